@@ -1,0 +1,167 @@
+//! Gradients as a walk over the graph: from the outputs back to what they depend on, each operation adding its
+//! own rule. Rules are made of operations, so a gradient can be differentiated again.
+
+use crate::error::Place;
+use crate::graph::{Node, Source, Value};
+use crate::{Error, Result, Tensor, Trace};
+use std::collections::HashMap;
+
+/// A node being differentiated: its operands and results, and the gradients that came to the results.
+pub struct Differentiation<'a> {
+    /// The operands.
+    pub inputs: &'a [Tensor],
+    /// The results.
+    pub outputs: &'a [Tensor],
+    gradients: &'a [Option<Tensor>],
+    wanted: &'a [bool],
+}
+
+impl Differentiation<'_> {
+    /// The gradient of a result; zeros if none came.
+    #[track_caller]
+    pub fn gradient(&self, output: usize) -> Tensor {
+        match &self.gradients[output] {
+            Some(gradient) => gradient.clone(),
+            None => self.outputs[output].zeros_like(),
+        }
+    }
+
+    /// Whether a gradient came to this result.
+    pub fn has_gradient(&self, output: usize) -> bool {
+        self.gradients[output].is_some()
+    }
+
+    /// Whether the gradient of this operand is asked for; a rule may skip work for others.
+    pub fn wants(&self, input: usize) -> bool {
+        self.wanted[input]
+    }
+
+    /// The rule of a fused operation: differentiates what it is made of instead.
+    pub fn through(&self, decomposition: impl FnOnce(&[Tensor]) -> Vec<Tensor>) -> Vec<Option<Tensor>> {
+        let trace = self.inputs[0].trace();
+        let first_node = trace.graph().nodes().len();
+        let outputs = decomposition(self.inputs);
+        backward(trace, &outputs, self.gradients, self.inputs, first_node)
+    }
+}
+
+/// The gradients of `output`, summed over its elements, with respect to each of `inputs`.
+#[track_caller]
+pub fn gradient(output: &Tensor, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
+    let at = Place::caller();
+    let trace = output.trace();
+    trace.check()?;
+    let no_gradient = |problem: String| Error::NoGradient { problem, at };
+    if output.dtype().is_integer() {
+        return Err(no_gradient(format!("a result of {} cannot be differentiated; cast it to a float", output.ty())));
+    }
+    let inputs: Vec<Tensor> = inputs.iter().map(|&input| input.clone()).collect();
+    let seed = trace.attributing(at, || output.ones_like());
+    let gradients = backward(trace, std::slice::from_ref(output), &[Some(seed)], &inputs, 0);
+    trace.check()?;
+    let mut found = Vec::with_capacity(inputs.len());
+    for (index, (gradient, input)) in gradients.into_iter().zip(&inputs).enumerate() {
+        let Some(gradient) = gradient else {
+            let what = trace.graph().nodes()[input.handle()?.node].label();
+            return Err(no_gradient(format!(
+                "the result does not depend, in a way that can be differentiated, on argument {index} ({what}, {}); \
+                 leave it out or use it",
+                input.ty()
+            )));
+        };
+        found.push(gradient);
+    }
+    Ok(found)
+}
+
+/// Walks back from `outputs` to `inputs` over the nodes from `first_node` on.
+fn backward(
+    trace: &Trace,
+    outputs: &[Tensor],
+    gradients: &[Option<Tensor>],
+    inputs: &[Tensor],
+    first_node: usize,
+) -> Vec<Option<Tensor>> {
+    let (Ok(outputs), Ok(inputs)) = (values(outputs), values(inputs)) else {
+        return inputs.iter().map(|_| None).collect();
+    };
+    let last_node = outputs.iter().map(|output| output.node).max().unwrap_or(0);
+    let depends = dependents(trace, &inputs, first_node, last_node);
+    let mut found: HashMap<Value, Tensor> = HashMap::new();
+    for (output, gradient) in outputs.iter().zip(gradients) {
+        if let Some(gradient) = gradient {
+            accumulate(&mut found, *output, gradient.clone());
+        }
+    }
+    for index in (first_node..=last_node).rev() {
+        let node = trace.graph().nodes()[index].clone();
+        let Source::Op(op) = &node.source else { continue };
+        if !depends[index - first_node] || trace.check().is_err() {
+            continue;
+        }
+        let arrived: Vec<Option<Tensor>> =
+            (0..node.outputs.len()).map(|output| found.get(&Value { node: index, output }).cloned()).collect();
+        if arrived.iter().all(Option::is_none) {
+            continue;
+        }
+        let is_dependent =
+            |value: &Value| inputs.contains(value) || (value.node >= first_node && depends[value.node - first_node]);
+        let wanted: Vec<bool> =
+            node.inputs.iter().map(|input| is_dependent(input) && trace.graph().ty(*input).dtype.is_float()).collect();
+        let given =
+            trace.attributing(node.place, || differentiate(trace, op.as_ref(), index, &node, &arrived, &wanted));
+        for ((input, gradient), wanted) in node.inputs.iter().zip(given).zip(wanted) {
+            if let (Some(gradient), true) = (gradient, wanted) {
+                accumulate(&mut found, *input, gradient);
+            }
+        }
+    }
+    inputs.iter().map(|input| found.get(input).cloned()).collect()
+}
+
+fn differentiate(
+    trace: &Trace,
+    op: &dyn crate::ops::Operation,
+    index: usize,
+    node: &Node,
+    gradients: &[Option<Tensor>],
+    wanted: &[bool],
+) -> Vec<Option<Tensor>> {
+    let inputs: Vec<Tensor> = node.inputs.iter().map(|&input| trace.tensor(input)).collect();
+    let outputs: Vec<Tensor> =
+        (0..node.outputs.len()).map(|output| trace.tensor(Value { node: index, output })).collect();
+    let rule = op.gradient(&Differentiation { inputs: &inputs, outputs: &outputs, gradients, wanted });
+    debug_assert_eq!(rule.len(), inputs.len(), "gradients of {}", op.kind().name());
+    for (gradient, input) in rule.iter().zip(&inputs) {
+        if let Some(gradient) = gradient.as_ref().filter(|gradient| !gradient.is_poisoned()) {
+            debug_assert_eq!(gradient.ty(), input.ty(), "a gradient of {}", op.kind().name());
+        }
+    }
+    rule
+}
+
+/// For each node from `first_node` to `last_node`: whether one of its inputs leads back to `inputs`.
+fn dependents(trace: &Trace, inputs: &[Value], first_node: usize, last_node: usize) -> Vec<bool> {
+    let graph = trace.graph();
+    let mut depends = vec![false; (last_node + 1).saturating_sub(first_node)];
+    for index in first_node..=last_node {
+        let leads_back = |input: &Value| {
+            graph.ty(*input).dtype.is_float()
+                && (inputs.contains(input) || (input.node >= first_node && depends[input.node - first_node]))
+        };
+        depends[index - first_node] = graph.nodes()[index].inputs.iter().any(leads_back);
+    }
+    depends
+}
+
+fn accumulate(found: &mut HashMap<Value, Tensor>, value: Value, gradient: Tensor) {
+    let sum = match found.get(&value) {
+        Some(earlier) => earlier + &gradient,
+        None => gradient,
+    };
+    found.insert(value, sum);
+}
+
+fn values(tensors: &[Tensor]) -> Result<Vec<Value>> {
+    tensors.iter().map(Tensor::handle).collect()
+}

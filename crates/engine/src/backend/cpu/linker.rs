@@ -1,0 +1,152 @@
+//! Linking on the CPU: an operation turns its operands' addresses into jobs.
+
+use crate::DType;
+use crate::dtype::Native;
+use crate::shape::Layout;
+use gradus_kernels::{Fault, In, Isa, Job, Out};
+
+/// Offsets inside an arena are multiples of this: a cache line, and the widest vector.
+pub(crate) const ALIGNMENT: usize = 64;
+
+/// An element type that an operation's kernels do not compute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unsupported(pub DType);
+
+/// Where an operand lies and how.
+#[derive(Clone, Debug)]
+pub struct Operand {
+    /// The element type.
+    pub dtype: DType,
+    /// Where the elements lie, counted from the buffer's first.
+    pub layout: Layout,
+    pub(crate) buffer: *mut u8,
+}
+
+impl Operand {
+    /// The elements to read, from the layout's first to its last.
+    pub fn read<T: Native>(&self) -> In<T> {
+        assert_eq!(T::DTYPE, self.dtype, "an operand read as another type");
+        In::new(self.first::<T>(), self.layout.end().saturating_sub(self.layout.offset))
+    }
+
+    /// The elements to write. Results are dense.
+    pub fn write<T: Native>(&self) -> Out<T> {
+        assert_eq!(T::DTYPE, self.dtype, "a result written as another type");
+        Out::new(self.first::<T>(), self.layout.shape.elements())
+    }
+
+    /// The elements to read as plain bits of their size, for kernels that only move them.
+    pub fn bits<T: bytemuck::Pod>(&self) -> In<T> {
+        assert_eq!(size_of::<T>(), self.dtype.size(), "an operand moved in another size");
+        In::new(self.first::<T>(), self.layout.end().saturating_sub(self.layout.offset))
+    }
+
+    /// The elements to write as plain bits of their size.
+    pub fn bits_mut<T: bytemuck::Pod>(&self) -> Out<T> {
+        assert_eq!(size_of::<T>(), self.dtype.size(), "a result moved in another size");
+        Out::new(self.first::<T>(), self.layout.shape.elements())
+    }
+
+    /// The sizes of the axes.
+    pub fn shape(&self) -> &crate::Shape {
+        &self.layout.shape
+    }
+
+    fn first<T>(&self) -> *mut T {
+        self.buffer.cast::<T>().wrapping_add(self.layout.offset)
+    }
+}
+
+/// What an operation sees while it is linked.
+///
+/// Each operation is linked twice: once to measure, with addresses that nothing follows, so that the planner
+/// learns the scratch it needs; and once with the real ones. So a kernel states its scratch in one place only.
+pub struct Linker<'a> {
+    pub(crate) isa: Isa,
+    pub(crate) inputs: &'a [Operand],
+    pub(crate) outputs: &'a [Operand],
+    pub(crate) fault: Fault,
+    pub(crate) scratch: *mut u8,
+    pub(crate) scratch_used: usize,
+    pub(crate) jobs: Vec<Box<dyn Job>>,
+}
+
+impl Linker<'_> {
+    /// The instruction set to link for.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// An operand.
+    pub fn input(&self, index: usize) -> Operand {
+        self.inputs[index].clone()
+    }
+
+    /// How many operands there are.
+    pub fn input_count(&self) -> usize {
+        self.inputs.len()
+    }
+
+    /// A result.
+    pub fn output(&self, index: usize) -> Operand {
+        self.outputs[index].clone()
+    }
+
+    /// Where the jobs report bad data.
+    pub fn fault(&self) -> Fault {
+        self.fault
+    }
+
+    /// Scratch that all jobs of this operation share, for partial results between them; not zeroed.
+    pub fn scratch<T>(&mut self, elements: usize) -> Out<T> {
+        let start = self.scratch_used;
+        self.scratch_used += (elements * size_of::<T>()).next_multiple_of(ALIGNMENT);
+        Out::new(self.scratch.wrapping_add(start).cast(), elements)
+    }
+
+    /// Adds a job, to run after those added before it.
+    pub fn job(&mut self, job: impl Job + 'static) {
+        self.jobs.push(Box::new(job));
+    }
+}
+
+/// Runs the block with `T` standing for the floating-point element type; other types are unsupported.
+macro_rules! with_float {
+    ($dtype:expr, $t:ident => $body:block) => {
+        match $dtype {
+            $crate::DType::F32 => {
+                type $t = f32;
+                $body
+            }
+            $crate::DType::Bf16 => {
+                type $t = gradus_kernels::bf16;
+                $body
+            }
+            $crate::DType::F16 => {
+                type $t = gradus_kernels::f16;
+                $body
+            }
+            other => return Err($crate::backend::Unsupported(other)),
+        }
+    };
+}
+
+/// Runs the block with `T` standing for an unsigned integer of the element's size, for kernels that only move bits.
+macro_rules! with_bits {
+    ($dtype:expr, $t:ident => $body:block) => {
+        match $dtype.size() {
+            8 => {
+                type $t = u64;
+                $body
+            }
+            4 => {
+                type $t = u32;
+                $body
+            }
+            _ => {
+                type $t = u16;
+                $body
+            }
+        }
+    };
+}

@@ -1,0 +1,250 @@
+//! What a user can cause, and what to do about it.
+
+use crate::{DType, Shape, TensorType};
+use std::fmt;
+use std::panic::Location;
+
+/// A line of the user's program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place(pub &'static Location<'static>);
+
+impl Place {
+    /// The caller's line.
+    #[track_caller]
+    pub fn caller() -> Place {
+        Place(Location::caller())
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.0.file(), self.0.line())
+    }
+}
+
+/// Why an operation does not take its operands, in words, and what to do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Mismatch {
+    /// The shapes do not fit.
+    Shape(String),
+    /// An element type is not taken.
+    DType(String),
+    /// A parameter of the operation is out of its range.
+    Parameter(String),
+}
+
+/// An error that a user can cause.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Error {
+    /// Shapes that do not fit an operation.
+    #[error("{at}: {op} of {}: {problem}", list(inputs))]
+    Shape {
+        /// The operation.
+        op: String,
+        /// Its operands.
+        inputs: Vec<TensorType>,
+        /// What does not fit, and what to do.
+        problem: String,
+        /// The line that asked for it.
+        at: Place,
+    },
+    /// An element type that an operation does not take.
+    #[error("{at}: {op} of {}: {problem}", list(inputs))]
+    DType {
+        /// The operation.
+        op: String,
+        /// Its operands.
+        inputs: Vec<TensorType>,
+        /// Which type is not taken, and what to do.
+        problem: String,
+        /// The line that asked for it.
+        at: Place,
+    },
+    /// A parameter of an operation out of its range.
+    #[error("{at}: {op} of {}: {problem}", list(inputs))]
+    Parameter {
+        /// The operation.
+        op: String,
+        /// Its operands.
+        inputs: Vec<TensorType>,
+        /// Which parameter, its range, and what to do.
+        problem: String,
+        /// The line that asked for it.
+        at: Place,
+    },
+    /// Tensors of two traces in one operation.
+    #[error("{at}: {op} mixes tensors of two traces; make both from the same trace or tape")]
+    TwoTraces {
+        /// The operation.
+        op: String,
+        /// The line that asked for it.
+        at: Place,
+    },
+    /// A gradient that does not exist.
+    #[error("{at}: no gradient: {problem}")]
+    NoGradient {
+        /// Why, and what to do.
+        problem: String,
+        /// The line that asked for it.
+        at: Place,
+    },
+    /// A value that is not finite where that is forbidden.
+    #[error(
+        "{at}: {name} is not finite (element {element}); look for a division by zero, a logarithm of zero or a learning rate that is too high"
+    )]
+    NonFinite {
+        /// What was checked.
+        name: String,
+        /// The first element that is not finite.
+        element: usize,
+        /// The line that asked for the check.
+        at: Place,
+    },
+    /// An index outside of what it indexes.
+    #[error("{at}: {op}: index {index} is outside 0..{bound}; check the tokens or targets that were written")]
+    Index {
+        /// The operation.
+        op: String,
+        /// The index, as the operation read it.
+        index: i64,
+        /// How many there are to choose from.
+        bound: usize,
+        /// The line of the operation.
+        at: Place,
+    },
+    /// Data that does not fit the tensor it is for.
+    #[error("{name} holds {expected}, but {given} was given")]
+    Data {
+        /// The tensor.
+        name: String,
+        /// What it holds.
+        expected: String,
+        /// What was given.
+        given: String,
+    },
+    /// A name that the program does not have.
+    #[error("there is no {kind} named {name:?}; there is {known}")]
+    UnknownName {
+        /// What was looked for.
+        kind: &'static str,
+        /// The name.
+        name: String,
+        /// The names there are.
+        known: String,
+    },
+    /// A name given twice.
+    #[error("{at}: there is already a tensor named {name:?}; give each input and state its own name")]
+    NameTaken {
+        /// The name.
+        name: String,
+        /// The line that gave it again.
+        at: Place,
+    },
+    /// A routine that cannot be compiled as stated.
+    #[error("{at}: {problem}")]
+    Routine {
+        /// What is wrong, and what to do.
+        problem: String,
+        /// The line that stated it.
+        at: Place,
+    },
+    /// An element type that the backend does not compute.
+    #[error("{at}: the {backend} backend does not compute {op} in {dtype}; {advice}")]
+    Unsupported {
+        /// The backend.
+        backend: &'static str,
+        /// The operation.
+        op: String,
+        /// The type.
+        dtype: DType,
+        /// What to do.
+        advice: &'static str,
+        /// The line of the operation.
+        at: Place,
+    },
+    /// More memory than the machine has.
+    #[error("the plan needs {needed} bytes and {available} are available; use a smaller batch or a smaller model")]
+    TooLarge {
+        /// Bytes the plan needs.
+        needed: usize,
+        /// Bytes the machine has.
+        available: usize,
+    },
+    /// The machine refused threads or memory.
+    #[error("the machine refused {what}: {reason}")]
+    Machine {
+        /// What was asked for.
+        what: String,
+        /// What the system said.
+        reason: String,
+    },
+}
+
+/// The result of what a user can get wrong.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    pub(crate) fn mismatch(op: &str, inputs: Vec<TensorType>, mismatch: Mismatch, at: Place) -> Error {
+        let op = op.to_string();
+        match mismatch {
+            Mismatch::Shape(problem) => Error::Shape { op, inputs, problem, at },
+            Mismatch::DType(problem) => Error::DType { op, inputs, problem, at },
+            Mismatch::Parameter(problem) => Error::Parameter { op, inputs, problem, at },
+        }
+    }
+}
+
+fn list(inputs: &[TensorType]) -> String {
+    let texts: Vec<String> = inputs.iter().map(ToString::to_string).collect();
+    if texts.is_empty() { "nothing".to_string() } else { texts.join(", ") }
+}
+
+/// What the shape rules of the operations say in common.
+impl Mismatch {
+    /// Checks that an operand is floating point.
+    pub(crate) fn unless_float(input: &TensorType) -> std::result::Result<(), Mismatch> {
+        if input.dtype.is_float() {
+            return Ok(());
+        }
+        Err(Mismatch::DType(format!("takes floating-point elements, not {}; cast first", input.dtype)))
+    }
+
+    /// Checks that an operand is made of integers.
+    pub(crate) fn unless_integer(input: &TensorType) -> std::result::Result<(), Mismatch> {
+        if input.dtype.is_integer() {
+            return Ok(());
+        }
+        Err(Mismatch::DType(format!("takes integer indices, not {}; make them i32 or u32", input.dtype)))
+    }
+
+    /// Checks that all operands are floating point of one type.
+    pub(crate) fn unless_same_float(inputs: &[TensorType]) -> std::result::Result<DType, Mismatch> {
+        for input in inputs {
+            Mismatch::unless_float(input)?;
+            if input.dtype != inputs[0].dtype {
+                let problem = format!(
+                    "takes operands of one element type, not {} and {}; cast one",
+                    inputs[0].dtype, input.dtype
+                );
+                return Err(Mismatch::DType(problem));
+            }
+        }
+        Ok(inputs[0].dtype)
+    }
+
+    /// Checks that an operand has a certain shape.
+    pub(crate) fn unless_shape(what: &str, input: &TensorType, expected: &Shape) -> std::result::Result<(), Mismatch> {
+        if input.shape == *expected {
+            return Ok(());
+        }
+        Err(Mismatch::Shape(format!("{what} must be of shape {expected}, not {}", input.shape)))
+    }
+
+    /// Checks that an operand has at least so many axes.
+    pub(crate) fn unless_rank(what: &str, input: &TensorType, rank: usize) -> std::result::Result<(), Mismatch> {
+        if input.shape.rank() >= rank {
+            return Ok(());
+        }
+        Err(Mismatch::Shape(format!("{what} must have at least {rank} axes, not {}; reshape it", input.shape.rank())))
+    }
+}

@@ -1,0 +1,151 @@
+//! What a trace records: values, and the operations between them, in the order they were asked for.
+
+use crate::error::Place;
+use crate::ops::Operation;
+use crate::{Array, TensorType};
+use std::fmt;
+use std::sync::Arc;
+
+/// One output of one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Value {
+    /// The node's place in the graph.
+    pub node: usize,
+    /// Which of its outputs.
+    pub output: usize,
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.output {
+            0 => write!(f, "%{}", self.node),
+            output => write!(f, "%{}.{output}", self.node),
+        }
+    }
+}
+
+/// What a state holds before the first replay.
+#[derive(Clone, Debug)]
+pub enum Initial {
+    /// Zeros; they cost nothing to make.
+    Zeros,
+    /// These numbers.
+    Numbers(Arc<Array>),
+}
+
+/// Where a node's values come from.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// Written by the caller before a replay.
+    Input(Arc<str>),
+    /// Kept from replay to replay; a routine may assign it a new value.
+    State(Arc<str>, Initial),
+    /// Fixed when traced.
+    Constant(Arc<Array>),
+    /// Computed.
+    Op(Arc<dyn Operation>),
+}
+
+/// A node: where its values come from, what it reads, what it gives, and the user's line that asked for it.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// Where the values come from.
+    pub source: Source,
+    /// What it reads.
+    pub inputs: Vec<Value>,
+    /// The types of its outputs.
+    pub outputs: Vec<TensorType>,
+    /// The user's line.
+    pub place: Place,
+}
+
+impl Node {
+    /// The operation, if it is one.
+    pub fn op(&self) -> Option<&Arc<dyn Operation>> {
+        match &self.source {
+            Source::Op(op) => Some(op),
+            _ => None,
+        }
+    }
+
+    /// What to call it in a message.
+    pub fn label(&self) -> String {
+        match &self.source {
+            Source::Input(name) => format!("input {name:?}"),
+            Source::State(name, _) => format!("state {name:?}"),
+            Source::Constant(_) => "constant".to_string(),
+            Source::Op(op) => op.kind().name().to_string(),
+        }
+    }
+}
+
+/// Nodes in an order in which every node comes after what it reads.
+#[derive(Clone, Debug, Default)]
+pub struct Graph {
+    nodes: Vec<Node>,
+}
+
+impl Graph {
+    /// Adds a node and gives its place.
+    pub(crate) fn push(&mut self, node: Node) -> usize {
+        debug_assert!(node.inputs.iter().all(|input| input.node < self.nodes.len()), "a node reads what comes later");
+        self.nodes.push(node);
+        self.nodes.len() - 1
+    }
+
+    /// All nodes.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// The type of a value.
+    pub fn ty(&self, value: Value) -> &TensorType {
+        &self.nodes[value.node].outputs[value.output]
+    }
+
+    /// The types of a node's operands.
+    pub fn input_types(&self, node: &Node) -> Vec<TensorType> {
+        node.inputs.iter().map(|&input| self.ty(input).clone()).collect()
+    }
+
+    /// Checks that every node reads only earlier values and that every operation's own shape rule gives the
+    /// types that are written down.
+    pub fn verify(&self) -> std::result::Result<(), String> {
+        for (index, node) in self.nodes.iter().enumerate() {
+            for input in &node.inputs {
+                let earlier = self.nodes[..index].get(input.node);
+                if earlier.is_none_or(|source| input.output >= source.outputs.len()) {
+                    return Err(format!("%{index} {} reads {input}, which is not there yet", node.label()));
+                }
+            }
+            if let Some(op) = node.op() {
+                let ruled = op.outputs(&self.input_types(node));
+                if ruled.as_ref() != Ok(&node.outputs) {
+                    return Err(format!(
+                        "%{index} {}: {:?} is written, its rule gives {ruled:?}",
+                        node.label(),
+                        node.outputs
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Graph {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, node) in self.nodes.iter().enumerate() {
+            let types: Vec<String> = node.outputs.iter().map(ToString::to_string).collect();
+            write!(f, "%{index}: {} = {}", types.join(", "), node.label())?;
+            for input in &node.inputs {
+                write!(f, " {input}")?;
+            }
+            match node.op().map(|op| op.attributes()) {
+                Some(attributes) if !attributes.is_empty() => writeln!(f, " {{{attributes}}}")?,
+                _ => writeln!(f)?,
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,141 @@
+//! Tensors side by side along an axis; and padding, which is a tensor beside constants.
+
+use super::*;
+
+/// Operands side by side along an axis.
+#[derive(Debug)]
+pub struct Concat {
+    axis: usize,
+}
+
+impl Operation for Concat {
+    fn kind(&self) -> OpKind {
+        OpKind::Concat
+    }
+
+    fn attributes(&self) -> String {
+        format!("axis {}", self.axis)
+    }
+
+    fn output_count(&self) -> usize {
+        1
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, Mismatch> {
+        let total = inputs.iter().map(|input| input.shape.get(self.axis).copied().unwrap_or(0)).sum();
+        for input in inputs {
+            if input.shape.rank() != inputs[0].shape.rank()
+                || input.shape.with(self.axis, total) != inputs[0].shape.with(self.axis, total)
+            {
+                let problem = format!("all axes but {} must be of the same size", self.axis);
+                return Err(Mismatch::Shape(problem));
+            }
+            if input.dtype != inputs[0].dtype {
+                return Err(Mismatch::DType("the operands are of different types; cast some".to_string()));
+            }
+        }
+        Ok(vec![TensorType::new(inputs[0].dtype, inputs[0].shape.with(self.axis, total))])
+    }
+
+    fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
+        let g = at.gradient(0);
+        let mut start = 0;
+        let mut piece = |input: &Tensor| {
+            let size = input.shape()[self.axis];
+            start += size;
+            Some(g.slice(self.axis as isize, start - size..start))
+        };
+        at.inputs.iter().map(&mut piece).collect()
+    }
+
+    fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
+        Cost { operations: 0, bytes: Cost::traffic(inputs, outputs) }
+    }
+
+    fn in_place(&self) -> Vec<(usize, usize)> {
+        vec![]
+    }
+
+    fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
+        vec![Reals::from_fn(&outputs[0].shape, |index| {
+            let mut index = index.to_vec();
+            for input in inputs {
+                let size = input.shape[self.axis];
+                if index[self.axis] < size {
+                    return input.at(&index);
+                }
+                index[self.axis] -= size;
+            }
+            unreachable!("the operands' sizes add up to the result's")
+        })]
+    }
+
+    fn lowering(&self) -> Lowering<'_> {
+        Lowering::Kernels(self)
+    }
+
+    fn cases() -> Vec<Case> {
+        let join = |axis: isize| move |x: &[Tensor]| vec![Tensor::concat(&x.iter().collect::<Vec<_>>(), axis)];
+        let integers = |size: usize| CaseInput::integers(crate::DType::U32, [2, size], 9);
+        vec![
+            Case::new("inner axis", &[&[2, 3, 4], &[2, 5, 4], &[2, 1, 4]], join(1)),
+            Case::new("last axis", &[&[3, 2], &[3, 7]], join(-1)),
+            Case::new("first axis, one empty", &[&[0, 3], &[2, 3]], join(0)),
+            Case::new("one operand twice", &[&[2, 3]], |x| {
+                vec![Tensor::concat(&[&x[0], &x[0].transpose(0, 1).reshape([2, 3])], 0)]
+            }),
+            Case::with_inputs("integers", vec![integers(2), integers(3)], join(1)),
+            Case::new("large", &[&[70, 300], &[70, 200]], join(1)),
+            Case::new("padding", &[&[2, 3]], |x| vec![x[0].pad(1, 2, 1, 0.0).pad(0, 0, 1, -1.5)]),
+        ]
+    }
+}
+
+impl Kernels for Concat {
+    fn takes(&self, _input: usize, _layout: &Layout) -> bool {
+        true
+    }
+
+    fn cpu(&self, linker: &mut Linker<'_>) -> Result<(), Unsupported> {
+        use gradus_kernels::copy::{self, StridedCopy};
+        let output = linker.output(0);
+        let target = Layout::dense(output.shape());
+        let mut start = 0;
+        for index in 0..linker.input_count() {
+            let input = linker.input(index);
+            let axes: Vec<copy::Axis> = (0..target.shape.rank())
+                .map(|axis| copy::Axis {
+                    size: input.layout.shape[axis],
+                    from_stride: input.layout.strides[axis],
+                    to_stride: target.strides[axis],
+                })
+                .collect();
+            let offset = start * target.strides[self.axis];
+            start += input.layout.shape[self.axis];
+            with_bits!(input.dtype, T => {
+                linker.job(StridedCopy::<T>::new(linker.isa(), input.bits(), output.bits_mut().offset(offset), &axes));
+            });
+        }
+        Ok(())
+    }
+}
+
+impl Tensor {
+    /// Tensors side by side along an axis.
+    #[track_caller]
+    pub fn concat(tensors: &[&Tensor], axis: isize) -> Tensor {
+        let Some(axis) = tensors[0].axis("concat", axis) else { return tensors[0].trace().poisoned() };
+        tensors[0].trace().apply_one(Concat { axis }, tensors)
+    }
+
+    /// With so many elements of a number before and after, along an axis.
+    #[track_caller]
+    pub fn pad(&self, axis: isize, before: usize, after: usize, number: f32) -> Tensor {
+        let Some(index) = self.axis("pad", axis) else { return self.trace().poisoned() };
+        let edge = |count: usize| self.trace().full(number, self.dtype(), self.shape().with(index, count));
+        let (first, last) = (edge(before), edge(after));
+        let all = [(before, &first), (1, self), (after, &last)];
+        let pieces: Vec<&Tensor> = all.into_iter().filter(|(count, _)| *count > 0).map(|(_, piece)| piece).collect();
+        if pieces.len() == 1 { self.clone() } else { Tensor::concat(&pieces, axis) }
+    }
+}

@@ -1,0 +1,163 @@
+//! Element-wise operations: all of them are one operation that runs a short program on every element.
+//!
+//! User code traces programs of one instruction; the planner joins chains of them, so that what lies between
+//! never reaches memory. The numbers between instructions are rounded to the element type as if it had.
+
+mod functions;
+mod methods;
+
+use super::*;
+use crate::DType;
+pub use gradus_kernels::elementwise::{Argument, Function, Instruction, ScalarProgram};
+
+/// A program run on every element of operands of one shape.
+#[derive(Debug)]
+pub struct Elementwise {
+    /// What is computed for each element.
+    pub program: ScalarProgram,
+    /// How many operands there are.
+    pub input_count: usize,
+    /// The shape, needed where there are no operands.
+    pub shape: crate::Shape,
+    /// The type of the result.
+    pub dtype: DType,
+}
+
+impl Elementwise {
+    /// One function of the operands, then of constants.
+    fn of(function: Function, arguments: &[Argument], input_count: usize, ty: TensorType) -> Elementwise {
+        let mut padded = [Argument::Constant(0.0); 3];
+        padded[..arguments.len()].copy_from_slice(arguments);
+        let instructions = vec![Instruction { function, arguments: padded }];
+        let program = ScalarProgram { instructions, result: Argument::Result(0) };
+        Elementwise { program, input_count, shape: ty.shape, dtype: ty.dtype }
+    }
+
+    /// The operand, or a constant, stored as `ty`.
+    fn copy(source: Argument, ty: TensorType) -> Elementwise {
+        let input_count = matches!(source, Argument::Input(_)) as usize;
+        let program = ScalarProgram { instructions: vec![], result: source };
+        Elementwise { program, input_count, shape: ty.shape, dtype: ty.dtype }
+    }
+
+    /// A dense copy of an operand of this type, as the planner puts in where a view will not do.
+    pub(crate) fn dense_copy(ty: TensorType) -> Elementwise {
+        Elementwise::copy(Argument::Input(0), ty)
+    }
+
+    /// Traces the program instruction by instruction.
+    fn decomposed(&self, inputs: &[Tensor]) -> Tensor {
+        let like = &inputs[0];
+        let mut results: Vec<Tensor> = vec![];
+        let tensor = |argument: &Argument, results: &[Tensor]| match argument {
+            Argument::Input(index) => inputs[*index].clone(),
+            Argument::Result(index) => results[*index].clone(),
+            Argument::Constant(number) => like.full_like(*number),
+        };
+        for instruction in &self.program.instructions {
+            let arguments = &instruction.arguments[..instruction.function.arity()];
+            let operands: Vec<Tensor> = arguments.iter().map(|argument| tensor(argument, &results)).collect();
+            results.push(like.trace().function(instruction.function, &operands.iter().collect::<Vec<_>>()));
+        }
+        tensor(&self.program.result, &results).cast(self.dtype)
+    }
+}
+
+impl Operation for Elementwise {
+    fn kind(&self) -> OpKind {
+        OpKind::Elementwise
+    }
+
+    fn attributes(&self) -> String {
+        format!("{}{}: {}", self.dtype, self.shape, functions::text(&self.program))
+    }
+
+    fn output_count(&self) -> usize {
+        1
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, Mismatch> {
+        if inputs.len() != self.input_count || inputs.iter().any(|input| input.shape != self.shape) {
+            return Err(Mismatch::Shape(format!("takes {} operands of shape {}", self.input_count, self.shape)));
+        }
+        if !self.program.instructions.is_empty() {
+            inputs.iter().try_for_each(Mismatch::unless_float)?;
+        } else if inputs
+            .iter()
+            .any(|input| input.dtype.is_integer() && self.dtype.is_integer() && input.dtype != self.dtype)
+        {
+            return Err(Mismatch::DType(format!(
+                "{} cannot be cast to {}; go through f32",
+                inputs[0].dtype, self.dtype
+            )));
+        }
+        Ok(vec![TensorType::new(self.dtype, &self.shape)])
+    }
+
+    fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
+        match &self.program.instructions[..] {
+            [] => at.inputs.iter().map(|input| Some(at.gradient(0).cast(input.dtype()))).collect(),
+            [instruction] if self.program.result == Argument::Result(0) => functions::gradient(instruction, at),
+            _ => at.through(|inputs| vec![self.decomposed(inputs)]),
+        }
+    }
+
+    fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
+        let operations = self.program.instructions.iter().map(|instruction| functions::cost(instruction.function));
+        Cost::per_element(operations.sum(), inputs, outputs)
+    }
+
+    fn in_place(&self) -> Vec<(usize, usize)> {
+        (0..self.input_count).map(|input| (0, input)).collect()
+    }
+
+    fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
+        let element = |index: usize| {
+            let numbers: Vec<f64> = inputs.iter().map(|input| input.data[index]).collect();
+            let result = functions::evaluate(&self.program, &numbers);
+            if self.dtype.is_integer() { result.trunc() } else { result }
+        };
+        vec![Reals::new(&outputs[0].shape, (0..outputs[0].shape.elements()).map(element).collect())]
+    }
+
+    fn lowering(&self) -> Lowering<'_> {
+        Lowering::Kernels(self)
+    }
+
+    fn cases() -> Vec<Case> {
+        functions::cases()
+    }
+}
+
+impl Kernels for Elementwise {
+    fn takes(&self, _input: usize, _layout: &Layout) -> bool {
+        true
+    }
+
+    fn cpu(&self, linker: &mut Linker<'_>) -> Result<(), Unsupported> {
+        use gradus_kernels::elementwise as kernel;
+        let source = |operand: crate::backend::Operand| {
+            let elements = match operand.dtype {
+                DType::F32 => kernel::Source::F32(operand.read()),
+                DType::Bf16 => kernel::Source::Bf16(operand.read()),
+                DType::F16 => kernel::Source::F16(operand.read()),
+                DType::I32 => kernel::Source::I32(operand.read()),
+                DType::U32 => kernel::Source::U32(operand.read()),
+                DType::F64 => return Err(Unsupported(DType::F64)),
+            };
+            Ok((elements, operand.layout.strides))
+        };
+        let output = linker.output(0);
+        let target = match output.dtype {
+            DType::F32 => kernel::Target::F32(output.write()),
+            DType::Bf16 => kernel::Target::Bf16(output.write()),
+            DType::F16 => kernel::Target::F16(output.write()),
+            DType::I32 => kernel::Target::I32(output.write()),
+            DType::U32 => kernel::Target::U32(output.write()),
+            DType::F64 => return Err(Unsupported(DType::F64)),
+        };
+        let sources = (0..linker.input_count()).map(|index| source(linker.input(index))).collect::<Result<_, _>>()?;
+        linker.job(kernel::Map::new(linker.isa(), &self.program, sources, target, output.shape()));
+        Ok(())
+    }
+}

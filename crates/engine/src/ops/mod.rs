@@ -1,0 +1,138 @@
+//! The operations: one file each, with its shape rule, gradient, cost, in-place rule, meaning, kernels and cases.
+//!
+//! [`Operation`] has no default methods, so an operation with a part missing does not compile; and an operation
+//! can only name its [`OpKind`] if it is in the list below, from which the tests are driven.
+
+mod cases;
+mod reals;
+
+pub use crate::autodiff::Differentiation;
+pub use crate::backend::{Kernels, Linker, Unsupported};
+pub use cases::{Case, CaseInput, Fill};
+pub use reals::Reals;
+
+use crate::error::Mismatch;
+use crate::shape::Layout;
+use crate::{Tensor, TensorType};
+use std::fmt::Debug;
+
+/// What an operation is, from its shapes to its kernels.
+pub trait Operation: Debug + Send + Sync + 'static {
+    /// Its entry in the list of operations.
+    fn kind(&self) -> OpKind;
+
+    /// Its parameters as text. Two operations of one kind with the same text must be the same function: equal
+    /// nodes are merged by it.
+    fn attributes(&self) -> String;
+
+    /// How many results it has.
+    fn output_count(&self) -> usize;
+
+    /// The types of its results, or why it does not take these operands.
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, Mismatch>;
+
+    /// The gradient of each operand, made of operations; `None` where there is none.
+    fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>>;
+
+    /// What it costs to compute.
+    fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost;
+
+    /// Pairs (output, input): the output may be written over the bytes of that input, if the input has the same
+    /// size and is not needed later.
+    fn in_place(&self) -> Vec<(usize, usize)>;
+
+    /// Its meaning, in f64.
+    fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals>;
+
+    /// How it is carried out.
+    fn lowering(&self) -> Lowering<'_>;
+
+    /// Cases that the tests run: every one is compared with the meaning on every kernel, and differentiated twice.
+    fn cases() -> Vec<Case>
+    where
+        Self: Sized;
+}
+
+/// How an operation is carried out.
+pub enum Lowering<'a> {
+    /// As another look at the operand's bytes, where strides can say it.
+    View(&'a dyn ViewRule),
+    /// By kernels.
+    Kernels(&'a dyn Kernels),
+}
+
+/// An operation that only looks at its operand's bytes in another way.
+pub trait ViewRule {
+    /// The result's layout in the operand's buffer; `None` if strides cannot say it, and a dense copy is needed.
+    fn view(&self, input: &Layout) -> Option<Layout>;
+}
+
+/// What an operation costs: the two numbers a plan weighs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Floating-point operations.
+    pub operations: u64,
+    /// Bytes read and written, each operand once.
+    pub bytes: u64,
+}
+
+impl Cost {
+    /// So many operations for each element of the first result, and every operand and result moved once.
+    pub fn per_element(operations: u64, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
+        Cost { operations: operations * outputs[0].shape.elements() as u64, bytes: Cost::traffic(inputs, outputs) }
+    }
+
+    /// The bytes of all operands and results.
+    pub fn traffic(inputs: &[TensorType], outputs: &[TensorType]) -> u64 {
+        inputs.iter().chain(outputs).map(|ty| ty.bytes() as u64).sum()
+    }
+}
+
+/// One line of the list: an operation, its name and its cases.
+pub struct Entry {
+    /// Which operation.
+    pub kind: OpKind,
+    /// Its cases.
+    pub cases: fn() -> Vec<Case>,
+}
+
+macro_rules! operations {
+    ($($(#[$doc:meta])* $kind:ident = $name:literal in $module:ident;)*) => {
+        /// Every operation there is.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[allow(missing_docs)]
+        pub enum OpKind { $($kind),* }
+
+        impl OpKind {
+            /// The name in messages, plans and profiles.
+            pub fn name(self) -> &'static str {
+                match self { $(OpKind::$kind => $name),* }
+            }
+        }
+
+        /// The list that drives the tests.
+        pub fn all() -> Vec<Entry> {
+            vec![$(Entry { kind: OpKind::$kind, cases: <$module::$kind as Operation>::cases }),*]
+        }
+    };
+}
+
+mod concat;
+mod elementwise;
+mod reduce;
+mod softmax;
+mod view;
+
+pub use elementwise::{Argument, Elementwise, Function, ScalarProgram};
+
+operations! {
+    Elementwise = "elementwise" in elementwise;
+    Reshape = "reshape" in view;
+    Permute = "permute" in view;
+    Slice = "slice" in view;
+    Broadcast = "broadcast" in view;
+    StopGradient = "stop_gradient" in view;
+    Concat = "concat" in concat;
+    Reduce = "reduce" in reduce;
+    Softmax = "softmax" in softmax;
+}

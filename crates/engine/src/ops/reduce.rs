@@ -1,0 +1,261 @@
+//! Reductions over any axes: sum, maximum, sum of squares; and what is made of them.
+
+use super::*;
+use crate::{DType, Shape};
+use gradus_kernels::reduce as kernel;
+pub use gradus_kernels::reduce::Reduction;
+
+/// A reduction over some axes, which the result does not have.
+#[derive(Debug)]
+pub struct Reduce {
+    reduction: Reduction,
+    /// In rising order.
+    axes: Vec<usize>,
+}
+
+impl Reduce {
+    fn kept(&self, rank: usize) -> impl Iterator<Item = usize> {
+        (0..rank).filter(|axis| !self.axes.contains(axis))
+    }
+}
+
+impl Operation for Reduce {
+    fn kind(&self) -> OpKind {
+        OpKind::Reduce
+    }
+
+    fn attributes(&self) -> String {
+        format!("{:?} over {:?}", self.reduction, self.axes)
+    }
+
+    fn output_count(&self) -> usize {
+        1
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, Mismatch> {
+        Mismatch::unless_float(&inputs[0])?;
+        let shape = &inputs[0].shape;
+        if self.reduction == Reduction::Max && self.axes.iter().any(|&axis| shape[axis] == 0) {
+            return Err(Mismatch::Shape("there is no maximum of no numbers".to_string()));
+        }
+        let kept: Shape = self.kept(shape.rank()).map(|axis| shape[axis]).collect();
+        Ok(vec![TensorType::new(inputs[0].dtype, kept)])
+    }
+
+    fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
+        let x = &at.inputs[0];
+        let spread = |kept: &Tensor| {
+            let shape = self.axes.iter().fold(x.shape(), |shape, &axis| shape.with(axis, 1));
+            kept.reshape(shape).broadcast(x.shape())
+        };
+        let g = spread(&at.gradient(0));
+        vec![Some(match self.reduction {
+            Reduction::Sum => g,
+            Reduction::SumOfSquares => g * x * 2.0,
+            Reduction::Max => {
+                // Equal largest numbers share the gradient.
+                let largest = x.equal(&spread(&at.outputs[0]));
+                let axes: Vec<isize> = self.axes.iter().map(|&axis| axis as isize).collect();
+                g * &largest / spread(&largest.sum(&axes))
+            }
+        })]
+    }
+
+    fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
+        Cost { operations: inputs[0].shape.elements() as u64, bytes: Cost::traffic(inputs, outputs) }
+    }
+
+    fn in_place(&self) -> Vec<(usize, usize)> {
+        vec![]
+    }
+
+    fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
+        let start = if self.reduction == Reduction::Max { f64::NEG_INFINITY } else { 0.0 };
+        let mut y = Reals { shape: outputs[0].shape.clone(), data: vec![start; outputs[0].shape.elements()] };
+        for index in super::reals::indices(&inputs[0].shape) {
+            let kept: Vec<usize> = self.kept(index.len()).map(|axis| index[axis]).collect();
+            let (x, y) = (inputs[0].at(&index), y.at_mut(&kept));
+            *y = match self.reduction {
+                Reduction::Sum => *y + x,
+                Reduction::SumOfSquares => *y + x * x,
+                Reduction::Max => y.max(x),
+            };
+        }
+        vec![y]
+    }
+
+    fn lowering(&self) -> Lowering<'_> {
+        Lowering::Kernels(self)
+    }
+
+    fn cases() -> Vec<Case> {
+        let mut cases = vec![];
+        let shapes: [(&[usize], &[isize]); 8] = [
+            (&[3, 5], &[-1]),
+            (&[3, 5], &[0]),
+            (&[3, 5], &[0, 1]),
+            (&[2, 3, 4, 5], &[1, 3]),
+            (&[2, 3, 4, 5], &[0, 2]),
+            (&[4, 1], &[1]),
+            (&[1, 700], &[1]),
+            (&[300, 130], &[0]),
+        ];
+        for (shape, axes) in shapes {
+            let name = format!("{shape:?} over {axes:?}");
+            cases.push(Case::new(&name, &[shape], move |x| vec![x[0].sum(axes), x[0].sum_of_squares(axes)]));
+            cases.push(Case::new(&name, &[shape], move |x| vec![x[0].mean(axes), x[0].variance(axes)]));
+            let distinct = CaseInput::filled(shape, Fill::Distinct);
+            cases.push(Case::with_inputs(&name, vec![distinct], move |x| vec![x[0].max(axes), x[0].min(axes)]));
+        }
+        cases.push(Case::new("no axes", &[&[3]], |x| vec![x[0].sum(&[])]));
+        cases.push(Case::new("of nothing", &[&[0, 3]], |x| vec![x[0].sum(&[0])]));
+        cases.push(Case::new("all of nothing", &[&[2, 0]], |x| vec![x[0].sum_of_squares(&[0, 1])]));
+        cases.push(Case::new("norm of several", &[&[3, 2], &[7]], |x| vec![Tensor::global_norm(&[&x[0], &x[1]])]));
+        cases
+    }
+}
+
+impl Kernels for Reduce {
+    fn takes(&self, _input: usize, _layout: &Layout) -> bool {
+        true
+    }
+
+    fn cpu(&self, linker: &mut Linker<'_>) -> Result<(), Unsupported> {
+        let (x, y) = (linker.input(0), linker.output(0));
+        let axis = |axis: usize| (x.layout.shape[axis], x.layout.strides[axis]);
+        let kept: Vec<(usize, usize)> = self.kept(x.layout.shape.rank()).map(axis).collect();
+        let reduced: Vec<(usize, usize)> = self.axes.iter().map(|&at| axis(at)).collect();
+        with_float!(x.dtype, T => {
+            let plan = kernel::Shape::new(&kept, &reduced);
+            let partials = linker.scratch::<f32>(plan.partials());
+            kernel::jobs::<T>(linker.isa(), self.reduction, plan, x.read(), partials, y.write(), |job| linker.job(job));
+        });
+        Ok(())
+    }
+}
+
+impl Tensor {
+    /// The sum over these axes; negative ones count from the last.
+    #[track_caller]
+    pub fn sum(&self, axes: &[isize]) -> Tensor {
+        self.reduce(Reduction::Sum, axes)
+    }
+
+    /// The sum over these axes, which stay with size 1.
+    #[track_caller]
+    pub fn sum_keep(&self, axes: &[isize]) -> Tensor {
+        let sum = self.sum(axes);
+        self.keep_axes(sum, axes)
+    }
+
+    /// The sum of all elements.
+    #[track_caller]
+    pub fn sum_all(&self) -> Tensor {
+        self.sum(&self.all_axes())
+    }
+
+    /// The sum of squares over these axes.
+    #[track_caller]
+    pub fn sum_of_squares(&self, axes: &[isize]) -> Tensor {
+        self.reduce(Reduction::SumOfSquares, axes)
+    }
+
+    /// The largest number over these axes; equal ones share the gradient.
+    #[track_caller]
+    pub fn max(&self, axes: &[isize]) -> Tensor {
+        self.reduce(Reduction::Max, axes)
+    }
+
+    /// The smallest number over these axes.
+    #[track_caller]
+    pub fn min(&self, axes: &[isize]) -> Tensor {
+        -(-self).max(axes)
+    }
+
+    /// The mean over these axes.
+    #[track_caller]
+    pub fn mean(&self, axes: &[isize]) -> Tensor {
+        let count = self.count_over(axes);
+        self.sum(axes) * (1.0 / count as f32)
+    }
+
+    /// The mean over these axes, which stay with size 1.
+    #[track_caller]
+    pub fn mean_keep(&self, axes: &[isize]) -> Tensor {
+        let mean = self.mean(axes);
+        self.keep_axes(mean, axes)
+    }
+
+    /// The mean of all elements.
+    #[track_caller]
+    pub fn mean_all(&self) -> Tensor {
+        self.mean(&self.all_axes())
+    }
+
+    /// The variance over these axes, divided by the count; in two passes, so that it is stable.
+    #[track_caller]
+    pub fn variance(&self, axes: &[isize]) -> Tensor {
+        let count = self.count_over(axes);
+        (self - self.mean_keep(axes)).sum_of_squares(axes) * (1.0 / count as f32)
+    }
+
+    /// The square root of the sum of all squares of several tensors, in f32.
+    #[track_caller]
+    pub fn global_norm(tensors: &[&Tensor]) -> Tensor {
+        let mut total: Option<Tensor> = None;
+        for tensor in tensors {
+            let squares = tensor.sum_of_squares(&tensor.all_axes()).cast(DType::F32);
+            total = Some(match total {
+                Some(total) => total + squares,
+                None => squares,
+            });
+        }
+        total.expect("a norm of at least one tensor").sqrt()
+    }
+
+    /// The sum over whatever axes were repeated to come from `shape` to this shape.
+    #[track_caller]
+    pub(crate) fn sum_to(&self, shape: &Shape) -> Tensor {
+        let own = self.shape();
+        let added = own.rank() - shape.rank();
+        let repeated = |&axis: &usize| axis < added || shape[axis - added] != own[axis];
+        let axes: Vec<isize> = (0..own.rank()).filter(repeated).map(|axis| axis as isize).collect();
+        self.sum(&axes).reshape(shape)
+    }
+
+    pub(crate) fn all_axes(&self) -> Vec<isize> {
+        (0..self.shape().rank() as isize).collect()
+    }
+
+    #[track_caller]
+    fn reduce(&self, reduction: Reduction, axes: &[isize]) -> Tensor {
+        let Some(axes) = self.sorted_axes(axes) else { return self.trace().poisoned() };
+        if axes.is_empty() && reduction != Reduction::SumOfSquares {
+            return self.clone();
+        }
+        self.trace().apply_one(Reduce { reduction, axes }, &[self])
+    }
+
+    #[track_caller]
+    fn keep_axes(&self, reduced: Tensor, axes: &[isize]) -> Tensor {
+        let Some(axes) = self.sorted_axes(axes) else { return self.trace().poisoned() };
+        reduced.reshape(axes.iter().fold(self.shape(), |shape, &axis| shape.with(axis, 1)))
+    }
+
+    #[track_caller]
+    fn count_over(&self, axes: &[isize]) -> usize {
+        let shape = self.shape();
+        self.sorted_axes(axes).map_or(1, |axes| axes.iter().map(|&axis| shape[axis]).product())
+    }
+
+    #[track_caller]
+    fn sorted_axes(&self, axes: &[isize]) -> Option<Vec<usize>> {
+        let mut sorted = Vec::with_capacity(axes.len());
+        for &axis in axes {
+            sorted.push(self.axis("reduce", axis)?);
+        }
+        sorted.sort_unstable();
+        sorted.dedup();
+        Some(sorted)
+    }
+}

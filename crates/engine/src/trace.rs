@@ -1,0 +1,245 @@
+//! Tracing: user code on [`Tensor`] handles becomes a [`Graph`]. Nothing is computed.
+//!
+//! A handle of a failed operation is *poisoned*: operations on it do nothing, and the trace keeps the first
+//! error, with the user's line, for whoever compiles or asks for a value. So model code needs no `?` on every
+//! line and still never panics.
+
+use crate::error::Place;
+use crate::graph::{Graph, Initial, Node, Source, Value};
+use crate::ops::Operation;
+use crate::{Array, DType, Error, Result, Shape, TensorType};
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// A recording of operations. Cloning gives another handle on the same recording.
+#[derive(Clone, Default)]
+pub struct Trace(Rc<Recording>);
+
+#[derive(Default)]
+struct Recording {
+    graph: RefCell<Graph>,
+    first_error: RefCell<Option<Error>>,
+    /// The line that nodes are attributed to while gradients are traced: that of the node being differentiated.
+    attributed_to: Cell<Option<Place>>,
+}
+
+/// A handle on a value in a trace.
+#[derive(Clone)]
+pub struct Tensor {
+    trace: Trace,
+    value: Option<Value>,
+}
+
+impl Trace {
+    /// An empty trace.
+    pub fn new() -> Trace {
+        Trace::default()
+    }
+
+    /// A tensor that the caller writes before a replay.
+    #[track_caller]
+    pub fn input(&self, name: &str, dtype: DType, shape: impl Into<Shape>) -> Tensor {
+        self.leaf(name, |name| Source::Input(name), TensorType::new(dtype, shape))
+    }
+
+    /// A tensor kept from replay to replay, with what it holds at first: a weight, a moment, a counter.
+    #[track_caller]
+    pub fn state(&self, name: &str, initial: Array) -> Tensor {
+        let ty = initial.ty().clone();
+        self.leaf(name, |name| Source::State(name, Initial::Numbers(Arc::new(initial))), ty)
+    }
+
+    /// A state that is zero at first.
+    #[track_caller]
+    pub fn zero_state(&self, name: &str, dtype: DType, shape: impl Into<Shape>) -> Tensor {
+        self.leaf(name, |name| Source::State(name, Initial::Zeros), TensorType::new(dtype, shape))
+    }
+
+    /// Fixed numbers.
+    #[track_caller]
+    pub fn constant(&self, numbers: Array) -> Tensor {
+        let outputs = vec![numbers.ty().clone()];
+        let node = Node { source: Source::Constant(Arc::new(numbers)), inputs: vec![], outputs, place: self.place() };
+        self.tensor(Value { node: self.0.graph.borrow_mut().push(node), output: 0 })
+    }
+
+    /// The first error of the trace, if there is one.
+    pub fn check(&self) -> Result<()> {
+        match &*self.0.first_error.borrow() {
+            Some(error) => Err(error.clone()),
+            None => Ok(()),
+        }
+    }
+
+    /// Records an operation; its outputs are poisoned if it does not take its operands.
+    #[track_caller]
+    pub fn apply(&self, op: impl Operation, inputs: &[&Tensor]) -> Vec<Tensor> {
+        self.apply_shared(Arc::new(op), inputs)
+    }
+
+    /// As [`Trace::apply`], for an operation with one output.
+    #[track_caller]
+    pub fn apply_one(&self, op: impl Operation, inputs: &[&Tensor]) -> Tensor {
+        self.apply_shared(Arc::new(op), inputs).swap_remove(0)
+    }
+
+    #[track_caller]
+    pub(crate) fn apply_shared(&self, op: Arc<dyn Operation>, inputs: &[&Tensor]) -> Vec<Tensor> {
+        let at = self.place();
+        let poisoned = |count: usize| (0..count).map(|_| self.poisoned()).collect();
+        if inputs.iter().any(|input| !Rc::ptr_eq(&input.trace.0, &self.0)) {
+            self.fail(Error::TwoTraces { op: op.kind().name().to_string(), at });
+        }
+        let Some(values) = inputs.iter().map(|input| input.value).collect::<Option<Vec<Value>>>() else {
+            return poisoned(op.output_count());
+        };
+        if self.check().is_err() {
+            return poisoned(op.output_count());
+        }
+        let types: Vec<TensorType> = inputs.iter().map(|input| input.ty()).collect();
+        match op.outputs(&types) {
+            Ok(outputs) => {
+                debug_assert_eq!(outputs.len(), op.output_count(), "outputs of {}", op.kind().name());
+                let count = outputs.len();
+                let node = Node { source: Source::Op(op), inputs: values, outputs, place: at };
+                let node = self.0.graph.borrow_mut().push(node);
+                (0..count).map(|output| self.tensor(Value { node, output })).collect()
+            }
+            Err(mismatch) => {
+                self.fail(Error::mismatch(op.kind().name(), types, mismatch, at));
+                poisoned(op.output_count())
+            }
+        }
+    }
+
+    /// Keeps the error, unless there is an earlier one, and gives a poisoned tensor.
+    pub(crate) fn fail(&self, error: Error) -> Tensor {
+        self.0.first_error.borrow_mut().get_or_insert(error);
+        self.poisoned()
+    }
+
+    pub(crate) fn poisoned(&self) -> Tensor {
+        Tensor { trace: self.clone(), value: None }
+    }
+
+    pub(crate) fn tensor(&self, value: Value) -> Tensor {
+        Tensor { trace: self.clone(), value: Some(value) }
+    }
+
+    /// The recorded graph.
+    pub(crate) fn graph(&self) -> std::cell::Ref<'_, Graph> {
+        self.0.graph.borrow()
+    }
+
+    /// A copy of the recorded graph, to print or to inspect.
+    pub fn to_graph(&self) -> Graph {
+        self.graph().clone()
+    }
+
+    /// Runs `work` with every node it records attributed to this line.
+    pub(crate) fn attributing<R>(&self, place: Place, work: impl FnOnce() -> R) -> R {
+        let before = self.0.attributed_to.replace(Some(place));
+        let result = work();
+        self.0.attributed_to.set(before);
+        result
+    }
+
+    #[track_caller]
+    pub(crate) fn place(&self) -> Place {
+        let caller = Place::caller();
+        self.0.attributed_to.get().unwrap_or(caller)
+    }
+
+    #[track_caller]
+    fn leaf(&self, name: &str, source: impl FnOnce(Arc<str>) -> Source, ty: TensorType) -> Tensor {
+        let at = self.place();
+        let taken = self.graph().nodes().iter().any(|node| match &node.source {
+            Source::Input(other) | Source::State(other, _) => &**other == name,
+            _ => false,
+        });
+        if taken {
+            return self.fail(Error::NameTaken { name: name.to_string(), at });
+        }
+        let node = Node { source: source(name.into()), inputs: vec![], outputs: vec![ty], place: at };
+        self.tensor(Value { node: self.0.graph.borrow_mut().push(node), output: 0 })
+    }
+}
+
+impl Tensor {
+    /// The trace it belongs to.
+    pub fn trace(&self) -> &Trace {
+        &self.trace
+    }
+
+    /// Element type and shape. A poisoned tensor says f32 and no axes.
+    pub fn ty(&self) -> TensorType {
+        match self.value {
+            Some(value) => self.trace.graph().ty(value).clone(),
+            None => TensorType::new(DType::F32, []),
+        }
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.ty().dtype
+    }
+
+    /// The sizes of the axes. A poisoned tensor has none.
+    pub fn shape(&self) -> Shape {
+        self.ty().shape
+    }
+
+    /// The size of an axis, counted from the last if negative. An axis that is not there is an error of the
+    /// trace, and 1.
+    #[track_caller]
+    pub fn size(&self, axis: isize) -> usize {
+        match self.axis("size", axis) {
+            Some(axis) => self.shape()[axis],
+            None => 1,
+        }
+    }
+
+    /// The value in the graph, or the error that poisoned it.
+    pub fn handle(&self) -> Result<Value> {
+        self.trace.check()?;
+        Ok(self.value.expect("a trace with a poisoned tensor has an error"))
+    }
+
+    pub(crate) fn is_poisoned(&self) -> bool {
+        self.value.is_none()
+    }
+
+    /// The axis as an index, counted from the last if negative; `None`, and an error of the trace, if it is not
+    /// there.
+    #[track_caller]
+    pub(crate) fn axis(&self, op: &str, axis: isize) -> Option<usize> {
+        if self.is_poisoned() {
+            return None;
+        }
+        let rank = self.shape().rank() as isize;
+        let index = if axis < 0 { axis + rank } else { axis };
+        if (0..rank).contains(&index) {
+            return Some(index as usize);
+        }
+        self.parameter_error(op, format!("there is no axis {axis}; axes are {}..{rank}", -rank));
+        None
+    }
+
+    /// Records a parameter error at the caller's line and gives a poisoned tensor.
+    #[track_caller]
+    pub(crate) fn parameter_error(&self, op: &str, problem: String) -> Tensor {
+        let at = self.trace.place();
+        self.trace.fail(Error::Parameter { op: op.to_string(), inputs: vec![self.ty()], problem, at })
+    }
+}
+
+impl fmt::Debug for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.value {
+            Some(value) => write!(f, "{value}: {}", self.ty()),
+            None => write!(f, "poisoned"),
+        }
+    }
+}

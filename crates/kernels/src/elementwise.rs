@@ -1,0 +1,165 @@
+//! Element-wise programs: a short straight-line program run on every element.
+
+/// A function of one to three numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[allow(missing_docs)]
+pub enum Function {
+    Neg,
+    Abs,
+    Exp,
+    Log,
+    Sqrt,
+    Tanh,
+    Sigmoid,
+    Erf,
+    Sin,
+    Cos,
+    Relu,
+    Silu,
+    GeluTanh,
+    GeluTanhSlope,
+    GeluErf,
+    /// Rounds to the nearest bf16: what storing and loading again would do.
+    RoundBf16,
+    /// Rounds to the nearest f16.
+    RoundF16,
+    Add,
+    Sub,
+    Mul,
+    Div,
+    Minimum,
+    Maximum,
+    Pow,
+    /// Comparisons give 1 for true and 0 for false.
+    Less,
+    LessEqual,
+    Equal,
+    NotEqual,
+    /// The second number where the first is not zero, else the third.
+    Select,
+}
+
+impl Function {
+    /// Every function.
+    pub const ALL: [Function; 29] = {
+        use Function::*;
+        [
+            Neg,
+            Abs,
+            Exp,
+            Log,
+            Sqrt,
+            Tanh,
+            Sigmoid,
+            Erf,
+            Sin,
+            Cos,
+            Relu,
+            Silu,
+            GeluTanh,
+            GeluTanhSlope,
+            GeluErf,
+            RoundBf16,
+            RoundF16,
+            Add,
+            Sub,
+            Mul,
+            Div,
+            Minimum,
+            Maximum,
+            Pow,
+            Less,
+            LessEqual,
+            Equal,
+            NotEqual,
+            Select,
+        ]
+    };
+
+    /// How many numbers it takes.
+    pub fn arity(self) -> usize {
+        match self {
+            Function::Select => 3,
+            function if function >= Function::Add => 2,
+            _ => 1,
+        }
+    }
+}
+
+/// Where an instruction takes a number from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Argument {
+    /// An operand's element.
+    Input(usize),
+    /// The result of an earlier instruction.
+    Result(usize),
+    /// A fixed number.
+    Constant(f32),
+}
+
+/// One step of a program.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Instruction {
+    /// What is computed.
+    pub function: Function,
+    /// From what; only the first [`Function::arity`] count.
+    pub arguments: [Argument; 3],
+}
+
+/// A straight-line program on numbers; its value is `result`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ScalarProgram {
+    /// The instructions, in order.
+    pub instructions: Vec<Instruction>,
+    /// The value of the program.
+    pub result: Argument,
+}
+
+/// An operand's elements.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)]
+pub enum Source {
+    F32(crate::In<f32>),
+    Bf16(crate::In<crate::bf16>),
+    F16(crate::In<crate::f16>),
+    I32(crate::In<i32>),
+    U32(crate::In<u32>),
+}
+
+/// The result's elements.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)]
+pub enum Target {
+    F32(crate::Out<f32>),
+    Bf16(crate::Out<crate::bf16>),
+    F16(crate::Out<crate::f16>),
+    I32(crate::Out<i32>),
+    U32(crate::Out<u32>),
+}
+
+/// Runs a program on every element.
+pub struct Map {}
+
+impl Map {
+    /// The program on operands with these strides over `shape`; the result is dense. It may lie over operands
+    /// that are dense and of its own element size.
+    pub fn new(
+        _isa: crate::Isa,
+        _program: &ScalarProgram,
+        _sources: Vec<(Source, Vec<usize>)>,
+        _target: Target,
+        _shape: &[usize],
+    ) -> Map {
+        Map {}
+    }
+}
+
+impl crate::Job for Map {
+    fn parts(&self) -> usize {
+        0
+    }
+    fn worker_scratch(&self) -> usize {
+        0
+    }
+    unsafe fn run(&self, _part: usize, _scratch: &mut [u8]) {}
+}

@@ -1,0 +1,260 @@
+//! Threads that share out the parts of a job: made once, spinning briefly between jobs, parked when idle.
+//!
+//! One word of state says whether a job is open and how many workers are inside it. A worker that comes while
+//! the job is open enters and takes parts; the caller works too, closes the job when no part is left, and waits
+//! for those inside. A worker that is still asleep is not waited for. Nothing is locked or allocated.
+
+use crate::Job;
+use std::cell::UnsafeCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::thread::{self, JoinHandle, Thread};
+
+const OPEN: u64 = 1 << 63;
+
+/// Kernels keep their working sets in scratch, not on the stack; their frames are a few kilobytes.
+const STACK_BYTES: usize = 256 * 1024;
+
+/// Turns of the spin loop before a worker starts to give way, and before it parks: about 20 and 60 microseconds.
+/// Longer than the gap between two jobs of a step, short enough to leave the core to others between steps.
+const SPINS_BEFORE_YIELD: u32 = 1_000;
+const SPINS_BEFORE_PARK: u32 = 1_200;
+
+/// A fixed number of threads, the caller's included.
+pub struct Pool {
+    shared: Arc<Shared>,
+    workers: Vec<(JoinHandle<()>, Thread)>,
+}
+
+struct Shared {
+    /// `OPEN` while a job may be entered, plus the number of workers inside.
+    state: AtomicU64,
+    /// The open job. Written by the caller while nobody is inside and the job is closed.
+    work: UnsafeCell<Option<Work>>,
+    next_part: AtomicUsize,
+    /// A caller is using the pool; another one then works alone.
+    taken: AtomicBool,
+    panicked: AtomicBool,
+    ending: AtomicBool,
+    asleep: Vec<AtomicBool>,
+}
+
+#[derive(Clone, Copy)]
+struct Work {
+    job: *const dyn Job,
+    parts: usize,
+    scratch: *mut u8,
+    scratch_bytes: usize,
+}
+
+// SAFETY: `work` is written only by the caller that holds `taken`, while the job is closed and nobody is inside,
+// and read only by workers inside an open job; entering (acquire) comes after opening (release).
+unsafe impl Sync for Shared {}
+// SAFETY: the pointers in `work` are followed only inside an open job, during which the caller keeps them alive.
+unsafe impl Send for Shared {}
+
+impl Pool {
+    /// A pool of `threads` threads, the caller's included: `threads - 1` are started, with small stacks.
+    pub fn new(threads: usize) -> std::io::Result<Pool> {
+        let helpers = threads.max(1) - 1;
+        let shared = Arc::new(Shared {
+            state: AtomicU64::new(0),
+            work: UnsafeCell::new(None),
+            next_part: AtomicUsize::new(0),
+            taken: AtomicBool::new(false),
+            panicked: AtomicBool::new(false),
+            ending: AtomicBool::new(false),
+            asleep: (0..helpers).map(|_| AtomicBool::new(false)).collect(),
+        });
+        let mut pool = Pool { shared, workers: Vec::with_capacity(helpers) };
+        for index in 0..helpers {
+            let shared = pool.shared.clone();
+            let builder = thread::Builder::new().name(format!("gradus-{}", index + 1)).stack_size(STACK_BYTES);
+            let handle = builder.spawn(move || shared.serve(index))?;
+            let thread = handle.thread().clone();
+            pool.workers.push((handle, thread));
+        }
+        Ok(pool)
+    }
+
+    /// The number of threads, the caller's included.
+    pub fn threads(&self) -> usize {
+        self.workers.len() + 1
+    }
+
+    /// Runs every part of the job and returns when all are done.
+    ///
+    /// # Safety
+    /// As for [`Job::run`], for every part. `scratch` must point at `threads() * scratch_bytes` bytes that
+    /// nothing else uses, and `scratch_bytes` must be a multiple of 64 and at least the job's
+    /// [`Job::worker_scratch`].
+    pub unsafe fn run(&self, job: &dyn Job, scratch: *mut u8, scratch_bytes: usize) {
+        let parts = job.parts();
+        // SAFETY: only the lifetime is changed; the pointer is gone from `work` when this call returns.
+        let job: *const dyn Job = unsafe { std::mem::transmute::<&dyn Job, &'static dyn Job>(job) };
+        let work = Work { job, parts, scratch, scratch_bytes };
+        if parts <= 1 || self.workers.is_empty() || self.shared.taken.swap(true, Ordering::Acquire) {
+            for part in 0..parts {
+                // SAFETY: the caller's promise; slot 0 of the scratch is this thread's.
+                unsafe { work.run(part, 0) };
+            }
+            return;
+        }
+        // SAFETY: `taken` is ours, the job is closed and nobody is inside: see `Shared`.
+        unsafe { *self.shared.work.get() = Some(work) };
+        self.shared.next_part.store(0, Ordering::Relaxed);
+        // Sequentially consistent with `sleep`: either the worker sees the job open, or we see it asleep.
+        self.shared.state.store(OPEN, Ordering::SeqCst);
+        for (asleep, (_, thread)) in self.shared.asleep.iter().zip(&self.workers) {
+            if asleep.load(Ordering::SeqCst) && asleep.swap(false, Ordering::SeqCst) {
+                thread.unpark();
+            }
+        }
+        let outcome = catch_unwind(AssertUnwindSafe(|| self.shared.take_parts(work, 0)));
+        self.shared.state.fetch_and(!OPEN, Ordering::AcqRel);
+        let mut spins = 0;
+        while self.shared.state.load(Ordering::Acquire) != 0 {
+            pause(&mut spins);
+        }
+        let worker_panicked = self.shared.panicked.swap(false, Ordering::Relaxed);
+        self.shared.taken.store(false, Ordering::Release);
+        if let Err(panic) = outcome {
+            std::panic::resume_unwind(panic);
+        }
+        assert!(!worker_panicked, "a kernel panicked on a worker thread; its message is above");
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.ending.store(true, Ordering::SeqCst);
+        for (handle, thread) in self.workers.drain(..) {
+            thread.unpark();
+            // A worker's panic was reported by the call it happened in.
+            let _ = handle.join();
+        }
+    }
+}
+
+impl Work {
+    /// # Safety
+    /// As for [`Pool::run`]; `worker` must be this thread's own slot.
+    unsafe fn run(&self, part: usize, worker: usize) {
+        // SAFETY: the caller of `Pool::run` promised the job and the scratch; slots are disjoint.
+        unsafe {
+            let slot = self.scratch.add(worker * self.scratch_bytes);
+            let scratch = std::slice::from_raw_parts_mut(slot, self.scratch_bytes);
+            (*self.job).run(part, scratch);
+        }
+    }
+}
+
+impl Shared {
+    /// A worker's life.
+    fn serve(&self, index: usize) {
+        let mut spins = 0;
+        while !self.ending.load(Ordering::Relaxed) {
+            if self.enter() {
+                // SAFETY: we are inside an open job, so `work` is set and not written.
+                let work = unsafe { (*self.work.get()).expect("an open job has work") };
+                let outcome = catch_unwind(AssertUnwindSafe(|| self.take_parts(work, index + 1)));
+                if outcome.is_err() {
+                    self.panicked.store(true, Ordering::Relaxed);
+                }
+                self.state.fetch_sub(1, Ordering::AcqRel);
+                spins = 0;
+            } else if spins < SPINS_BEFORE_PARK {
+                pause(&mut spins);
+            } else {
+                self.sleep(index);
+                spins = 0;
+            }
+        }
+    }
+
+    /// Enters the open job, if there is one with parts left.
+    fn enter(&self) -> bool {
+        let state = self.state.load(Ordering::Acquire);
+        state & OPEN != 0 && self.state.compare_exchange(state, state + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    fn sleep(&self, index: usize) {
+        self.asleep[index].store(true, Ordering::SeqCst);
+        let nothing_to_do = self.state.load(Ordering::SeqCst) & OPEN == 0;
+        if nothing_to_do && !self.ending.load(Ordering::SeqCst) {
+            thread::park();
+        }
+        self.asleep[index].store(false, Ordering::SeqCst);
+    }
+
+    fn take_parts(&self, work: Work, worker: usize) {
+        loop {
+            let part = self.next_part.fetch_add(1, Ordering::Relaxed);
+            if part >= work.parts {
+                return;
+            }
+            // SAFETY: the caller of `Pool::run` promised; the counter gives each part out once.
+            unsafe { work.run(part, worker) };
+        }
+    }
+}
+
+fn pause(spins: &mut u32) {
+    *spins += 1;
+    if *spins > SPINS_BEFORE_YIELD {
+        thread::yield_now();
+    } else {
+        std::hint::spin_loop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Count {
+        seen: Vec<AtomicUsize>,
+    }
+
+    impl Job for Count {
+        fn parts(&self) -> usize {
+            self.seen.len()
+        }
+        fn worker_scratch(&self) -> usize {
+            64
+        }
+        unsafe fn run(&self, part: usize, scratch: &mut [u8]) {
+            scratch.fill(part as u8);
+            self.seen[part].fetch_add(1, Ordering::Relaxed);
+            assert!(scratch.iter().all(|&byte| byte == part as u8), "another worker wrote to this scratch");
+        }
+    }
+
+    #[test]
+    fn every_part_runs_once_on_any_number_of_threads() {
+        for threads in 1..=4 {
+            let pool = Pool::new(threads).unwrap();
+            let mut scratch = vec![0u8; threads * 64];
+            for round in 0..2_000 {
+                let job = Count { seen: (0..round % 7).map(|_| AtomicUsize::new(0)).collect() };
+                // SAFETY: the job touches only its atomics and its own slot of the scratch.
+                unsafe { pool.run(&job, scratch.as_mut_ptr(), 64) };
+                assert!(job.seen.iter().all(|count| count.load(Ordering::Relaxed) == 1));
+            }
+        }
+    }
+
+    #[test]
+    fn parked_workers_wake_for_work_and_for_the_end() {
+        let pool = Pool::new(3).unwrap();
+        let mut scratch = vec![0u8; 3 * 64];
+        for _ in 0..3 {
+            thread::sleep(std::time::Duration::from_millis(20));
+            let job = Count { seen: (0..64).map(|_| AtomicUsize::new(0)).collect() };
+            // SAFETY: as above.
+            unsafe { pool.run(&job, scratch.as_mut_ptr(), 64) };
+            assert!(job.seen.iter().all(|count| count.load(Ordering::Relaxed) == 1));
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! Gradus: a training engine for neural networks.
+
+pub use gradus_engine::*;

@@ -1,0 +1,129 @@
+//! Every case of every operation: first and second derivatives against finite differences of the f64 reference.
+
+mod support;
+
+use gradus::backend::evaluate;
+use gradus::graph::{Graph, Value};
+use gradus::ops::{self, Case, Reals};
+use gradus::{Array, Error, Tensor, Trace, gradient};
+use support::numbers::{Random, fill};
+
+/// Elements of each operand whose derivative is compared.
+const SAMPLES: usize = 12;
+const STEP: f64 = 1e-5;
+/// Central differences in f64 are good to about STEP^2 plus rounding over STEP.
+const TOLERANCE: f64 = 2e-6;
+
+/// A case traced down to one number, with its gradients and a combination of them traced too.
+struct Traced {
+    graph: Graph,
+    inputs: Vec<Value>,
+    numbers: Vec<Vec<f64>>,
+    checked: Vec<usize>,
+    objective: Value,
+    /// By checked operand; `None` where the objective does not depend on it.
+    gradients: Vec<Option<Value>>,
+    combination: Option<Value>,
+    second: Vec<Option<Value>>,
+}
+
+fn traced(case: &Case, seed: u64) -> Traced {
+    let mut random = Random::new(seed);
+    let trace = Trace::new();
+    let numbers: Vec<Vec<f64>> = case.inputs.iter().map(|input| fill(input, &mut random)).collect();
+    let inputs: Vec<Tensor> = case
+        .inputs
+        .iter()
+        .enumerate()
+        .map(|(index, input)| trace.input(&format!("x{index}"), input.ty.dtype, &input.ty.shape))
+        .collect();
+    let outputs: Vec<Tensor> = (case.build)(&inputs).into_iter().filter(|output| output.dtype().is_float()).collect();
+    let objective = weighted_sum(&outputs, &mut random);
+    let checked: Vec<usize> = (0..inputs.len()).filter(|&index| case.inputs[index].differentiable).collect();
+    let derive = |of: &Tensor, index: &usize| match gradient(of, &[&inputs[*index]]) {
+        Ok(mut found) => Some(found.remove(0)),
+        Err(Error::NoGradient { .. }) => None,
+        Err(error) => panic!("{}: {error}", case.name),
+    };
+    let gradients: Vec<Option<Tensor>> = checked.iter().map(|index| derive(&objective, index)).collect();
+    let present: Vec<Tensor> = gradients.iter().flatten().cloned().collect();
+    let combination = (!present.is_empty()).then(|| weighted_sum(&present, &mut random));
+    let second: Vec<Option<Tensor>> =
+        checked.iter().map(|index| combination.as_ref().and_then(|combination| derive(combination, index))).collect();
+    trace.check().unwrap_or_else(|error| panic!("{}: {error}", case.name));
+    let value = |tensor: &Tensor| tensor.handle().unwrap();
+    Traced {
+        inputs: inputs.iter().map(value).collect(),
+        objective: value(&objective),
+        gradients: gradients.iter().map(|gradient| gradient.as_ref().map(value)).collect(),
+        combination: combination.as_ref().map(value),
+        second: second.iter().map(|gradient| gradient.as_ref().map(value)).collect(),
+        graph: trace.to_graph(),
+        numbers,
+        checked,
+    }
+}
+
+fn weighted_sum(outputs: &[Tensor], random: &mut Random) -> Tensor {
+    let term = |output: &Tensor| {
+        let weights: Vec<f32> = (0..output.shape().elements()).map(|_| random.uniform(0.5, 1.5) as f32).collect();
+        let weights = output.trace().constant(Array::new(output.shape(), &weights).unwrap());
+        (output * weights).sum_all()
+    };
+    outputs.iter().map(term).reduce(|a, b| a + b).expect("a case has an output that can be differentiated")
+}
+
+impl Traced {
+    fn evaluate(&self, numbers: &[Vec<f64>], value: Value) -> Reals {
+        let leaf = |node: usize| self.inputs.iter().position(|input| input.node == node).map(|at| numbers[at].clone());
+        evaluate(&self.graph, &[value], leaf).remove(0)
+    }
+
+    /// Compares the derivative of `of` by finite differences with `gradients`.
+    fn compare(&self, of: Value, gradients: &[Option<Value>], what: &str) {
+        let mut random = Random::new(99);
+        for (&index, gradient) in self.checked.iter().zip(gradients) {
+            let count = self.numbers[index].len();
+            if count == 0 {
+                continue;
+            }
+            let claimed = gradient.map(|gradient| self.evaluate(&self.numbers, gradient).data);
+            let scale = claimed.iter().flatten().fold(1.0f64, |largest, x| largest.max(x.abs()));
+            for _ in 0..SAMPLES.min(count) {
+                let element = random.below(count);
+                let shifted = |by: f64| {
+                    let mut numbers = self.numbers.clone();
+                    numbers[index][element] += by;
+                    self.evaluate(&numbers, of).data[0]
+                };
+                let measured = (shifted(STEP) - shifted(-STEP)) / (2.0 * STEP);
+                let claimed = claimed.as_ref().map_or(0.0, |claimed| claimed[element]);
+                let error = (measured - claimed).abs() / scale;
+                assert!(
+                    error < TOLERANCE,
+                    "{what}: operand {index}, element {element}: {claimed} is claimed, {measured} measured"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn derivatives_equal_finite_differences() {
+    let only = std::env::var("GRADUS_TEST_OP").ok();
+    for entry in ops::all() {
+        if only.as_ref().is_some_and(|only| only != entry.kind.name()) {
+            continue;
+        }
+        let cases = (entry.cases)();
+        assert!(!cases.is_empty(), "{} has no cases", entry.kind.name());
+        for case in cases.iter().filter(|case| case.inputs.iter().any(|input| input.differentiable)) {
+            let what = format!("{}, {}", entry.kind.name(), case.name);
+            let traced = traced(case, 7);
+            traced.compare(traced.objective, &traced.gradients, &format!("{what}: first derivative"));
+            if let Some(combination) = traced.combination {
+                traced.compare(combination, &traced.second, &format!("{what}: second derivative"));
+            }
+        }
+    }
+}

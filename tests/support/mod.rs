@@ -1,0 +1,5 @@
+//! What the test files share.
+
+#![allow(dead_code)]
+
+pub mod numbers;
