@@ -181,7 +181,7 @@ pub enum Error {
 }
 
 /// The result of what a user can get wrong.
-pub type Result<T> = std::result::Result<T, Error>;
+pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
     pub(crate) fn mismatch(op: &str, inputs: Vec<TensorType>, mismatch: Mismatch, at: Place) -> Error {
@@ -202,7 +202,7 @@ fn list(inputs: &[TensorType]) -> String {
 /// What the shape rules of the operations say in common.
 impl Mismatch {
     /// Checks that an operand is floating point.
-    pub(crate) fn unless_float(input: &TensorType) -> std::result::Result<(), Mismatch> {
+    pub(crate) fn unless_float(input: &TensorType) -> Result<(), Mismatch> {
         if input.dtype.is_float() {
             return Ok(());
         }
@@ -210,7 +210,7 @@ impl Mismatch {
     }
 
     /// Checks that an operand is made of integers.
-    pub(crate) fn unless_integer(input: &TensorType) -> std::result::Result<(), Mismatch> {
+    pub(crate) fn unless_integer(input: &TensorType) -> Result<(), Mismatch> {
         if input.dtype.is_integer() {
             return Ok(());
         }
@@ -218,7 +218,7 @@ impl Mismatch {
     }
 
     /// Checks that all operands are floating point of one type.
-    pub(crate) fn unless_same_float(inputs: &[TensorType]) -> std::result::Result<DType, Mismatch> {
+    pub(crate) fn unless_same_float(inputs: &[TensorType]) -> Result<DType, Mismatch> {
         for input in inputs {
             Mismatch::unless_float(input)?;
             if input.dtype != inputs[0].dtype {
@@ -233,7 +233,7 @@ impl Mismatch {
     }
 
     /// Checks that an operand has a certain shape.
-    pub(crate) fn unless_shape(what: &str, input: &TensorType, expected: &Shape) -> std::result::Result<(), Mismatch> {
+    pub(crate) fn unless_shape(what: &str, input: &TensorType, expected: &Shape) -> Result<(), Mismatch> {
         if input.shape == *expected {
             return Ok(());
         }
@@ -241,7 +241,7 @@ impl Mismatch {
     }
 
     /// Checks that an operand has at least so many axes.
-    pub(crate) fn unless_rank(what: &str, input: &TensorType, rank: usize) -> std::result::Result<(), Mismatch> {
+    pub(crate) fn unless_rank(what: &str, input: &TensorType, rank: usize) -> Result<(), Mismatch> {
         if input.shape.rank() >= rank {
             return Ok(());
         }

@@ -1,5 +1,6 @@
 //! The engine: trace, differentiate, plan, link, replay.
 
+mod arena;
 mod array;
 mod autodiff;
 #[macro_use]
@@ -8,12 +9,17 @@ mod dtype;
 mod error;
 pub mod graph;
 pub mod ops;
+pub mod plan;
+mod program;
 mod shape;
+mod tape;
 mod trace;
 
 pub use array::Array;
 pub use autodiff::gradient;
 pub use dtype::{DType, Native};
 pub use error::{Error, Place, Result};
+pub use program::{Program, Routine};
 pub use shape::{Layout, Shape, TensorType};
+pub use tape::GradientTape;
 pub use trace::{Tensor, Trace};

@@ -89,7 +89,7 @@ impl Trace {
     pub(crate) fn apply_shared(&self, op: Arc<dyn Operation>, inputs: &[&Tensor]) -> Vec<Tensor> {
         let at = self.place();
         let poisoned = |count: usize| (0..count).map(|_| self.poisoned()).collect();
-        if inputs.iter().any(|input| !Rc::ptr_eq(&input.trace.0, &self.0)) {
+        if inputs.iter().any(|input| !input.is_of(self)) {
             self.fail(Error::TwoTraces { op: op.kind().name().to_string(), at });
         }
         let Some(values) = inputs.iter().map(|input| input.value).collect::<Option<Vec<Value>>>() else {
@@ -205,6 +205,10 @@ impl Tensor {
     pub fn handle(&self) -> Result<Value> {
         self.trace.check()?;
         Ok(self.value.expect("a trace with a poisoned tensor has an error"))
+    }
+
+    pub(crate) fn is_of(&self, trace: &Trace) -> bool {
+        Rc::ptr_eq(&self.trace.0, &trace.0)
     }
 
     pub(crate) fn is_poisoned(&self) -> bool {

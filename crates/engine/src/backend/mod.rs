@@ -1,13 +1,39 @@
 //! Backends: what computes a plan. Above this folder nothing names a device.
+//!
+//! A backend links a plan to an [`Executable`]: it makes the arena, turns every step into whatever the device
+//! runs (jobs on a CPU; on a GPU, kernels compiled here and captured as one graph a routine), and replays it.
 
 #[macro_use]
 mod cpu;
 mod reference;
 
-pub use cpu::{Linker, Operand, Unsupported};
-pub use reference::evaluate;
+pub use cpu::{Cpu, Linker, Operand, Unsupported};
+pub use reference::{Reference, evaluate};
 
-use crate::shape::Layout;
+use crate::plan::{self, BufferId, Machine, Plan};
+use crate::{Layout, Result};
+
+/// Something that can compute plans.
+pub trait Backend: Machine {
+    /// Its name, for messages.
+    fn name(&self) -> &'static str;
+
+    /// Makes everything a replay needs. The last place that allocates.
+    fn link(&self, plan: &Plan) -> Result<Box<dyn Executable>>;
+}
+
+/// A linked plan.
+pub trait Executable: Send {
+    /// Replays a routine: no allocation, no lock, no decision. If the data was bad, the replay stops at the step
+    /// that found it.
+    fn run(&mut self, routine: usize) -> Result<()>;
+
+    /// Writes a buffer, whole.
+    fn write(&mut self, buffer: BufferId, bytes: &[u8]);
+
+    /// Reads a dense look into a buffer.
+    fn read(&self, operand: &plan::Operand, bytes: &mut [u8]);
+}
 
 /// An operation's kernels: one method a backend.
 pub trait Kernels {

@@ -1,16 +1,86 @@
-//! The reference: every operation's meaning, in f64, one node after another. Slow, readable, and right by
-//! inspection; the kernels are compared with it.
+//! The reference: every operation's meaning, in f64, one after another. Slow, readable, and right by inspection;
+//! the kernels are compared with it, and f64 programs run on it.
 
+use super::{Backend, Executable};
 use crate::graph::{Graph, Initial, Source, Value};
 use crate::ops::Reals;
+use crate::plan::{Buffer, BufferId, BufferKind, Machine, Operand, Plan, Scratch, Step};
+use crate::{Array, Result};
 
-/// Computes the values that `outputs` need. `leaf` may give the numbers of inputs, states and constants; where it
-/// gives none, a state's or constant's own are taken.
+/// The backend that computes in f64, whatever the element types say.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Reference;
+
+struct ReferenceExecutable {
+    plan: Plan,
+    /// What each buffer holds, densely.
+    values: Vec<Reals>,
+}
+
+impl Machine for Reference {
+    fn alignment(&self) -> usize {
+        64
+    }
+
+    fn scratch(&self, _step: &Step, _buffers: &[Buffer]) -> Result<Scratch> {
+        Ok(Scratch::default())
+    }
+
+    fn workers(&self) -> usize {
+        0
+    }
+}
+
+impl Backend for Reference {
+    fn name(&self) -> &'static str {
+        "reference"
+    }
+
+    fn link(&self, plan: &Plan) -> Result<Box<dyn Executable>> {
+        let start = |buffer: &Buffer| match &buffer.kind {
+            BufferKind::State(_, Initial::Numbers(array)) | BufferKind::Constant(array) => {
+                Reals::new(array.shape(), array.to_f64())
+            }
+            _ => Reals::zeros(&buffer.ty),
+        };
+        Ok(Box::new(ReferenceExecutable { plan: plan.clone(), values: plan.buffers.iter().map(start).collect() }))
+    }
+}
+
+impl Executable for ReferenceExecutable {
+    fn run(&mut self, routine: usize) -> Result<()> {
+        let routine = &self.plan.routines[routine];
+        for step in &routine.steps {
+            let look = |operand: &Operand| self.values[operand.buffer].picked(&operand.layout);
+            let inputs: Vec<Reals> = step.inputs.iter().map(look).collect();
+            let types: Vec<_> = step.outputs.iter().map(Operand::ty).collect();
+            let outputs = step.op.reference(&inputs.iter().collect::<Vec<_>>(), &types);
+            for (operand, value) in step.outputs.iter().zip(outputs) {
+                self.values[operand.buffer] = value;
+            }
+        }
+        for &(state, new) in &routine.assigns {
+            self.values[state] = self.values[new].clone();
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, buffer: BufferId, bytes: &[u8]) {
+        let ty = self.plan.buffers[buffer].ty.clone();
+        self.values[buffer].data = Array::from_bytes(ty, bytes.to_vec()).to_f64();
+    }
+
+    fn read(&self, operand: &Operand, bytes: &mut [u8]) {
+        let picked = self.values[operand.buffer].picked(&operand.layout);
+        bytes.copy_from_slice(Array::from_f64(operand.ty(), &picked.data).bytes());
+    }
+}
+
+/// Computes the values that `outputs` need straight from the graph, with no plan between. `leaf` may give the
+/// numbers of inputs, states and constants; where it gives none, a state's or constant's own are taken.
 pub fn evaluate(graph: &Graph, outputs: &[Value], leaf: impl Fn(usize) -> Option<Vec<f64>>) -> Vec<Reals> {
     let mut needed = vec![false; graph.nodes().len()];
-    for output in outputs {
-        needed[output.node] = true;
-    }
+    outputs.iter().for_each(|output| needed[output.node] = true);
     for index in (0..graph.nodes().len()).rev() {
         if needed[index] {
             graph.nodes()[index].inputs.iter().for_each(|input| needed[input.node] = true);

@@ -14,10 +14,11 @@ pub use reals::Reals;
 use crate::error::Mismatch;
 use crate::shape::Layout;
 use crate::{Tensor, TensorType};
+use std::any::Any;
 use std::fmt::Debug;
 
 /// What an operation is, from its shapes to its kernels.
-pub trait Operation: Debug + Send + Sync + 'static {
+pub trait Operation: Any + Debug + Send + Sync {
     /// Its entry in the list of operations.
     fn kind(&self) -> OpKind;
 
@@ -123,7 +124,7 @@ mod reduce;
 mod softmax;
 mod view;
 
-pub use elementwise::{Argument, Elementwise, Function, ScalarProgram};
+pub use elementwise::{Argument, Elementwise, Function, Instruction, ScalarProgram};
 
 operations! {
     Elementwise = "elementwise" in elementwise;

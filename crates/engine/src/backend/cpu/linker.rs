@@ -1,9 +1,10 @@
 //! Linking on the CPU: an operation turns its operands' addresses into jobs.
 
+use super::Linked;
 use crate::DType;
 use crate::dtype::Native;
 use crate::shape::Layout;
-use gradus_kernels::{Fault, In, Isa, Job, Out};
+use gradus_kernels::{Fault, FaultCell, In, Isa, Job, Out};
 
 /// Offsets inside an arena are multiples of this: a cache line, and the widest vector.
 pub(crate) const ALIGNMENT: usize = 64;
@@ -62,13 +63,41 @@ impl Operand {
 /// Each operation is linked twice: once to measure, with addresses that nothing follows, so that the planner
 /// learns the scratch it needs; and once with the real ones. So a kernel states its scratch in one place only.
 pub struct Linker<'a> {
-    pub(crate) isa: Isa,
-    pub(crate) inputs: &'a [Operand],
-    pub(crate) outputs: &'a [Operand],
-    pub(crate) fault: Fault,
-    pub(crate) scratch: *mut u8,
-    pub(crate) scratch_used: usize,
-    pub(crate) jobs: Vec<Box<dyn Job>>,
+    isa: Isa,
+    inputs: &'a [Operand],
+    outputs: &'a [Operand],
+    fault: Fault,
+    blame: Option<Blame>,
+    scratch: *mut u8,
+    scratch_used: usize,
+    jobs: Vec<Box<dyn Job>>,
+}
+
+/// What a fault of a step means.
+#[derive(Clone, Debug)]
+pub(crate) enum Blame {
+    /// The detail is an index outside of `0..bound`.
+    Index { bound: usize },
+    /// The detail is the place of a number that is not finite.
+    NonFinite { name: String },
+}
+
+impl<'a> Linker<'a> {
+    pub(super) fn new(
+        isa: Isa,
+        inputs: &'a [Operand],
+        outputs: &'a [Operand],
+        scratch: *mut u8,
+        cell: &FaultCell,
+        step: usize,
+    ) -> Linker<'a> {
+        let fault = Fault::new(cell, step as u32);
+        Linker { isa, inputs, outputs, fault, blame: None, scratch, scratch_used: 0, jobs: vec![] }
+    }
+
+    pub(super) fn finish(self) -> Linked {
+        Linked { jobs: self.jobs, scratch: self.scratch_used, blame: self.blame }
+    }
 }
 
 impl Linker<'_> {
@@ -92,8 +121,15 @@ impl Linker<'_> {
         self.outputs[index].clone()
     }
 
-    /// Where the jobs report bad data.
-    pub fn fault(&self) -> Fault {
+    /// Where the jobs report an index that is not below `bound`: they raise it as the detail.
+    pub fn index_fault(&mut self, bound: usize) -> Fault {
+        self.blame = Some(Blame::Index { bound });
+        self.fault
+    }
+
+    /// Where the jobs report a number that is not finite: they raise its place as the detail.
+    pub fn non_finite_fault(&mut self, name: &str) -> Fault {
+        self.blame = Some(Blame::NonFinite { name: name.to_string() });
         self.fault
     }
 

@@ -2,5 +2,112 @@
 
 #[macro_use]
 mod linker;
+mod executable;
 
 pub use linker::{Linker, Operand, Unsupported};
+
+use super::{Backend, Executable};
+use crate::ops::Lowering;
+use crate::plan::{Buffer, Machine, Plan, Scratch, Step};
+use crate::{Error, Result};
+use executable::CpuExecutable;
+use gradus_kernels::{FaultCell, Isa, Pool};
+use linker::{ALIGNMENT, Blame};
+use std::sync::Arc;
+
+/// A CPU with a number of threads and an instruction set. Programs linked on one share its threads.
+#[derive(Clone)]
+pub struct Cpu {
+    pool: Arc<Pool>,
+    isa: Isa,
+}
+
+impl Cpu {
+    /// This many threads, the caller's included, and the best instruction set there is.
+    pub fn new(threads: usize) -> Result<Cpu> {
+        Cpu::with_isa(threads, Isa::detect())
+    }
+
+    /// This many threads and a certain instruction set: for tests and comparisons.
+    pub fn with_isa(threads: usize, isa: Isa) -> Result<Cpu> {
+        if threads == 0 || !Isa::available().contains(&isa) {
+            let what = format!("{threads} threads of {isa}");
+            let reason = "at least one thread and an instruction set that this machine has are needed";
+            return Err(Error::Machine { what, reason: reason.to_string() });
+        }
+        let refused =
+            |reason: std::io::Error| Error::Machine { what: format!("{threads} threads"), reason: reason.to_string() };
+        Ok(Cpu { pool: Arc::new(Pool::new(threads).map_err(refused)?), isa })
+    }
+
+    /// The instruction set that kernels are linked for.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// Links one step with the arena at `base`, or with addresses that nothing follows if there is none yet.
+    fn link_step(&self, step: &Step, buffers: &[Buffer], base: Option<*mut u8>, fault: Fault<'_>) -> Result<Linked> {
+        let address = |id: usize| match base {
+            Some(base) => base.wrapping_add(buffers[id].offset),
+            None => std::ptr::without_provenance_mut(ALIGNMENT),
+        };
+        let operand = |operand: &crate::plan::Operand| Operand {
+            dtype: operand.dtype,
+            layout: operand.layout.clone(),
+            buffer: address(operand.buffer),
+        };
+        let inputs: Vec<Operand> = step.inputs.iter().map(operand).collect();
+        let outputs: Vec<Operand> = step.outputs.iter().map(operand).collect();
+        let scratch = step.scratch.map_or(std::ptr::without_provenance_mut(ALIGNMENT), address);
+        let mut linker = Linker::new(self.isa, &inputs, &outputs, scratch, fault.cell, fault.step);
+        let Lowering::Kernels(kernels) = step.op.lowering() else { unreachable!("a view is not a step") };
+        kernels.cpu(&mut linker).map_err(|Unsupported(dtype)| Error::Unsupported {
+            backend: self.name(),
+            op: step.op.kind().name().to_string(),
+            dtype,
+            advice: "compute in f32, bf16 or f16, or use the reference backend",
+            at: step.place,
+        })?;
+        Ok(linker.finish())
+    }
+}
+
+/// Where the faults of a step go.
+#[derive(Clone, Copy)]
+struct Fault<'a> {
+    cell: &'a FaultCell,
+    step: usize,
+}
+
+/// A linked step: its jobs, its scratch, and how to blame its data.
+struct Linked {
+    jobs: Vec<Box<dyn gradus_kernels::Job>>,
+    scratch: usize,
+    blame: Option<Blame>,
+}
+
+impl Machine for Cpu {
+    fn alignment(&self) -> usize {
+        ALIGNMENT
+    }
+
+    fn scratch(&self, step: &Step, buffers: &[Buffer]) -> Result<Scratch> {
+        let linked = self.link_step(step, buffers, None, Fault { cell: &FaultCell::default(), step: 0 })?;
+        let per_worker = linked.jobs.iter().map(|job| job.worker_scratch()).max().unwrap_or(0);
+        Ok(Scratch { shared: linked.scratch, per_worker })
+    }
+
+    fn workers(&self) -> usize {
+        self.pool.threads()
+    }
+}
+
+impl Backend for Cpu {
+    fn name(&self) -> &'static str {
+        "cpu"
+    }
+
+    fn link(&self, plan: &Plan) -> Result<Box<dyn Executable>> {
+        Ok(Box::new(CpuExecutable::link(self, plan)?))
+    }
+}

@@ -1,0 +1,51 @@
+//! The one piece of memory that a program lives in, mapped once and never grown.
+
+use crate::{Error, Result};
+use memmap2::MmapMut;
+
+/// Zeroed memory straight from the system: pages that are never touched cost nothing.
+pub(crate) struct Arena {
+    map: MmapMut,
+}
+
+impl Arena {
+    /// Maps `bytes` bytes, unless the machine has less.
+    pub fn new(bytes: usize) -> Result<Arena> {
+        let available = available_memory();
+        if bytes > available {
+            return Err(Error::TooLarge { needed: bytes, available });
+        }
+        let refused =
+            |reason: std::io::Error| Error::Machine { what: format!("{bytes} bytes"), reason: reason.to_string() };
+        let map = MmapMut::map_anon(bytes.max(1)).map_err(refused)?;
+        Ok(Arena { map })
+    }
+
+    /// The address of a byte. Pages are aligned to more than any buffer is.
+    pub fn at(&mut self, offset: usize) -> *mut u8 {
+        assert!(offset <= self.map.len(), "offset {offset} of an arena of {}", self.map.len());
+        self.map.as_mut_ptr().wrapping_add(offset)
+    }
+
+    /// Some of the bytes, between replays.
+    pub fn bytes(&self, offset: usize, length: usize) -> &[u8] {
+        &self.map[offset..offset + length]
+    }
+
+    /// Some of the bytes, to be written between replays.
+    pub fn bytes_mut(&mut self, offset: usize, length: usize) -> &mut [u8] {
+        &mut self.map[offset..offset + length]
+    }
+}
+
+/// The bytes that this process may still take: what the machine has free, or what its group is limited to.
+fn available_memory() -> usize {
+    let free = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
+        let line = text.lines().find(|line| line.starts_with("MemAvailable:"))?;
+        line.split_whitespace().nth(1)?.parse::<usize>().ok().map(|kilobytes| kilobytes * 1024)
+    });
+    let group =
+        |file: &str| std::fs::read_to_string(format!("/sys/fs/cgroup/{file}")).ok()?.trim().parse::<usize>().ok();
+    let group_free = group("memory.max").map(|limit| limit.saturating_sub(group("memory.current").unwrap_or(0)));
+    free.unwrap_or(usize::MAX).min(group_free.unwrap_or(usize::MAX))
+}

@@ -1,0 +1,161 @@
+//! From nodes to steps: views become layouts of their operand's buffer, every other value gets a buffer, and a
+//! dense copy is put in where a kernel does not read a layout.
+
+use super::{Buffer, BufferId, BufferKind, Operand, Request, Routine, Step};
+use crate::TensorType;
+use crate::error::Place;
+use crate::graph::{Graph, Node, Source, Value};
+use crate::ops::{Elementwise, Lowering};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// All buffers of a plan; those that persist are the same for every routine.
+#[derive(Default)]
+pub(super) struct Buffers {
+    pub all: Vec<Buffer>,
+    leaves: HashMap<Leaf, BufferId>,
+}
+
+/// What tells leaves apart: their name, or for constants the numbers' address.
+#[derive(PartialEq, Eq, Hash)]
+enum Leaf {
+    Named(Arc<str>),
+    Constant(usize),
+}
+
+impl Buffers {
+    pub fn add(&mut self, kind: BufferKind, ty: TensorType) -> BufferId {
+        self.all.push(Buffer::new(kind, ty));
+        self.all.len() - 1
+    }
+
+    fn leaf(&mut self, source: &Source, ty: &TensorType) -> BufferId {
+        let (leaf, kind) = match source {
+            Source::Input(name) => (Leaf::Named(name.clone()), BufferKind::Input(name.clone())),
+            Source::State(name, initial) => {
+                (Leaf::Named(name.clone()), BufferKind::State(name.clone(), initial.clone()))
+            }
+            Source::Constant(array) => {
+                (Leaf::Constant(Arc::as_ptr(array) as usize), BufferKind::Constant(array.clone()))
+            }
+            Source::Op(_) => unreachable!("an operation is not a leaf"),
+        };
+        if let Some(&known) = self.leaves.get(&leaf) {
+            return known;
+        }
+        let id = self.add(kind, ty.clone());
+        self.leaves.insert(leaf, id);
+        id
+    }
+}
+
+struct Lowerer<'a> {
+    buffers: &'a mut Buffers,
+    steps: Vec<Step>,
+    operands: HashMap<Value, Operand>,
+    /// Dense copies already made, by what they are copies of.
+    copies: Vec<(Operand, Operand)>,
+}
+
+/// The steps of a request, in the order of the graph.
+pub(super) fn lower(graph: &Graph, request: &Request, buffers: &mut Buffers) -> Routine {
+    let mut lowerer = Lowerer { buffers, steps: vec![], operands: HashMap::new(), copies: vec![] };
+    for (index, node) in graph.nodes().iter().enumerate() {
+        lowerer.node(index, node);
+    }
+    let place = graph.nodes().last().map_or_else(Place::caller, |node| node.place);
+    let assigns = lowerer.assigns(request, place);
+    let outputs = lowerer.outputs(request, &assigns, place);
+    Routine { name: request.name.clone(), steps: lowerer.steps, outputs, assigns }
+}
+
+impl Lowerer<'_> {
+    fn node(&mut self, index: usize, node: &Node) {
+        let Source::Op(op) = &node.source else {
+            let buffer = self.buffers.leaf(&node.source, &node.outputs[0]);
+            self.operands.insert(Value { node: index, output: 0 }, Operand::dense(buffer, &node.outputs[0]));
+            return;
+        };
+        let inputs: Vec<Operand> = node.inputs.iter().map(|input| self.operands[input].clone()).collect();
+        match op.lowering() {
+            Lowering::View(rule) => {
+                let mut operand = inputs[0].clone();
+                let layout = rule.view(&operand.layout).unwrap_or_else(|| {
+                    operand = self.dense_copy(&operand, node.place);
+                    rule.view(&operand.layout).expect("a dense operand can be viewed")
+                });
+                self.operands.insert(Value { node: index, output: 0 }, Operand { layout, ..operand });
+            }
+            Lowering::Kernels(kernels) => {
+                let mut taken = Vec::with_capacity(inputs.len());
+                for (position, input) in inputs.iter().enumerate() {
+                    taken.push(match kernels.takes(position, &input.layout) {
+                        true => input.clone(),
+                        false => self.dense_copy(input, node.place),
+                    });
+                }
+                let outputs = self.step(op.clone(), taken, &node.outputs, node.place);
+                for (output, operand) in outputs.into_iter().enumerate() {
+                    self.operands.insert(Value { node: index, output }, operand);
+                }
+            }
+        }
+    }
+
+    fn step(
+        &mut self,
+        op: Arc<dyn crate::ops::Operation>,
+        inputs: Vec<Operand>,
+        types: &[TensorType],
+        place: Place,
+    ) -> Vec<Operand> {
+        let outputs: Vec<Operand> =
+            types.iter().map(|ty| Operand::dense(self.buffers.add(BufferKind::Transient, ty.clone()), ty)).collect();
+        self.steps.push(Step { op, inputs, outputs: outputs.clone(), scratch: None, place });
+        outputs
+    }
+
+    fn dense_copy(&mut self, operand: &Operand, place: Place) -> Operand {
+        if let Some((_, copy)) = self.copies.iter().find(|(of, _)| of == operand) {
+            return copy.clone();
+        }
+        let copy = self.fresh_copy(operand, place);
+        self.copies.push((operand.clone(), copy.clone()));
+        copy
+    }
+
+    fn fresh_copy(&mut self, operand: &Operand, place: Place) -> Operand {
+        let ty = operand.ty();
+        self.step(Arc::new(Elementwise::dense_copy(ty.clone())), vec![operand.clone()], &[ty], place).swap_remove(0)
+    }
+
+    /// For each assigned state, a buffer of its own that will hold the new value.
+    fn assigns(&mut self, request: &Request, place: Place) -> Vec<(BufferId, BufferId)> {
+        let mut assigns: Vec<(BufferId, BufferId)> = vec![];
+        for (state, value) in &request.assigns {
+            let state = self.operands[state].buffer;
+            let mut new = self.operands[value].clone();
+            let is_own = matches!(self.buffers.all[new.buffer].kind, BufferKind::Transient)
+                && new.is_whole(&self.buffers.all)
+                && assigns.iter().all(|&(_, taken)| taken != new.buffer);
+            if !is_own {
+                new = self.fresh_copy(&new, place);
+            }
+            assigns.push((state, new.buffer));
+        }
+        assigns
+    }
+
+    /// What the caller reads afterwards: as it is, unless it is a state that will have changed by then.
+    fn outputs(&mut self, request: &Request, assigns: &[(BufferId, BufferId)], place: Place) -> Vec<(String, Operand)> {
+        let mut outputs = vec![];
+        for (name, value) in &request.outputs {
+            let mut operand = self.operands[value].clone();
+            if !operand.layout.is_dense() || assigns.iter().any(|&(state, _)| state == operand.buffer) {
+                operand = self.fresh_copy(&operand, place);
+            }
+            outputs.push((name.clone(), operand));
+        }
+        outputs
+    }
+}

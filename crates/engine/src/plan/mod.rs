@@ -1,0 +1,255 @@
+//! Planning: from a graph to steps with an address for every byte. Pure functions, one file a stage:
+//!
+//! | stage | what it decides |
+//! |---|---|
+//! | [`simplify`] | which nodes there are: equal ones merged, dead ones dropped, element-wise chains joined |
+//! | [`lower`] | views become layouts; dense copies where a kernel needs them; every value a buffer |
+//! | [`schedule`] | the order of the steps |
+//! | recompute | (with the memory budget) which steps occur a second time instead of keeping their results |
+//! | [`memory`] | which buffers share bytes, and an offset for every one |
+//!
+//! A plan names no device. What it needs to know of the machine it asks through [`Machine`]. Each stage is checked
+//! by [`verify`] in debug builds.
+
+mod lower;
+mod memory;
+mod schedule;
+mod simplify;
+mod text;
+pub mod verify;
+
+use crate::error::Place;
+use crate::graph::{Graph, Initial, Value};
+use crate::ops::Operation;
+use crate::{Array, DType, Layout, Result, Shape, TensorType};
+use std::sync::Arc;
+
+/// One thing a program can do: what it gives, and which states it assigns.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    pub name: String,
+    pub outputs: Vec<(String, Value)>,
+    /// State, and the value it has afterwards.
+    pub assigns: Vec<(Value, Value)>,
+}
+
+/// What a planner must know of whatever will carry the plan out.
+pub trait Machine {
+    /// Buffers start at multiples of this many bytes.
+    fn alignment(&self) -> usize;
+
+    /// The scratch that a step needs.
+    fn scratch(&self, step: &Step, buffers: &[Buffer]) -> Result<Scratch>;
+
+    /// How many workers have scratch of their own.
+    fn workers(&self) -> usize;
+}
+
+/// Scratch of a step, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Scratch {
+    /// Shared by all workers.
+    pub shared: usize,
+    /// For each worker.
+    pub per_worker: usize,
+}
+
+/// What the planner may do. All of it is on unless a test, or a search for a fault, turns it off: the results are
+/// the same bits either way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Merge equal nodes and join element-wise chains.
+    pub simplify: bool,
+    /// Write results over operands that are not needed again.
+    pub in_place: bool,
+    /// Choose the order of steps by memory, rather than keep the order of the trace.
+    pub reorder: bool,
+    /// Let buffers that are not alive together share bytes.
+    pub share: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { simplify: true, in_place: true, reorder: true, share: true }
+    }
+}
+
+/// A buffer's place in [`Plan::buffers`].
+pub type BufferId = usize;
+
+/// What a buffer is for.
+#[derive(Clone, Debug)]
+pub enum BufferKind {
+    /// Written by the caller.
+    Input(Arc<str>),
+    /// Kept from replay to replay.
+    State(Arc<str>, Initial),
+    /// Fixed.
+    Constant(Arc<Array>),
+    /// A result inside a replay.
+    Transient,
+    /// A step's shared scratch.
+    Scratch,
+}
+
+impl BufferKind {
+    /// Whether the bytes outlive a replay.
+    pub fn is_persistent(&self) -> bool {
+        matches!(self, BufferKind::Input(_) | BufferKind::State(..) | BufferKind::Constant(_))
+    }
+}
+
+/// Bytes that hold one value.
+#[derive(Clone, Debug)]
+pub struct Buffer {
+    /// What it is for.
+    pub kind: BufferKind,
+    /// What it holds, densely.
+    pub ty: TensorType,
+    /// Where it lies in the arena.
+    pub offset: usize,
+}
+
+impl Buffer {
+    pub(crate) fn new(kind: BufferKind, ty: TensorType) -> Buffer {
+        Buffer { kind, ty, offset: usize::MAX }
+    }
+
+    /// Its size.
+    pub fn bytes(&self) -> usize {
+        self.ty.bytes()
+    }
+}
+
+/// A look into a buffer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Operand {
+    /// Which buffer.
+    pub buffer: BufferId,
+    /// The element type.
+    pub dtype: DType,
+    /// Where the elements lie in it.
+    pub layout: Layout,
+}
+
+impl Operand {
+    pub(crate) fn dense(buffer: BufferId, ty: &TensorType) -> Operand {
+        Operand { buffer, dtype: ty.dtype, layout: Layout::dense(&ty.shape) }
+    }
+
+    /// The type it is seen as.
+    pub fn ty(&self) -> TensorType {
+        TensorType::new(self.dtype, &self.layout.shape)
+    }
+
+    /// Whether it is the whole buffer, densely.
+    pub fn is_whole(&self, buffers: &[Buffer]) -> bool {
+        self.layout.offset == 0
+            && self.layout.is_dense()
+            && self.layout.shape.elements() * self.dtype.size() == buffers[self.buffer].bytes()
+    }
+}
+
+/// One operation of a replay. The same step may occur more than once in a routine: that is recomputation.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// What is done.
+    pub op: Arc<dyn Operation>,
+    /// From what.
+    pub inputs: Vec<Operand>,
+    /// To what; always dense.
+    pub outputs: Vec<Operand>,
+    /// The shared scratch, if it needs any.
+    pub scratch: Option<BufferId>,
+    /// The user's line.
+    pub place: Place,
+}
+
+/// The steps of one routine.
+#[derive(Clone, Debug)]
+pub struct Routine {
+    /// Its name.
+    pub name: String,
+    /// The steps, in order.
+    pub steps: Vec<Step>,
+    /// What the caller may read afterwards.
+    pub outputs: Vec<(String, Operand)>,
+    /// State buffers, and the buffers whose content they have afterwards, at the same address.
+    pub assigns: Vec<(BufferId, BufferId)>,
+}
+
+/// Bytes of the arena, by what they hold. The regions lie in this order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Regions {
+    /// Weights, moments, counters.
+    pub states: usize,
+    /// Batches.
+    pub inputs: usize,
+    /// Constants.
+    pub constants: usize,
+    /// Results and scratch inside a replay; routines use the same bytes one after another.
+    pub transients: usize,
+    /// Each worker's own scratch.
+    pub workers: usize,
+}
+
+impl Regions {
+    /// The size of the arena.
+    pub fn total(&self) -> usize {
+        self.states + self.inputs + self.constants + self.transients + self.workers
+    }
+}
+
+/// Everything a replay will do, to the byte.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// All buffers of all routines.
+    pub buffers: Vec<Buffer>,
+    /// The routines.
+    pub routines: Vec<Routine>,
+    /// The arena.
+    pub regions: Regions,
+    /// Scratch of each worker, in bytes.
+    pub worker_scratch: usize,
+    /// Buffers start at multiples of this.
+    pub alignment: usize,
+}
+
+/// Plans routines over one graph, for one arena.
+pub(crate) fn plan(graph: &Graph, requests: &[Request], machine: &dyn Machine, options: Options) -> Result<Plan> {
+    let mut buffers = lower::Buffers::default();
+    let mut drafts = vec![];
+    let mut worker_scratch = 0;
+    for request in requests {
+        let (graph, request) = simplify::simplify(graph, request, options.simplify);
+        debug_check(graph.verify());
+        let lowered = lower::lower(&graph, &request, &mut buffers);
+        let mut draft = schedule::schedule(lowered, &buffers.all, options.reorder);
+        for step in &mut draft.steps {
+            let needs = machine.scratch(step, &buffers.all)?;
+            worker_scratch = worker_scratch.max(needs.per_worker);
+            if needs.shared > 0 {
+                step.scratch = Some(buffers.add(BufferKind::Scratch, bytes_type(needs.shared)));
+            }
+        }
+        drafts.push(draft);
+    }
+    let worker_scratch = worker_scratch.next_multiple_of(machine.alignment());
+    let plan = memory::place(buffers.all, drafts, machine, worker_scratch, options);
+    debug_check(verify::verify(&plan));
+    Ok(plan)
+}
+
+/// Scratch is counted in bytes, held here as 16-bit elements, the smallest there are.
+fn bytes_type(bytes: usize) -> TensorType {
+    TensorType::new(DType::Bf16, Shape::new(vec![bytes.div_ceil(2)]))
+}
+
+/// A plan that does not verify is a bug, not a user's error.
+fn debug_check(verdict: std::result::Result<(), String>) {
+    if cfg!(debug_assertions)
+        && let Err(problem) = verdict
+    {
+        panic!("the planner made a wrong plan: {problem}");
+    }
+}

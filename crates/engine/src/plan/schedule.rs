@@ -1,0 +1,187 @@
+//! The order of the steps: that of the trace, or one that frees memory sooner, whichever needs less.
+
+use super::{Buffer, BufferId, Routine};
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+/// Orders a routine's steps. Steps that write a state's new value come after the other readers of its old value
+/// wherever they can, so that the new value can be written over it.
+pub(super) fn schedule(mut routine: Routine, buffers: &[Buffer], reorder: bool) -> Routine {
+    let links = Links::of(&routine);
+    let in_trace_order = links.ordered(|ready| *ready.first().expect("a step is ready"));
+    let mut order = in_trace_order;
+    if reorder {
+        let mut live = Live::of(&routine, buffers);
+        let sooner = links.ordered(|ready| live.choose(ready));
+        if peak(&routine, buffers, &sooner) < peak(&routine, buffers, &order) {
+            order = sooner;
+        }
+    }
+    let mut steps: Vec<Option<_>> = routine.steps.into_iter().map(Some).collect();
+    routine.steps = order.into_iter().map(|index| steps[index].take().expect("each step once")).collect();
+    routine
+}
+
+/// Which steps must come before which.
+struct Links {
+    followers: Vec<Vec<usize>>,
+    leaders: Vec<usize>,
+}
+
+impl Links {
+    fn of(routine: &Routine) -> Links {
+        let mut writer: HashMap<BufferId, usize> = HashMap::new();
+        for (index, step) in routine.steps.iter().enumerate() {
+            step.outputs.iter().for_each(|output| drop(writer.insert(output.buffer, index)));
+        }
+        let mut links = Links { followers: vec![vec![]; routine.steps.len()], leaders: vec![0; routine.steps.len()] };
+        for (index, step) in routine.steps.iter().enumerate() {
+            for input in &step.inputs {
+                if let Some(&writer) = writer.get(&input.buffer) {
+                    links.add(writer, index);
+                }
+            }
+        }
+        for &(state, new) in &routine.assigns {
+            links.keep_readers_before(state, writer[&new], routine);
+        }
+        links
+    }
+
+    fn add(&mut self, before: usize, after: usize) {
+        self.followers[before].push(after);
+        self.leaders[after] += 1;
+    }
+
+    fn keep_readers_before(&mut self, state: BufferId, writer: usize, routine: &Routine) {
+        let reads = |index: &usize| routine.steps[*index].inputs.iter().any(|input| input.buffer == state);
+        let readers: Vec<usize> = (0..routine.steps.len()).filter(reads).filter(|&index| index != writer).collect();
+        if readers.is_empty() {
+            return;
+        }
+        // A reader that itself waits for the new value cannot come first; memory planning then keeps both.
+        let mut after_writer = vec![false; routine.steps.len()];
+        let mut open = vec![writer];
+        while let Some(index) = open.pop() {
+            for &follower in &self.followers[index] {
+                if !std::mem::replace(&mut after_writer[follower], true) {
+                    open.push(follower);
+                }
+            }
+        }
+        for reader in readers.into_iter().filter(|&reader| !after_writer[reader]) {
+            self.add(reader, writer);
+        }
+    }
+
+    /// An order that `choose` makes from the steps that are ready.
+    fn ordered(&self, mut choose: impl FnMut(&BTreeSet<usize>) -> usize) -> Vec<usize> {
+        let mut waiting = self.leaders.clone();
+        let mut ready: BTreeSet<usize> = (0..waiting.len()).filter(|&index| waiting[index] == 0).collect();
+        let mut order = Vec::with_capacity(waiting.len());
+        while !ready.is_empty() {
+            let next = choose(&ready);
+            ready.remove(&next);
+            order.push(next);
+            for &follower in &self.followers[next] {
+                waiting[follower] -= 1;
+                if waiting[follower] == 0 {
+                    ready.insert(follower);
+                }
+            }
+        }
+        assert_eq!(order.len(), waiting.len(), "steps wait for each other in a circle");
+        order
+    }
+}
+
+/// What is alive while steps are chosen.
+struct Live<'a> {
+    routine: &'a Routine,
+    buffers: &'a [Buffer],
+    readers_left: HashMap<BufferId, usize>,
+    /// New values of states, which take the old ones' bytes.
+    assigned: HashSet<BufferId>,
+}
+
+impl<'a> Live<'a> {
+    fn of(routine: &'a Routine, buffers: &'a [Buffer]) -> Live<'a> {
+        let assigned = routine.assigns.iter().map(|&(_, new)| new).collect();
+        Live { routine, buffers, readers_left: readers(routine, buffers), assigned }
+    }
+
+    /// The first ready step that does not add to what is alive; if all do, the first of the trace.
+    fn choose(&mut self, ready: &BTreeSet<usize>) -> usize {
+        let shrinking = ready.iter().copied().find(|&index| self.growth(index) <= 0);
+        let chosen = shrinking.unwrap_or_else(|| *ready.first().expect("a step is ready"));
+        for buffer in self.inputs_of(chosen) {
+            *self.readers_left.get_mut(&buffer).expect("a transient that is read") -= 1;
+        }
+        chosen
+    }
+
+    fn growth(&self, index: usize) -> isize {
+        let written: usize = self.routine.steps[index].outputs.iter().map(|output| self.bytes(output.buffer)).sum();
+        let freed: usize = self
+            .inputs_of(index)
+            .into_iter()
+            .filter(|buffer| self.readers_left[buffer] == 1)
+            .map(|buffer| self.bytes(buffer))
+            .sum();
+        written as isize - freed as isize
+    }
+
+    fn inputs_of(&self, index: usize) -> Vec<BufferId> {
+        transient_inputs(self.routine, self.buffers, index)
+    }
+
+    fn bytes(&self, buffer: BufferId) -> usize {
+        if self.assigned.contains(&buffer) { 0 } else { self.buffers[buffer].bytes() }
+    }
+}
+
+/// How many steps read each transient; what the caller reads is never freed.
+fn readers(routine: &Routine, buffers: &[Buffer]) -> HashMap<BufferId, usize> {
+    let mut readers = HashMap::new();
+    for index in 0..routine.steps.len() {
+        for buffer in transient_inputs(routine, buffers, index) {
+            *readers.entry(buffer).or_insert(0) += 1;
+        }
+    }
+    for (_, output) in &routine.outputs {
+        *readers.entry(output.buffer).or_insert(0) += 1;
+    }
+    readers
+}
+
+fn transient_inputs(routine: &Routine, buffers: &[Buffer], index: usize) -> Vec<BufferId> {
+    let inputs = routine.steps[index].inputs.iter().map(|input| input.buffer);
+    let mut inputs: Vec<BufferId> = inputs.filter(|&buffer| !buffers[buffer].kind.is_persistent()).collect();
+    inputs.sort_unstable();
+    inputs.dedup();
+    inputs
+}
+
+/// The most bytes alive at once in this order.
+fn peak(routine: &Routine, buffers: &[Buffer], order: &[usize]) -> usize {
+    let mut live = Live::of(routine, buffers);
+    let (mut now, mut peak) = (0, 0);
+    for &index in order {
+        let step = &routine.steps[index];
+        now += step.outputs.iter().map(|output| live.bytes(output.buffer)).sum::<usize>();
+        peak = peak.max(now);
+        for output in &step.outputs {
+            // A result that nobody reads is gone at once.
+            if !live.readers_left.contains_key(&output.buffer) {
+                now -= live.bytes(output.buffer);
+            }
+        }
+        for buffer in live.inputs_of(index) {
+            let left = live.readers_left.get_mut(&buffer).expect("a transient that is read");
+            *left -= 1;
+            if *left == 0 {
+                now -= live.bytes(buffer);
+            }
+        }
+    }
+    peak
+}

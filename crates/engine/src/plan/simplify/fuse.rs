@@ -1,0 +1,157 @@
+//! Joins element-wise chains: a result that only one other element-wise operation reads never reaches memory.
+
+use super::Rewrite;
+use crate::graph::{Graph, Node, Source, Value};
+use crate::ops::{Argument, Elementwise, Function, Instruction, OpKind, ScalarProgram};
+use crate::plan::Request;
+use crate::{DType, TensorType};
+use std::any::Any;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// A program's registers stay in the first-level cache, and its operands in the load ports' reach.
+const INPUTS_MAX: usize = 10;
+const INSTRUCTIONS_MAX: usize = 48;
+
+pub(super) fn fuse(graph: &Graph, request: &Request) -> (Graph, Request) {
+    let readers = count_readers(graph, request);
+    let mut rewrite = Rewrite::of(graph);
+    // By node of the new graph: its program, and whether a single reader may take it in.
+    let mut programs: HashMap<usize, (Elementwise, bool)> = HashMap::new();
+    for (index, node) in graph.nodes().iter().enumerate() {
+        let inputs = rewrite.inputs(node);
+        let Some(program) = elementwise_of(node) else {
+            rewrite.push(index, Node { inputs, ..node.clone() });
+            continue;
+        };
+        let (program, inputs) = join(program, &inputs, &rewrite.new, &programs);
+        let node = Node { source: Source::Op(Arc::new(program.clone())), inputs, ..node.clone() };
+        let place = rewrite.push(index, node);
+        programs.insert(place, (program, readers[index] == 1));
+    }
+    rewrite.finish(request)
+}
+
+/// How many nodes read each node; being asked for by the request counts as many.
+fn count_readers(graph: &Graph, request: &Request) -> Vec<usize> {
+    let mut readers = vec![0; graph.nodes().len()];
+    for node in graph.nodes() {
+        let mut sources: Vec<usize> = node.inputs.iter().map(|input| input.node).collect();
+        sources.sort_unstable();
+        sources.dedup();
+        sources.into_iter().for_each(|source| readers[source] += 1);
+    }
+    request.roots().for_each(|root| readers[root.node] += 2);
+    readers
+}
+
+fn elementwise_of(node: &Node) -> Option<Elementwise> {
+    let op = node.op().filter(|op| op.kind() == OpKind::Elementwise)?;
+    (op.as_ref() as &dyn Any).downcast_ref::<Elementwise>().cloned()
+}
+
+/// The program with those of its operands taken in that only it reads.
+fn join(
+    outer: Elementwise,
+    inputs: &[Value],
+    graph: &Graph,
+    programs: &HashMap<usize, (Elementwise, bool)>,
+) -> (Elementwise, Vec<Value>) {
+    let mut joined = Joined::default();
+    let mut arguments = vec![];
+    // Operands that stay need room of their own.
+    let mut room = INPUTS_MAX.saturating_sub(inputs.len());
+    let mut instructions_left = INSTRUCTIONS_MAX.saturating_sub(outer.program.instructions.len());
+    for &input in inputs {
+        let ty = graph.ty(input);
+        if let Some(number) = constant_behind(input, graph) {
+            arguments.push(Argument::Constant(number));
+            continue;
+        }
+        let inner = programs.get(&input.node).filter(|(inner, single)| {
+            *single
+                && ty.shape == outer.shape
+                && ty.dtype.is_float()
+                && inner.input_count <= room + 1
+                && inner.program.instructions.len() < instructions_left
+        });
+        arguments.push(match inner {
+            Some((inner, _)) => {
+                room = (room + 1).saturating_sub(inner.input_count);
+                instructions_left -= inner.program.instructions.len() + 1;
+                let sources = &graph.nodes()[input.node].inputs;
+                let operands: Vec<Argument> = sources.iter().map(|&source| joined.input(source)).collect();
+                let result = joined.append(&inner.program, &operands);
+                joined.round(result, ty)
+            }
+            None => joined.input(input),
+        });
+    }
+    let result = joined.append(&outer.program, &arguments);
+    let program = ScalarProgram { instructions: joined.instructions, result };
+    (Elementwise { program, input_count: joined.inputs.len(), ..outer }, joined.inputs)
+}
+
+/// The number that fills a value, if it is a constant behind views.
+fn constant_behind(value: Value, graph: &Graph) -> Option<f32> {
+    let node = &graph.nodes()[value.node];
+    match node.op()?.kind() {
+        OpKind::Broadcast | OpKind::Reshape => constant_behind(node.inputs[0], graph),
+        OpKind::Elementwise if node.inputs.is_empty() && node.outputs[0].dtype == DType::F32 => {
+            match elementwise_of(node)?.program {
+                ScalarProgram { instructions, result: Argument::Constant(number) } if instructions.is_empty() => {
+                    Some(number)
+                }
+                _ => None,
+            }
+        }
+        _ => None,
+    }
+}
+
+#[derive(Default)]
+struct Joined {
+    instructions: Vec<Instruction>,
+    inputs: Vec<Value>,
+}
+
+impl Joined {
+    fn input(&mut self, value: Value) -> Argument {
+        let known = self.inputs.iter().position(|&input| input == value);
+        Argument::Input(known.unwrap_or_else(|| {
+            self.inputs.push(value);
+            self.inputs.len() - 1
+        }))
+    }
+
+    /// Adds a program on these operands and gives its result.
+    fn append(&mut self, program: &ScalarProgram, operands: &[Argument]) -> Argument {
+        let base = self.instructions.len();
+        let moved = |argument: Argument| match argument {
+            Argument::Input(index) => operands[index],
+            Argument::Result(index) => Argument::Result(base + index),
+            constant => constant,
+        };
+        for instruction in &program.instructions {
+            let arguments = instruction.arguments.map(|argument| match argument {
+                // Unused arguments are constants; used ones are moved.
+                Argument::Constant(_) => argument,
+                used => moved(used),
+            });
+            self.instructions.push(Instruction { function: instruction.function, arguments });
+        }
+        moved(program.result)
+    }
+
+    /// What storing the number in its element type, and loading it again, would make of it.
+    fn round(&mut self, argument: Argument, ty: &TensorType) -> Argument {
+        let function = match ty.dtype {
+            DType::Bf16 => Function::RoundBf16,
+            DType::F16 => Function::RoundF16,
+            _ => return argument,
+        };
+        let arguments = [argument, Argument::Constant(0.0), Argument::Constant(0.0)];
+        self.instructions.push(Instruction { function, arguments });
+        Argument::Result(self.instructions.len() - 1)
+    }
+}

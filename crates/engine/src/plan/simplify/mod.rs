@@ -1,0 +1,104 @@
+//! Fewer nodes for the same numbers: only what is needed, each thing once, element-wise chains in one.
+
+mod fuse;
+
+use super::Request;
+use crate::graph::{Graph, Node, Source, Value};
+use crate::ops::OpKind;
+use std::collections::HashMap;
+
+/// The part of a graph that a request needs, simplified if asked for.
+pub(super) fn simplify(graph: &Graph, request: &Request, simplify: bool) -> (Graph, Request) {
+    let mut rooted = prune(graph, request);
+    if simplify {
+        rooted = merge(&rooted.0, &rooted.1);
+        rooted = fuse::fuse(&rooted.0, &rooted.1);
+        rooted = prune(&rooted.0, &rooted.1);
+    }
+    rooted
+}
+
+/// A graph under construction, with where each value of the old one went.
+pub(super) struct Rewrite<'a> {
+    old: &'a Graph,
+    pub new: Graph,
+    map: HashMap<Value, Value>,
+}
+
+impl<'a> Rewrite<'a> {
+    pub fn of(old: &'a Graph) -> Rewrite<'a> {
+        Rewrite { old, new: Graph::default(), map: HashMap::new() }
+    }
+
+    /// Where the operands of an old node are in the new graph.
+    pub fn inputs(&self, node: &Node) -> Vec<Value> {
+        node.inputs.iter().map(|input| self.map[input]).collect()
+    }
+
+    /// Adds a node that stands for an old one.
+    pub fn push(&mut self, index: usize, node: Node) -> usize {
+        let place = self.new.push(node);
+        self.stand_in(index, place);
+        place
+    }
+
+    /// Lets a node of the new graph stand for an old one.
+    pub fn stand_in(&mut self, index: usize, place: usize) {
+        for output in 0..self.old.nodes()[index].outputs.len() {
+            self.map.insert(Value { node: index, output }, Value { node: place, output });
+        }
+    }
+
+    pub fn finish(self, request: &Request) -> (Graph, Request) {
+        let outputs = request.outputs.iter().map(|(name, value)| (name.clone(), self.map[value])).collect();
+        let assigns = request.assigns.iter().map(|(state, value)| (self.map[state], self.map[value])).collect();
+        (self.new, Request { name: request.name.clone(), outputs, assigns })
+    }
+}
+
+impl Request {
+    /// Every value that the request names.
+    pub(super) fn roots(&self) -> impl Iterator<Item = Value> {
+        let assigned = self.assigns.iter().flat_map(|&(state, value)| [state, value]);
+        self.outputs.iter().map(|&(_, value)| value).chain(assigned)
+    }
+}
+
+/// Only what the request needs.
+fn prune(graph: &Graph, request: &Request) -> (Graph, Request) {
+    let mut needed = vec![false; graph.nodes().len()];
+    request.roots().for_each(|root| needed[root.node] = true);
+    for index in (0..needed.len()).rev() {
+        if needed[index] {
+            graph.nodes()[index].inputs.iter().for_each(|input| needed[input.node] = true);
+        }
+    }
+    let mut rewrite = Rewrite::of(graph);
+    for (index, node) in graph.nodes().iter().enumerate().filter(|(index, _)| needed[*index]) {
+        let inputs = rewrite.inputs(node);
+        rewrite.push(index, Node { inputs, ..node.clone() });
+    }
+    rewrite.finish(request)
+}
+
+/// Equal operations on equal operands are one.
+fn merge(graph: &Graph, request: &Request) -> (Graph, Request) {
+    let mut rewrite = Rewrite::of(graph);
+    let mut seen: HashMap<(OpKind, String, Vec<Value>), usize> = HashMap::new();
+    for (index, node) in graph.nodes().iter().enumerate() {
+        let inputs = rewrite.inputs(node);
+        let Source::Op(op) = &node.source else {
+            rewrite.push(index, node.clone());
+            continue;
+        };
+        let key = (op.kind(), op.attributes(), inputs.clone());
+        match seen.get(&key) {
+            Some(&earlier) => rewrite.stand_in(index, earlier),
+            None => {
+                let place = rewrite.push(index, Node { inputs, ..node.clone() });
+                seen.insert(key, place);
+            }
+        }
+    }
+    rewrite.finish(request)
+}

@@ -1,0 +1,78 @@
+//! A plan as text, for people and for tests.
+
+use super::{Buffer, BufferKind, Operand, Plan};
+use crate::Layout;
+use std::fmt;
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let regions = &self.regions;
+        writeln!(
+            f,
+            "arena {} bytes: states {}, inputs {}, constants {}, transients {}, workers {}",
+            regions.total(),
+            regions.states,
+            regions.inputs,
+            regions.constants,
+            regions.transients,
+            regions.workers
+        )?;
+        for (id, buffer) in self.buffers.iter().enumerate().filter(|(_, buffer)| buffer.kind.is_persistent()) {
+            writeln!(f, "{} {}", name(id, buffer), place(buffer))?;
+        }
+        for routine in &self.routines {
+            writeln!(f, "routine {}", routine.name)?;
+            for step in &routine.steps {
+                let outputs: Vec<String> = step.outputs.iter().map(|output| self.result(output)).collect();
+                let inputs: Vec<String> = step.inputs.iter().map(|input| self.operand(input)).collect();
+                write!(f, "  {} = {}({})", outputs.join(", "), step.op.kind().name(), inputs.join(", "))?;
+                let attributes = step.op.attributes();
+                if !attributes.is_empty() {
+                    write!(f, " {{{attributes}}}")?;
+                }
+                match step.scratch {
+                    Some(id) => writeln!(f, " scratch {}", place(&self.buffers[id]))?,
+                    None => writeln!(f)?,
+                }
+            }
+            for (output, operand) in &routine.outputs {
+                writeln!(f, "  output {output} = {}", self.operand(operand))?;
+            }
+            for &(state, new) in &routine.assigns {
+                writeln!(f, "  assign {} = {}", name(state, &self.buffers[state]), name(new, &self.buffers[new]))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Plan {
+    fn result(&self, operand: &Operand) -> String {
+        let buffer = &self.buffers[operand.buffer];
+        format!("{} {}", name(operand.buffer, buffer), place(buffer))
+    }
+
+    fn operand(&self, operand: &Operand) -> String {
+        let buffer = &self.buffers[operand.buffer];
+        let name = name(operand.buffer, buffer);
+        let Layout { shape, strides, offset } = &operand.layout;
+        match operand.layout == Layout::dense(&buffer.ty.shape) {
+            true => name,
+            false => format!("{name}[{shape} by {strides:?} from {offset}]"),
+        }
+    }
+}
+
+fn name(id: usize, buffer: &Buffer) -> String {
+    match &buffer.kind {
+        BufferKind::Input(name) => format!("input:{name}"),
+        BufferKind::State(name, _) => format!("state:{name}"),
+        BufferKind::Constant(_) => format!("constant:{id}"),
+        BufferKind::Transient => format!("b{id}"),
+        BufferKind::Scratch => format!("scratch:{id}"),
+    }
+}
+
+fn place(buffer: &Buffer) -> String {
+    format!("{}@{}+{}", buffer.ty, buffer.offset, buffer.bytes())
+}

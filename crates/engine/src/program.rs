@@ -1,0 +1,201 @@
+//! Programs: a trace compiled, to be replayed.
+
+use crate::backend::{Backend, Executable};
+use crate::dtype::Native;
+use crate::error::Place;
+use crate::graph::Source;
+use crate::plan::{self, Buffer, BufferKind, Operand, Options, Plan, Request};
+use crate::{Array, Error, Result, Tensor, Trace};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+/// One thing a program can do: values to give, and states to assign. A training step is a routine; so is an
+/// evaluation over the same weights.
+#[derive(Clone)]
+pub struct Routine {
+    name: String,
+    outputs: Vec<(String, Tensor)>,
+    assigns: Vec<(Tensor, Tensor)>,
+    place: Place,
+}
+
+impl Routine {
+    /// A routine that does nothing yet.
+    #[track_caller]
+    pub fn new(name: &str) -> Routine {
+        Routine { name: name.to_string(), outputs: vec![], assigns: vec![], place: Place::caller() }
+    }
+
+    /// A value that can be read after the routine ran.
+    pub fn output(mut self, name: &str, value: &Tensor) -> Routine {
+        self.outputs.push((name.to_string(), value.clone()));
+        self
+    }
+
+    /// A state's value after the routine ran. All assignments take effect together, at its end.
+    pub fn assign(mut self, state: &Tensor, value: &Tensor) -> Routine {
+        self.assigns.push((state.clone(), value.clone()));
+        self
+    }
+
+    /// Checks the routine against the trace and writes it down in the graph's terms.
+    fn request(&self, trace: &Trace) -> Result<Request> {
+        let wrong = |problem: String| Error::Routine { problem, at: self.place };
+        let named = |tensor: &Tensor| {
+            if !tensor.is_of(trace) {
+                return Err(Error::TwoTraces { op: format!("routine {:?}", self.name), at: self.place });
+            }
+            tensor.handle()
+        };
+        let mut names = HashSet::new();
+        let mut outputs = vec![];
+        for (name, tensor) in &self.outputs {
+            if !names.insert(name) {
+                return Err(wrong(format!("routine {:?} gives {name:?} twice; name each output once", self.name)));
+            }
+            outputs.push((name.clone(), named(tensor)?));
+        }
+        let mut assigned = HashSet::new();
+        let mut assigns = vec![];
+        for (state, tensor) in &self.assigns {
+            let target = named(state)?;
+            let Source::State(name, _) = trace.graph().nodes()[target.node].source.clone() else {
+                let what = trace.graph().nodes()[target.node].label();
+                return Err(wrong(format!("only a state can be assigned, not {what}; make it with `state`")));
+            };
+            if !assigned.insert(target) {
+                return Err(wrong(format!("state {name:?} is assigned twice; join the two values into one")));
+            }
+            if state.ty() != tensor.ty() {
+                let (have, given) = (state.ty(), tensor.ty());
+                return Err(wrong(format!(
+                    "state {name:?} is {have} and cannot be assigned {given}; cast or reshape it"
+                )));
+            }
+            assigns.push((target, named(tensor)?));
+        }
+        if outputs.is_empty() && assigns.is_empty() {
+            return Err(wrong(format!("routine {:?} does nothing; give it an output or an assignment", self.name)));
+        }
+        Ok(Request { name: self.name.clone(), outputs, assigns })
+    }
+}
+
+/// A compiled trace: its plan, its arena, and what a backend made of it.
+pub struct Program {
+    plan: Plan,
+    executable: Box<dyn Executable>,
+    /// The inputs and states, by name: looked up without allocating.
+    leaves: HashMap<Arc<str>, Operand>,
+    last_run: Option<usize>,
+}
+
+impl Trace {
+    /// Compiles routines over this trace into one program, with one arena.
+    pub fn compile(&self, backend: &dyn Backend, routines: &[Routine]) -> Result<Program> {
+        self.compile_with(backend, routines, Options::default())
+    }
+
+    /// As [`Trace::compile`], with parts of the planner turned off.
+    pub fn compile_with(&self, backend: &dyn Backend, routines: &[Routine], options: Options) -> Result<Program> {
+        let plan = self.plan(backend, routines, options)?;
+        let executable = backend.link(&plan)?;
+        let leaves = leaves(&plan);
+        Ok(Program { plan, executable, leaves, last_run: None })
+    }
+
+    /// The plan alone, with no memory taken.
+    pub fn plan(&self, backend: &dyn Backend, routines: &[Routine], options: Options) -> Result<Plan> {
+        self.check()?;
+        let requests = routines.iter().map(|routine| routine.request(self)).collect::<Result<Vec<_>>>()?;
+        plan::plan(&self.graph(), &requests, backend, options)
+    }
+}
+
+impl Program {
+    /// Replays the routine of this name.
+    pub fn run(&mut self, routine: &str) -> Result<()> {
+        let Some(index) = self.plan.routines.iter().position(|known| known.name == routine) else {
+            let known = listed(self.plan.routines.iter().map(|known| &known.name[..]));
+            return Err(Error::UnknownName { kind: "routine", name: routine.to_string(), known });
+        };
+        self.last_run = Some(index);
+        self.executable.run(index)
+    }
+
+    /// Writes an input or a state.
+    pub fn write<T: Native>(&mut self, name: &str, numbers: &[T]) -> Result<()> {
+        let Some(operand) = self.leaves.get(name) else {
+            let known = listed(self.leaves.keys().map(|known| &**known));
+            return Err(Error::UnknownName { kind: "input or state", name: name.to_string(), known });
+        };
+        check_fit::<T>(name, operand, numbers.len())?;
+        self.executable.write(operand.buffer, bytemuck::cast_slice(numbers));
+        Ok(())
+    }
+
+    /// Reads an output of the routine that ran last, or a state or an input, into `numbers`.
+    pub fn read_into<T: Native>(&self, name: &str, numbers: &mut [T]) -> Result<()> {
+        let operand = self.readable(name)?;
+        check_fit::<T>(name, operand, numbers.len())?;
+        self.executable.read(operand, bytemuck::cast_slice_mut(numbers));
+        Ok(())
+    }
+
+    /// Reads an output of the routine that ran last, or a state or an input.
+    pub fn read(&self, name: &str) -> Result<Array> {
+        let operand = self.readable(name)?;
+        let ty = operand.ty();
+        let mut bytes = vec![0; ty.bytes()];
+        self.executable.read(operand, &mut bytes);
+        Ok(Array::from_bytes(ty, bytes))
+    }
+
+    /// Reads a single f32.
+    pub fn scalar(&self, name: &str) -> Result<f32> {
+        let mut number = [0.0f32];
+        self.read_into(name, &mut number)?;
+        Ok(number[0])
+    }
+
+    /// What the program will do, to the byte.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    fn readable(&self, name: &str) -> Result<&Operand> {
+        let outputs = self.last_run.map_or(&[][..], |index| &self.plan.routines[index].outputs);
+        let output = outputs.iter().find(|(known, _)| known == name).map(|(_, operand)| operand);
+        output.or_else(|| self.leaves.get(name)).ok_or_else(|| {
+            let names = outputs.iter().map(|(known, _)| &known[..]).chain(self.leaves.keys().map(|known| &**known));
+            let kind = "output of the routine that ran last, state or input";
+            Error::UnknownName { kind, name: name.to_string(), known: listed(names) }
+        })
+    }
+}
+
+fn leaves(plan: &Plan) -> HashMap<Arc<str>, Operand> {
+    let named = |(id, buffer): (usize, &Buffer)| match &buffer.kind {
+        BufferKind::Input(name) | BufferKind::State(name, _) => Some((name.clone(), Operand::dense(id, &buffer.ty))),
+        _ => None,
+    };
+    plan.buffers.iter().enumerate().filter_map(named).collect()
+}
+
+fn check_fit<T: Native>(name: &str, operand: &Operand, count: usize) -> Result<()> {
+    if T::DTYPE == operand.dtype && count == operand.layout.shape.elements() {
+        return Ok(());
+    }
+    let ty = operand.ty();
+    Err(Error::Data {
+        name: format!("{name:?}"),
+        expected: format!("{ty} ({} numbers)", ty.shape.elements()),
+        given: format!("{count} numbers of {}", T::DTYPE),
+    })
+}
+
+fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let mut names: Vec<String> = names.map(|name| format!("{name:?}")).collect();
+    names.sort();
+    if names.is_empty() { "none".to_string() } else { names.join(", ") }
+}
