@@ -2,4 +2,6 @@
 
 #![allow(dead_code)]
 
+pub mod fixture;
 pub mod numbers;
+pub mod training;

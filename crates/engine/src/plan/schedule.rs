@@ -31,7 +31,7 @@ impl Links {
     fn of(routine: &Routine) -> Links {
         let mut writer: HashMap<BufferId, usize> = HashMap::new();
         for (index, step) in routine.steps.iter().enumerate() {
-            step.outputs.iter().for_each(|output| drop(writer.insert(output.buffer, index)));
+            writer.extend(step.outputs.iter().map(|output| (output.buffer, index)));
         }
         let mut links = Links { followers: vec![vec![]; routine.steps.len()], leaders: vec![0; routine.steps.len()] };
         for (index, step) in routine.steps.iter().enumerate() {

@@ -1,0 +1,211 @@
+//! What a user can get wrong is a typed error that says what, where and what to do; never a panic.
+
+use gradus::backend::{Cpu, Reference};
+use gradus::{Array, DType, Error, GradientTape, Routine, Tensor, Trace, gradient};
+
+fn cpu() -> Cpu {
+    Cpu::new(1).unwrap()
+}
+
+/// The error must name this file and this line, and contain these words.
+#[track_caller]
+fn says(error: &Error, line: u32, words: &[&str]) {
+    let text = error.to_string();
+    assert!(text.contains(&format!("tests/errors.rs:{line}:")), "{text:?} should name line {line}");
+    for word in words {
+        assert!(text.contains(word), "{text:?} should say {word:?}");
+    }
+}
+
+#[test]
+fn shapes_that_do_not_fit_name_operation_shapes_and_line() {
+    let trace = Trace::new();
+    let a = trace.input("a", DType::F32, [2, 3]);
+    let b = trace.input("b", DType::F32, [4, 5]);
+    let line = line!() + 1;
+    let sum = &a + &b;
+    // Later operations on the failed one do nothing, and the first error stays.
+    let later = sum.matmul(&a).softmax(7);
+    let error = trace.compile(&cpu(), &[Routine::new("r").output("y", &later)]).err().unwrap();
+    assert!(matches!(error, Error::Shape { .. }));
+    says(&error, line, &["add", "f32[2, 3]", "f32[4, 5]", "broadcast"]);
+}
+
+#[test]
+fn every_shape_error_is_an_error_and_not_a_panic() {
+    let failures: Vec<(&str, fn(&Trace, &Tensor) -> Tensor)> = vec![
+        ("matmul", |_, x| x.matmul(x)),
+        ("reshape", |_, x| x.reshape([7])),
+        ("permute", |_, x| x.permute(&[0, 0])),
+        ("slice", |_, x| x.slice(0, 1..9)),
+        ("slice", |_, x| x.slice_by(0, 0..1, 0)),
+        ("broadcast", |_, x| x.broadcast([2, 4])),
+        ("split", |_, x| x.split(1, &[1, 1]).remove(0)),
+        ("softmax", |_, x| x.softmax(5)),
+        ("reduce", |_, x| x.sum(&[-3])),
+        ("reduce", |trace, _| trace.full(0.0, DType::F32, [0, 2]).max(&[0])),
+        ("concat", |trace, x| Tensor::concat(&[x, &trace.full(0.0, DType::F32, [2, 3, 1])], 0)),
+        ("embedding", |_, x| x.embedding(x)),
+        ("layer_norm", |_, x| x.layer_norm(&x.sum(&[1]), &x.sum(&[1]), 1e-5)),
+        ("attention", |_, x| x.attention(x, x, true)),
+        ("conv2d", |_, x| x.conv2d(x, None, Default::default())),
+        ("dropout", |trace, x| x.dropout(1.5, &trace.input("key", DType::U32, [2]), 0)),
+    ];
+    for (op, build) in failures {
+        let trace = Trace::new();
+        let x = trace.input("x", DType::F32, [2, 3]);
+        let y = build(&trace, &x);
+        let error = y.handle().expect_err(op);
+        let text = error.to_string();
+        assert!(matches!(error, Error::Shape { .. } | Error::Parameter { .. } | Error::DType { .. }), "{op}: {text}");
+        assert!(text.contains(op) && text.contains("tests/errors.rs:"), "{op}: {text}");
+    }
+}
+
+#[test]
+fn a_type_that_an_operation_does_not_take() {
+    let trace = Trace::new();
+    let tokens = trace.input("tokens", DType::I32, [3]);
+    let line = line!() + 1;
+    let error = tokens.exp().handle().unwrap_err();
+    assert!(matches!(error, Error::DType { .. }));
+    says(&error, line, &["exp", "i32[3]", "cast"]);
+
+    let trace = Trace::new();
+    let (a, b) = (trace.input("a", DType::F32, [3]), trace.input("b", DType::Bf16, [3]));
+    let line = line!() + 1;
+    let error = (&a * &b).handle().unwrap_err();
+    says(&error, line, &["mul", "bf16[3]", "cast"]);
+}
+
+#[test]
+fn double_precision_is_for_the_reference() {
+    let trace = Trace::new();
+    let x = trace.input("x", DType::F64, [2]);
+    let line = line!() + 1;
+    let y = x.exp();
+    let routine = || Routine::new("r").output("y", &y);
+    let error = trace.compile(&cpu(), &[routine()]).err().unwrap();
+    assert!(matches!(error, Error::Unsupported { dtype: DType::F64, .. }));
+    says(&error, line, &["cpu", "f64", "reference"]);
+    let mut program = trace.compile(&Reference, &[routine()]).unwrap();
+    program.write("x", &[0.0f64, 1.0]).unwrap();
+    program.run("r").unwrap();
+    assert_eq!(program.read("y").unwrap().to_f64(), [1.0, std::f64::consts::E]);
+}
+
+#[test]
+fn a_gradient_of_what_does_not_depend_on_the_input() {
+    let tape = GradientTape::new().unwrap();
+    let (x, y) = (tape.watch(Array::scalar(1.0f32)), tape.watch(Array::scalar(2.0f32)));
+    let line = line!() + 1;
+    let error = tape.gradient(&(&y * &y), &[&x]).unwrap_err();
+    assert!(matches!(error, Error::NoGradient { .. }));
+    says(&error, line, &["does not depend", "argument 0"]);
+    // What a gradient is stopped at, and what is flat, is not depended on either.
+    assert!(matches!(tape.gradient(&x.stop_gradient(), &[&x]), Err(Error::NoGradient { .. })));
+    assert!(matches!(tape.gradient(&x.greater(&y), &[&x]), Err(Error::NoGradient { .. })));
+    let whole = tape.watch(Array::scalar(3i32));
+    assert!(matches!(gradient(&whole, &[&x]), Err(Error::NoGradient { .. })));
+}
+
+#[test]
+fn a_number_that_is_not_finite_where_that_is_forbidden() {
+    let trace = Trace::new();
+    let x = trace.input("x", DType::F32, [3]);
+    let state = trace.zero_state("kept", DType::F32, [3]);
+    let line = line!() + 1;
+    let y = x.log().check_finite("the logarithm");
+    let mut program =
+        trace.compile(&cpu(), &[Routine::new("r").output("y", &y).assign(&state, &(&y + 1.0))]).unwrap();
+    program.write("x", &[1.0f32, 0.0, 1.0]).unwrap();
+    let error = program.run("r").unwrap_err();
+    assert!(matches!(error, Error::NonFinite { element: 1, .. }), "{error}");
+    says(&error, line, &["the logarithm", "element 1"]);
+    assert_eq!(program.read("kept").unwrap().to_f64(), [0.0; 3], "the replay stopped before the assignment");
+    program.write("x", &[1.0f32, 1.0, 1.0]).unwrap();
+    program.run("r").unwrap();
+    assert_eq!(program.read("kept").unwrap().to_f64(), [1.0; 3], "the program can be used again");
+}
+
+#[test]
+fn an_index_out_of_range() {
+    let trace = Trace::new();
+    let table = trace.input("table", DType::F32, [5, 2]);
+    let tokens = trace.input("tokens", DType::I32, [3]);
+    let line = line!() + 1;
+    let rows = table.embedding(&tokens);
+    let mut program = trace.compile(&Cpu::new(2).unwrap(), &[Routine::new("r").output("rows", &rows)]).unwrap();
+    for bad in [5, -1, i32::MAX] {
+        program.write("tokens", &[0, bad, 4]).unwrap();
+        let error = program.run("r").unwrap_err();
+        assert!(matches!(error, Error::Index { bound: 5, .. }), "{error}");
+        says(&error, line, &["embedding", &bad.to_string(), "0..5"]);
+    }
+    program.write("tokens", &[0, 1, 4]).unwrap();
+    program.run("r").unwrap();
+
+    let trace = Trace::new();
+    let logits = trace.input("logits", DType::F32, [2, 7]);
+    let targets = trace.input("targets", DType::I32, [2]);
+    let loss = logits.cross_entropy(&targets, Some(-100));
+    let mut program = trace.compile(&cpu(), &[Routine::new("r").output("loss", &loss)]).unwrap();
+    program.write("targets", &[7, 0]).unwrap();
+    assert!(matches!(program.run("r"), Err(Error::Index { index: 7, bound: 7, .. })));
+    program.write("targets", &[-100, 0]).unwrap();
+    program.run("r").unwrap();
+}
+
+#[test]
+fn an_arena_too_large_for_the_machine() {
+    let trace = Trace::new();
+    let x = trace.zero_state("x", DType::F32, [1 << 22, 1 << 22]);
+    let error = trace.compile(&cpu(), &[Routine::new("r").assign(&x, &(&x + 1.0))]).err().unwrap();
+    let Error::TooLarge { needed, available } = error else { panic!("{error}") };
+    assert!(needed >= 1 << 46 && available < 1 << 46, "{needed} {available}");
+}
+
+#[test]
+fn names_and_data_that_do_not_fit() {
+    let trace = Trace::new();
+    let x = trace.input("x", DType::F32, [2]);
+    let mut program = trace.compile(&cpu(), &[Routine::new("r").output("y", &x.exp())]).unwrap();
+    let text = |error: Error| error.to_string();
+    assert!(text(program.write("z", &[0.0f32]).unwrap_err()).contains("\"x\""));
+    assert!(text(program.write("x", &[0.0f32]).unwrap_err()).contains("f32[2]"));
+    assert!(text(program.write("x", &[0i32, 1]).unwrap_err()).contains("i32"));
+    assert!(text(program.read("y").unwrap_err()).contains("ran last"));
+    assert!(text(program.run("s").unwrap_err()).contains("\"r\""));
+    program.run("r").unwrap();
+    assert!(text(program.read_into("y", &mut [0.0f32; 3]).unwrap_err()).contains("3 numbers"));
+    assert!(Array::new([3], &[1.0f32]).is_err());
+
+    let trace = Trace::new();
+    trace.input("x", DType::F32, [2]);
+    trace.zero_state("x", DType::F32, [2]);
+    assert!(matches!(trace.check(), Err(Error::NameTaken { .. })));
+}
+
+#[test]
+fn routines_that_cannot_be_compiled() {
+    let trace = Trace::new();
+    let x = trace.input("x", DType::F32, [2]);
+    let w = trace.zero_state("w", DType::F32, [2]);
+    let compile = |routine: Routine| trace.compile(&cpu(), &[routine]).err().unwrap();
+    let wrong = [
+        Routine::new("r"),
+        Routine::new("r").assign(&x, &w),
+        Routine::new("r").assign(&w, &w.sum_all()),
+        Routine::new("r").assign(&w, &x).assign(&w, &x),
+        Routine::new("r").output("y", &x).output("y", &w),
+    ];
+    for routine in wrong {
+        let error = compile(routine);
+        assert!(matches!(error, Error::Routine { .. }), "{error}");
+        assert!(error.to_string().contains("tests/errors.rs:"), "{error}");
+    }
+    let other = Trace::new().input("x", DType::F32, [2]);
+    assert!(matches!(compile(Routine::new("r").output("y", &other)), Error::TwoTraces { .. }));
+    assert!(matches!((&x + &other).handle(), Err(Error::TwoTraces { .. })));
+    assert!(Cpu::new(0).is_err());
+}

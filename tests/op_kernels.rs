@@ -1,0 +1,261 @@
+//! Every case of every operation on the CPU: each instruction set, element type, kind of operand and number of
+//! threads against the f64 reference, and against each other to the bit where they must agree.
+
+mod support;
+
+use gradus::backend::{Cpu, evaluate};
+use gradus::ops::{self, Case, OpKind, Reals};
+use gradus::plan::{Options, Plan};
+use gradus::{Array, DType, Error, Program, Routine, Tensor, TensorType, Trace, gradient};
+use gradus_kernels::Isa;
+use std::collections::{BTreeMap, BTreeSet};
+use support::numbers::{Random, fill};
+
+/// How an operand comes to the operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Arrival {
+    /// As an input, densely.
+    Dense,
+    /// As a look at an input with its axes the other way round.
+    Transposed,
+    /// As every second element of an input, from the second on.
+    Sliced,
+    /// As a result that nothing else needs, so that it may be written over.
+    Computed,
+}
+
+/// The whole of a case on one trace: its results and the gradients of a weighted sum of them.
+struct Traced {
+    trace: Trace,
+    results: Vec<Tensor>,
+    /// For each input of the trace: its name, type and numbers.
+    feeds: Vec<(String, TensorType, Vec<f64>)>,
+}
+
+fn traced(case: &Case, numbers: &[Vec<f64>], dtype: DType, arrival: Arrival) -> Result<Traced, Error> {
+    let trace = Trace::new();
+    let mut feeds = vec![];
+    let mut operands = vec![];
+    for (index, (input, numbers)) in case.inputs.iter().zip(numbers).enumerate() {
+        let dtype = if input.ty.dtype == DType::F32 { dtype } else { input.ty.dtype };
+        let ty = TensorType::new(dtype, &input.ty.shape);
+        operands.push(arrive(&trace, &format!("x{index}"), &ty, numbers, arrival, &mut feeds));
+    }
+    let mut results = (case.build)(&operands);
+    let mut random = Random::new(5);
+    let floats: Vec<&Tensor> = results.iter().filter(|result| result.dtype().is_float()).collect();
+    let wanted: Vec<&Tensor> =
+        operands.iter().zip(&case.inputs).filter(|(_, input)| input.differentiable).map(|(operand, _)| operand).collect();
+    let mut gradients = vec![];
+    if !floats.is_empty() {
+        let sum = weighted_sum(&floats, &mut random);
+        for operand in wanted {
+            match gradient(&sum, &[operand]) {
+                Ok(found) => gradients.extend(found),
+                Err(Error::NoGradient { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    results.extend(gradients);
+    trace.check()?;
+    Ok(Traced { trace, results, feeds })
+}
+
+fn arrive(
+    trace: &Trace,
+    name: &str,
+    ty: &TensorType,
+    numbers: &[f64],
+    arrival: Arrival,
+    feeds: &mut Vec<(String, TensorType, Vec<f64>)>,
+) -> Tensor {
+    let mut input = |name: String, shape: Vec<usize>, numbers: Vec<f64>| {
+        let tensor = trace.input(&name, ty.dtype, shape.clone());
+        feeds.push((name, TensorType::new(ty.dtype, shape), numbers));
+        tensor
+    };
+    let (rank, count) = (ty.shape.rank(), numbers.len());
+    match arrival {
+        Arrival::Dense => input(name.to_string(), ty.shape.to_vec(), numbers.to_vec()),
+        Arrival::Transposed => {
+            let backwards: Vec<usize> = (0..rank).rev().collect();
+            let reals = Reals::new(&ty.shape, numbers.to_vec());
+            let shape: Vec<usize> = ty.shape.iter().rev().copied().collect();
+            let turned = Reals::from_fn(&shape.clone().into(), |index| {
+                reals.at(&index.iter().rev().copied().collect::<Vec<_>>())
+            });
+            input(name.to_string(), shape, turned.data).permute(&backwards)
+        }
+        Arrival::Sliced => {
+            let spread: Vec<f64> = numbers.iter().flat_map(|&number| [number - 0.25, number]).collect();
+            let mut shape = ty.shape.to_vec();
+            match shape.last_mut() {
+                Some(last) => *last *= 2,
+                None => shape = vec![2],
+            }
+            let last = shape[shape.len() - 1];
+            let sliced = input(name.to_string(), shape, spread).slice_by(-1, 1.min(last)..last, 2);
+            sliced.reshape(&ty.shape)
+        }
+        Arrival::Computed => {
+            let half = count / 2;
+            let first = input(format!("{name}a"), vec![half], numbers[..half].to_vec());
+            let second = input(format!("{name}b"), vec![count - half], numbers[half..].to_vec());
+            Tensor::concat(&[&first, &second], 0).reshape(&ty.shape)
+        }
+    }
+}
+
+fn weighted_sum(outputs: &[&Tensor], random: &mut Random) -> Tensor {
+    let mut total: Option<Tensor> = None;
+    for output in outputs {
+        let weights: Vec<f64> = (0..output.shape().elements()).map(|_| random.below(7) as f64 / 4.0 - 0.5).collect();
+        let weights = output.trace().constant(Array::from_f64(output.ty(), &weights));
+        let term = (*output * weights).cast(DType::F32).sum_all();
+        total = Some(match total {
+            Some(total) => total + term,
+            None => term,
+        });
+    }
+    total.expect("there are outputs")
+}
+
+impl Traced {
+    fn reference(&self) -> Vec<Reals> {
+        let values: Vec<_> = self.results.iter().map(|result| result.handle().unwrap()).collect();
+        let graph = self.trace.to_graph();
+        evaluate(&graph, &values, |node| {
+            let label = graph.nodes()[node].label();
+            let feed = self.feeds.iter().find(|(name, ..)| label == format!("input {name:?}"));
+            feed.map(|(.., numbers)| numbers.clone())
+        })
+    }
+
+    fn compile(&self, cpu: &Cpu, options: Options) -> Program {
+        let mut routine = Routine::new("case");
+        for (index, result) in self.results.iter().enumerate() {
+            routine = routine.output(&format!("y{index}"), result);
+        }
+        let mut program = self.trace.compile_with(cpu, &[routine], options).unwrap();
+        for (name, ty, numbers) in &self.feeds {
+            let array = Array::from_f64(ty.clone(), numbers);
+            match ty.dtype {
+                DType::F32 => program.write(name, &array.to_vec::<f32>().unwrap()),
+                DType::Bf16 => program.write(name, &array.to_vec::<gradus_kernels::bf16>().unwrap()),
+                DType::F16 => program.write(name, &array.to_vec::<gradus_kernels::f16>().unwrap()),
+                DType::I32 => program.write(name, &array.to_vec::<i32>().unwrap()),
+                DType::U32 => program.write(name, &array.to_vec::<u32>().unwrap()),
+                DType::F64 => unreachable!("cases are not in f64"),
+            }
+            .unwrap();
+        }
+        program
+    }
+
+    /// Runs twice: what a replay leaves behind must not change the next.
+    fn run(&self, cpu: &Cpu, options: Options) -> (Vec<Array>, Plan) {
+        let mut program = self.compile(cpu, options);
+        program.run("case").unwrap();
+        let read = |program: &Program| -> Vec<Array> {
+            (0..self.results.len()).map(|index| program.read(&format!("y{index}")).unwrap()).collect()
+        };
+        let first = read(&program);
+        program.run("case").unwrap();
+        assert!(same_bits(&first, &read(&program)), "a second replay gives other bits");
+        (first, program.plan().clone())
+    }
+}
+
+fn same_bits(a: &[Array], b: &[Array]) -> bool {
+    a.iter().zip(b).all(|(a, b)| a.bytes() == b.bytes())
+}
+
+/// The largest error of each result, relative to its largest number.
+fn compare(what: &str, computed: &[Array], reference: &[Reals], tolerance: f64) {
+    for (index, (computed, reference)) in computed.iter().zip(reference).enumerate() {
+        let scale = reference.data.iter().fold(1e-3f64, |largest, x| if x.is_finite() { largest.max(x.abs()) } else { largest });
+        for (element, (&got, &want)) in computed.to_f64().iter().zip(&reference.data).enumerate() {
+            let agrees = got == want || (got.is_nan() && want.is_nan()) || (got - want).abs() <= tolerance * scale;
+            assert!(agrees, "{what}: result {index}, element {element}: {got} instead of {want} (scale {scale:e})");
+        }
+    }
+}
+
+/// Which operations wrote a result over an operand in this plan.
+fn in_place_kinds(plan: &Plan) -> BTreeSet<OpKind> {
+    let mut kinds = BTreeSet::new();
+    for step in plan.routines.iter().flat_map(|routine| &routine.steps) {
+        let offset = |buffer: usize| (plan.buffers[buffer].offset, plan.buffers[buffer].bytes());
+        for output in step.outputs.iter().filter(|output| offset(output.buffer).1 > 0) {
+            if step.inputs.iter().any(|input| offset(input.buffer) == offset(output.buffer)) {
+                kinds.insert(step.op.kind());
+            }
+        }
+    }
+    kinds
+}
+
+#[test]
+fn kernels_equal_the_reference() {
+    let only = std::env::var("GRADUS_TEST_OP").ok();
+    let levels: Vec<Cpu> = Isa::available().into_iter().map(|isa| Cpu::with_isa(1, isa).unwrap()).collect();
+    let best = levels.last().unwrap();
+    let threaded: Vec<Cpu> = [2, 3, 4].into_iter().map(|threads| Cpu::new(threads).unwrap()).collect();
+    let plain = Options { simplify: false, in_place: false, reorder: false, share: false };
+    let mut covered: BTreeMap<OpKind, BTreeSet<String>> = BTreeMap::new();
+    let mut in_place = BTreeSet::new();
+    for entry in ops::all() {
+        if only.as_ref().is_some_and(|only| only != entry.kind.name()) {
+            continue;
+        }
+        for case in (entry.cases)() {
+            let what = format!("{}, {}", entry.kind.name(), case.name);
+            let mut random = Random::new(11);
+            let numbers: Vec<Vec<f64>> = case.inputs.iter().map(|input| fill(input, &mut random)).collect();
+            let dense = traced(&case, &numbers, DType::F32, Arrival::Dense).unwrap_or_else(|error| panic!("{what}: {error}"));
+            let reference = dense.reference();
+            assert!(
+                dense.trace.to_graph().nodes().iter().any(|node| node.op().is_some_and(|op| op.kind() == entry.kind)),
+                "{what}: the case does not use the operation"
+            );
+            for cpu in &levels {
+                let (results, _) = dense.run(cpu, Options::default());
+                compare(&format!("{what}, {}", cpu.isa()), &results, &reference, case.tolerance);
+            }
+            let (expected, _) = dense.run(best, Options::default());
+            for cpu in &threaded {
+                let (results, _) = dense.run(cpu, Options::default());
+                assert!(same_bits(&results, &expected), "{what}: other bits on more threads");
+            }
+            let (results, _) = dense.run(best, plain);
+            assert!(same_bits(&results, &expected), "{what}: other bits with a plain plan");
+            for arrival in [Arrival::Transposed, Arrival::Sliced, Arrival::Computed] {
+                let viewed = traced(&case, &numbers, DType::F32, arrival).unwrap();
+                let (results, plan) = viewed.run(best, Options::default());
+                compare(&format!("{what}, {arrival:?}"), &results, &reference, case.tolerance);
+                in_place.extend(in_place_kinds(&plan));
+                let (results_plain, _) = viewed.run(best, plain);
+                assert!(same_bits(&results, &results_plain), "{what}, {arrival:?}: other bits with a plain plan");
+            }
+            // Sixteen-bit types are compared within their own rounding, a few times over.
+            for (dtype, rounding) in [(DType::Bf16, 1.0 / 256.0), (DType::F16, 1.0 / 2048.0)] {
+                let halves = match traced(&case, &numbers, dtype, Arrival::Dense) {
+                    Ok(halves) => halves,
+                    Err(Error::DType { .. }) => continue,
+                    Err(error) => panic!("{what}: {error}"),
+                };
+                covered.entry(entry.kind).or_default().insert(dtype.to_string());
+                let (results, _) = halves.run(best, Options::default());
+                compare(&format!("{what}, {dtype}"), &results, &reference, 8.0 * rounding + case.tolerance);
+                let (results_plain, _) = halves.run(best, plain);
+                assert!(same_bits(&results, &results_plain), "{what}, {dtype}: other bits with a plain plan");
+            }
+        }
+    }
+    if only.is_none() {
+        for kind in [OpKind::Elementwise, OpKind::Softmax] {
+            assert!(in_place.contains(&kind), "{} was never tried in place", kind.name());
+        }
+    }
+}

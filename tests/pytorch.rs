@@ -1,0 +1,127 @@
+//! Gradients and training against PyTorch: a two-block transformer and a small convolutional network, from the
+//! fixtures that `tests/fixtures/make.py` stored.
+
+mod support;
+
+use gradus::backend::Cpu;
+use gradus::models::{Gpt2, Gpt2Config, Parameter, Weights};
+use gradus::ops::{AdamW, Conv2dOptions, Sgd, SgdInputs};
+use gradus::{Array, DType, Program, Routine, Tensor, Trace, gradient, optimisers};
+use support::fixture::Fixture;
+
+/// Gradients, relative to the largest number of each tensor.
+const GRADIENT_TOLERANCE: f64 = 1e-5;
+/// Losses over twenty steps, in which differences of rounding grow.
+const LOSS_TOLERANCE: f64 = 1e-4;
+
+fn compare(name: &str, computed: &Array, expected: &Array, tolerance: f64) {
+    let (computed, expected) = (computed.to_f64(), expected.to_f64());
+    let scale = expected.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
+    for (index, (a, b)) in computed.iter().zip(&expected).enumerate() {
+        let error = (a - b).abs() / scale;
+        assert!(error <= tolerance, "{name}[{index}]: {a}, PyTorch {b}: {error:e} of the largest");
+    }
+}
+
+/// Runs a program with a routine "gradients", which gives each gradient by its weight's name, and a routine "step",
+/// and compares both with the fixture.
+fn follow(fixture: &Fixture, mut program: Program, data: &[(&str, Array)]) {
+    for (name, array) in data {
+        match array.ty().dtype {
+            DType::F32 => program.write(name, &array.to_vec::<f32>().unwrap()).unwrap(),
+            _ => program.write(name, &array.to_vec::<i32>().unwrap()).unwrap(),
+        }
+    }
+    program.run("gradients").unwrap();
+    let losses = fixture.array("losses").to_f64();
+    let names = fixture.names("gradient.");
+    assert!(names.len() > 9, "the fixture has gradients");
+    for name in names {
+        let computed = program.read(&format!("gradient.{name}")).unwrap();
+        compare(&name, &computed, &fixture.array(&format!("gradient.{name}")), GRADIENT_TOLERANCE);
+    }
+    for (step, expected) in losses.iter().enumerate() {
+        program.run("step").unwrap();
+        let loss = program.scalar("loss").unwrap() as f64;
+        assert!((loss - expected).abs() <= LOSS_TOLERANCE * expected.max(1.0), "step {step}: {loss}, PyTorch {expected}");
+    }
+}
+
+fn gradients_routine(weights: &Weights, gradients: &[Tensor]) -> Routine {
+    let named = weights.iter().zip(gradients);
+    named.fold(Routine::new("gradients"), |routine, ((name, _), gradient)| {
+        routine.output(&format!("gradient.{name}"), gradient)
+    })
+}
+
+#[test]
+fn a_transformer_trains_as_in_pytorch() {
+    let fixture = Fixture::open("transformer");
+    let config = Gpt2Config {
+        vocabulary: 37,
+        width: 24,
+        layers: 2,
+        heads: 3,
+        feed_forward: 80,
+        context: 13,
+        tie_embeddings: true,
+    };
+    let trace = Trace::new();
+    let tokens = trace.input("tokens", DType::I32, [3, 13]);
+    let targets = trace.input("targets", DType::I32, [3, 13]);
+    let stored = |parameter: &Parameter| fixture.array(&format!("weight.{}", parameter.name));
+    let weights = Weights::new(&trace, &config.parameters(), stored);
+    let loss = Gpt2::new(&config, &weights).loss(&tokens, &targets);
+    let gradients = gradient(&loss, &weights.tensors()).unwrap();
+    let rule = AdamW { beta1: 0.9, beta2: 0.99, epsilon: 1e-8, weight_decay: 0.1 };
+    let learning_rate = trace.full(3e-3, DType::F32, []);
+    let named: Vec<(&str, &Tensor)> = weights.iter().collect();
+    let step = Routine::new("step").output("loss", &loss);
+    let step = optimisers::adamw(&trace, step, rule, &named, &gradients, &learning_rate);
+    let routines = [gradients_routine(&weights, &gradients), step];
+    for threads in [1, 2] {
+        let program = trace.compile(&Cpu::new(threads).unwrap(), &routines).unwrap();
+        let data = [("tokens", fixture.array("data.tokens")), ("targets", fixture.array("data.targets"))];
+        follow(&fixture, program, &data);
+    }
+}
+
+#[test]
+fn a_convolutional_network_trains_as_in_pytorch() {
+    let fixture = Fixture::open("convolutional");
+    let trace = Trace::new();
+    let images = trace.input("images", DType::F32, [4, 3, 13, 16]);
+    let labels = trace.input("labels", DType::I32, [4]);
+    let names = fixture.names("weight.");
+    let weights: Vec<Tensor> =
+        names.iter().map(|name| trace.state(name, fixture.array(&format!("weight.{name}")))).collect();
+    let weight = |name: &str| &weights[names.iter().position(|known| known == name).unwrap()];
+    let loss = convolutional(&images, &labels, &weight);
+    let gradients = gradient(&loss, &weights.iter().collect::<Vec<_>>()).unwrap();
+    let rule = Sgd { momentum: 0.9, weight_decay: 1e-3, nesterov: false };
+    let learning_rate = trace.full(0.05, DType::F32, []);
+    let mut given = Routine::new("gradients");
+    let mut step = Routine::new("step").output("loss", &loss);
+    for ((name, weight), gradient) in names.iter().zip(&weights).zip(&gradients) {
+        let buffer = &trace.zero_state(&format!("buffer.{name}"), DType::F32, weight.shape());
+        let updated = rule.update(SgdInputs { weight, gradient, buffer, learning_rate: &learning_rate });
+        step = step.assign(weight, &updated.weight).assign(buffer, &updated.buffer);
+        given = given.output(&format!("gradient.{name}"), gradient);
+    }
+    let program = trace.compile(&Cpu::new(2).unwrap(), &[given, step]).unwrap();
+    let data = [("images", fixture.array("data.images")), ("labels", fixture.array("data.labels"))];
+    follow(&fixture, program, &data);
+}
+
+fn convolutional<'a>(images: &Tensor, labels: &Tensor, weight: &dyn Fn(&str) -> &'a Tensor) -> Tensor {
+    let same = Conv2dOptions { padding: [1, 1], ..Conv2dOptions::default() };
+    let x = images.conv2d(weight("conv1.weight"), Some(weight("conv1.bias")), same); // [n, 6, 13, 16]
+    let x = x.batch_norm(weight("norm1.weight"), weight("norm1.bias"), 1e-5).output.relu();
+    let x = x.max_pool2d([2, 2], [2, 2], [0, 0]); // [n, 6, 6, 8]
+    let wide = Conv2dOptions { stride: [2, 2], padding: [2, 2], dilation: [2, 2], groups: 2 };
+    let x = x.conv2d(weight("conv2.weight"), Some(weight("conv2.bias")), wide); // [n, 12, 3, 4]
+    let x = x.group_norm(2, weight("norm2.weight"), weight("norm2.bias"), 1e-5).silu();
+    let x = x.avg_pool2d([2, 2], [2, 2], [0, 0]); // [n, 12, 1, 2]
+    let x = x.reshape([4, 24]).linear(&weight("head.weight").transpose(0, 1), Some(weight("head.bias"))); // [n, 5]
+    x.cross_entropy(labels, None)
+}

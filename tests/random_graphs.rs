@@ -1,0 +1,231 @@
+//! Random graphs: what the planner makes of them computes what the reference says, to the same bits whatever the
+//! planner was allowed to do and however many threads there are; and a plan that was tampered with is caught.
+
+mod support;
+
+use gradus::backend::{Cpu, Reference, evaluate};
+use gradus::plan::verify::verify;
+use gradus::plan::{BufferKind, Options, Plan};
+use gradus::{Array, DType, Program, Routine, Tensor, TensorType, Trace, gradient};
+use proptest::prelude::*;
+use support::numbers::Random;
+
+/// A random computation with states that it assigns.
+struct Computation {
+    trace: Trace,
+    states: Vec<(String, Tensor, Tensor)>,
+    inputs: Vec<(String, Tensor)>,
+    outputs: Vec<Tensor>,
+}
+
+const SHAPES: [&[usize]; 6] = [&[], &[1], &[5], &[4, 6], &[3, 1, 7], &[2, 3, 4]];
+
+impl Computation {
+    fn random(seed: u64, size: usize, dtype: DType) -> Computation {
+        let mut random = Random::new(seed);
+        let trace = Trace::new();
+        let mut pool: Vec<Tensor> = vec![];
+        let (mut inputs, mut leaves) = (vec![], vec![]);
+        for index in 0..3 {
+            let shape = SHAPES[random.below(SHAPES.len())];
+            let name = format!("input{index}");
+            inputs.push((name.clone(), trace.input(&name, dtype, shape)));
+            let name = format!("state{index}");
+            let numbers = numbers(TensorType::new(dtype, shape), &mut random);
+            leaves.push((name.clone(), trace.state(&name, numbers)));
+        }
+        pool.extend(inputs.iter().chain(&leaves).map(|(_, tensor)| tensor.clone()));
+        for _ in 0..size {
+            let next = random_operation(&pool, &mut random);
+            pool.push(next);
+        }
+        let mut outputs: Vec<Tensor> = (0..3).map(|_| pool[random.below(pool.len())].clone()).collect();
+        let total = pool.iter().rev().take(4).fold(trace.full(0.0, dtype, []), |sum, tensor| sum + tensor.mean_all());
+        outputs.extend(leaves.iter().filter_map(|(_, leaf)| gradient(&total, &[leaf]).ok()).flatten());
+        outputs.push(total);
+        pool.extend(outputs.iter().cloned());
+        let assigned = |(name, state): (String, Tensor)| {
+            let fits: Vec<&Tensor> = pool.iter().filter(|tensor| tensor.ty() == state.ty()).collect();
+            let value = fits[random.below(fits.len())].clone();
+            (name, state, value)
+        };
+        let states = leaves.into_iter().map(assigned).collect();
+        trace.check().unwrap();
+        Computation { trace, states, inputs, outputs }
+    }
+
+    fn routine(&self) -> Routine {
+        let mut routine = Routine::new("step");
+        for (index, output) in self.outputs.iter().enumerate() {
+            routine = routine.output(&format!("output{index}"), output);
+        }
+        self.states.iter().fold(routine, |routine, (_, state, value)| routine.assign(state, value))
+    }
+
+    /// Replays with new inputs each time and gives everything that can be read.
+    fn replayed(&self, mut program: Program, seed: u64) -> Vec<Array> {
+        let mut random = Random::new(seed);
+        let mut seen = vec![];
+        for _ in 0..3 {
+            for (name, input) in &self.inputs {
+                let array = numbers(input.ty(), &mut random);
+                match input.dtype() {
+                    DType::F32 => program.write(name, &array.to_vec::<f32>().unwrap()).unwrap(),
+                    _ => program.write(name, &array.to_vec::<gradus_kernels::bf16>().unwrap()).unwrap(),
+                }
+            }
+            program.run("step").unwrap();
+            seen.extend((0..self.outputs.len()).map(|index| program.read(&format!("output{index}")).unwrap()));
+            seen.extend(self.states.iter().map(|(name, ..)| program.read(name).unwrap()));
+        }
+        seen
+    }
+}
+
+fn numbers(ty: TensorType, random: &mut Random) -> Array {
+    let numbers: Vec<f64> = (0..ty.shape.elements()).map(|_| random.below(257) as f64 / 128.0 - 1.0).collect();
+    Array::from_f64(ty, &numbers)
+}
+
+/// An operation on tensors of the pool that keeps numbers within a few units.
+fn random_operation(pool: &[Tensor], random: &mut Random) -> Tensor {
+    let x = &pool[random.below(pool.len())];
+    let rank = x.shape().rank();
+    let axis = random.below(rank) as isize;
+    match random.below(14) {
+        0 => x.tanh(),
+        1 => x.sigmoid() - 0.25,
+        2 => x.gelu() * 0.75,
+        3 => (x * x * -0.5).exp(),
+        4 | 5 | 6 => {
+            let joins = |y: &&Tensor| x.shape().broadcast(&y.shape()).is_some();
+            let partners: Vec<&Tensor> = pool.iter().filter(joins).collect();
+            let y = partners[random.below(partners.len())];
+            match random.below(3) {
+                0 => x * 0.5 + y * 0.5,
+                1 => (x - y).tanh(),
+                _ => x.sigmoid() * y,
+            }
+        }
+        7 if rank > 0 => x.mean(&[axis]),
+        8 if rank > 1 => x.transpose(axis, -1),
+        9 if rank > 0 && x.shape()[axis as usize] > 1 => x.slice_by(axis, 1..x.shape()[axis as usize], 2),
+        10 if rank > 1 => x.reshape([x.shape().elements()]),
+        11 if rank > 0 => Tensor::concat(&[x, &(x * 0.5)], axis),
+        12 if rank > 0 => x.softmax(-1),
+        13 if rank > 0 => x.pad(axis, 1, 0, 0.5),
+        _ => -x,
+    }
+}
+
+fn every_option() -> Vec<Options> {
+    let bit = |number: u32, place: u32| number >> place & 1 == 1;
+    (0..16)
+        .map(|n| Options { simplify: bit(n, 0), in_place: bit(n, 1), reorder: bit(n, 2), share: bit(n, 3) })
+        .collect()
+}
+
+fn close(computed: &Array, wanted: &[f64], tolerance: f64) -> bool {
+    let scale = wanted.iter().fold(1.0f64, |largest, x| largest.max(x.abs()));
+    computed.to_f64().iter().zip(wanted).all(|(a, b)| (a - b).abs() <= tolerance * scale)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn planned_equals_reference(seed in any::<u64>(), size in 1usize..40) {
+        let computation = Computation::random(seed, size, DType::F32);
+        let cpu = Cpu::new(1).unwrap();
+        let program = computation.trace.compile(&cpu, &[computation.routine()]).unwrap();
+        let computed = computation.replayed(program, seed);
+        let reference = computation.trace.compile(&Reference, &[computation.routine()]).unwrap();
+        let wanted = computation.replayed(reference, seed);
+        for (index, (computed, wanted)) in computed.iter().zip(&wanted).enumerate() {
+            prop_assert!(close(computed, &wanted.to_f64(), 2e-5), "value {index}: {computed:?} {wanted:?}");
+        }
+        // The first replay once more, straight from the graph, with no plan between.
+        let handles: Vec<_> = computation.outputs.iter().map(|output| output.handle().unwrap()).collect();
+        let mut random = Random::new(seed);
+        let feeds: Vec<_> = computation
+            .inputs
+            .iter()
+            .map(|(_, input)| (input.handle().unwrap().node, numbers(input.ty(), &mut random).to_f64()))
+            .collect();
+        let graph = computation.trace.to_graph();
+        let direct = evaluate(&graph, &handles, |node| feeds.iter().find(|feed| feed.0 == node).map(|feed| feed.1.clone()));
+        for (computed, direct) in computed.iter().zip(&direct) {
+            prop_assert!(close(computed, &direct.data, 2e-5));
+        }
+    }
+
+    #[test]
+    fn every_plan_gives_the_same_bits(seed in any::<u64>(), size in 1usize..40, half in any::<bool>()) {
+        let computation = Computation::random(seed, size, if half { DType::Bf16 } else { DType::F32 });
+        let cpu = Cpu::new(1).unwrap();
+        let mut expected: Option<Vec<Array>> = None;
+        for options in every_option() {
+            let program = computation.trace.compile_with(&cpu, &[computation.routine()], options).unwrap();
+            verify(program.plan()).unwrap();
+            let computed = computation.replayed(program, seed);
+            let expected = expected.get_or_insert_with(|| computed.clone());
+            let same = computed.iter().zip(expected.iter()).all(|(a, b)| a.bytes() == b.bytes());
+            prop_assert!(same, "other bits with {options:?}");
+        }
+    }
+
+    /// Moves results onto bytes that are still needed, and drops, swaps and redirects steps: all must be caught.
+    #[test]
+    fn a_corrupted_plan_is_caught(seed in any::<u64>(), size in 8usize..40) {
+        let computation = Computation::random(seed, size, DType::F32);
+        let plan = computation.trace.plan(&Cpu::new(1).unwrap(), &[computation.routine()], Options::default()).unwrap();
+        prop_assert!(verify(&plan).is_ok());
+        for (what, corrupted) in corruptions(&plan) {
+            prop_assert!(verify(&corrupted).is_err(), "not caught: {what}\n{corrupted}");
+        }
+    }
+}
+
+fn corruptions(plan: &Plan) -> Vec<(String, Plan)> {
+    let mut corrupted = vec![];
+    let steps = &plan.routines[0].steps;
+    let mut change = |what: String, by: &dyn Fn(&mut Plan)| {
+        let mut copy = plan.clone();
+        by(&mut copy);
+        corrupted.push((what, copy));
+    };
+    let transient = |buffer: usize| matches!(plan.buffers[buffer].kind, BufferKind::Transient);
+    for (at, step) in steps.iter().enumerate() {
+        let result = step.outputs[0].buffer;
+        if plan.buffers[result].bytes() == 0 {
+            continue;
+        }
+        let read_later = |buffer: usize| steps[at + 1..].iter().any(|later| later.inputs.iter().any(|i| i.buffer == buffer));
+        let is_read = read_later(result) || plan.routines[0].outputs.iter().any(|(_, output)| output.buffer == result);
+        // Something that is made before and read after this step.
+        for alive in steps[..at].iter().map(|earlier| earlier.outputs[0].buffer) {
+            if alive != result && plan.buffers[alive].bytes() > 0 && read_later(alive) {
+                let offset = plan.buffers[alive].offset;
+                change(format!("step {at} writes over buffer {alive}"), &move |plan| plan.buffers[result].offset = offset);
+            }
+        }
+        change(format!("step {at} writes outside"), &|plan| plan.buffers[result].offset = plan.regions.total());
+        change(format!("step {at} writes unaligned"), &|plan| plan.buffers[result].offset += 4);
+        if is_read {
+            change(format!("step {at} is gone"), &|plan| drop(plan.routines[0].steps.remove(at)));
+        }
+        if let Some(input) = step.inputs.iter().position(|input| transient(input.buffer)) {
+            change(format!("step {at} reads past its operand"), &|plan| {
+                let buffer = plan.routines[0].steps[at].inputs[input].buffer;
+                plan.routines[0].steps[at].inputs[input].layout.offset = plan.buffers[buffer].bytes() + 1;
+            });
+            let earlier = steps[..at].iter().rposition(|earlier| {
+                earlier.outputs.iter().any(|output| output.buffer == step.inputs[input].buffer)
+            });
+            if let Some(earlier) = earlier.filter(|&earlier| plan.buffers[steps[earlier].outputs[0].buffer].bytes() > 0) {
+                change(format!("step {at} comes before {earlier}"), &|plan| plan.routines[0].steps.swap(earlier, at));
+            }
+        }
+    }
+    corrupted
+}

@@ -1,0 +1,55 @@
+//! A small transformer training step, as the tests of replay use it.
+
+use gradus::backend::Backend;
+use gradus::models::{Gpt2, Gpt2Config, Weights};
+use gradus::ops::AdamW;
+use gradus::{DType, Program, Routine, Trace, gradient, optimisers};
+
+pub const BATCH: usize = 4;
+pub const SEQUENCE: usize = 40;
+
+pub fn config() -> Gpt2Config {
+    Gpt2Config {
+        vocabulary: 97,
+        width: 64,
+        layers: 2,
+        heads: 4,
+        feed_forward: 256,
+        context: SEQUENCE,
+        tie_embeddings: true,
+    }
+}
+
+/// Forward, backward, clipping and update of a transformer.
+pub fn compile(backend: &dyn Backend) -> Program {
+    let config = config();
+    let trace = Trace::new();
+    let tokens = trace.input("tokens", DType::I32, [BATCH, SEQUENCE]);
+    let targets = trace.input("targets", DType::I32, [BATCH, SEQUENCE]);
+    let learning_rate = trace.input("learning_rate", DType::F32, []);
+    let weights = Weights::new(&trace, &config.parameters(), |parameter| parameter.numbers(1));
+    let loss = Gpt2::new(&config, &weights).loss(&tokens, &targets).check_finite("the loss");
+    let gradients = gradient(&loss, &weights.tensors()).unwrap();
+    let (gradients, norm) = gradus::ops::clip_by_global_norm(&gradients.iter().collect::<Vec<_>>(), 1.0);
+    let rule = AdamW { beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 };
+    let step = Routine::new("step").output("loss", &loss).output("norm", &norm);
+    let named: Vec<_> = weights.iter().collect();
+    let step = optimisers::adamw(&trace, step, rule, &named, &gradients, &learning_rate);
+    trace.compile(backend, &[step]).unwrap()
+}
+
+/// Writes the batch of a step: tokens that follow a rule, so that there is something to learn.
+pub fn write_batch(program: &mut Program, step: usize) {
+    let token = |row: usize, column: usize| ((row * 31 + column * (row % 3 + 1) + step * 7) % 97) as i32;
+    let mut tokens = [0i32; BATCH * SEQUENCE];
+    let mut targets = [0i32; BATCH * SEQUENCE];
+    for row in 0..BATCH {
+        for column in 0..SEQUENCE {
+            tokens[row * SEQUENCE + column] = token(row, column);
+            targets[row * SEQUENCE + column] = token(row, column + 1);
+        }
+    }
+    program.write("tokens", &tokens).unwrap();
+    program.write("targets", &targets).unwrap();
+    program.write("learning_rate", &[1e-3f32]).unwrap();
+}

@@ -1,0 +1,95 @@
+//! The tape, and what programs do with states.
+
+use gradus::backend::{Cpu, Reference};
+use gradus::{Array, DType, GradientTape, Routine, Trace, gradient};
+
+#[test]
+fn values_in_the_middle_can_be_read_and_gradients_stopped() {
+    let tape = GradientTape::new().unwrap();
+    let x = tape.watch(Array::new([3], &[1.0f32, 2.0, 3.0]).unwrap());
+    let square = &x * &x;
+    assert_eq!(tape.read(&square).unwrap().to_f64(), [1.0, 4.0, 9.0]);
+    let y = &square.stop_gradient() * &x;
+    let slope = tape.gradient(&y, &[&x]).unwrap().remove(0);
+    assert_eq!(tape.read(&slope).unwrap().to_f64(), [1.0, 4.0, 9.0]);
+    // The result is summed; a value in the middle can be differentiated by, too.
+    let by_middle = tape.gradient(&(&square * 3.0), &[&square]).unwrap().remove(0);
+    assert_eq!(tape.read(&by_middle).unwrap().to_f64(), [3.0, 3.0, 3.0]);
+}
+
+#[test]
+fn a_gradient_can_be_differentiated_again_and_again() {
+    let tape = GradientTape::on(Reference);
+    let x = tape.watch(Array::scalar(0.7f64));
+    let mut y = x.sin();
+    let signs = [1.0, -1.0, -1.0, 1.0];
+    for order in 1..=6 {
+        y = tape.gradient(&y, &[&x]).unwrap().remove(0);
+        let expected = signs[order % 4] * if order % 2 == 1 { 0.7f64.cos() } else { 0.7f64.sin() };
+        let computed = tape.read(&y).unwrap().to_f64()[0];
+        assert!((computed - expected).abs() < 1e-12, "order {order}: {computed}, {expected}");
+    }
+}
+
+#[test]
+fn the_total_derivative_flows_through_every_path() {
+    let tape = GradientTape::new().unwrap();
+    let x = tape.watch(Array::scalar(2.0f32));
+    let y = &x * &x;
+    let z = &y * &x;
+    let found = tape.gradient(&z, &[&x, &y]).unwrap();
+    assert_eq!(tape.read(&found[0]).unwrap().to_f64(), [12.0]);
+    assert_eq!(tape.read(&found[1]).unwrap().to_f64(), [2.0]);
+}
+
+#[test]
+fn assignments_take_effect_together_at_the_end() {
+    let trace = Trace::new();
+    let a = trace.state("a", Array::new([2], &[1.0f32, 2.0]).unwrap());
+    let b = trace.state("b", Array::new([2], &[3.0f32, 4.0]).unwrap());
+    let sum = &a + &b;
+    let swap = Routine::new("swap").output("old a", &a).output("sum", &sum).assign(&a, &b).assign(&b, &a);
+    let twice = Routine::new("twice").assign(&a, &sum).assign(&b, &sum);
+    let shift = Routine::new("shift").assign(&b, &b.reshape([1, 2]).slice(1, 1..2).broadcast([1, 2]).reshape([2]));
+    let mut program = trace.compile(&Cpu::new(1).unwrap(), &[swap, twice, shift]).unwrap();
+    let read = |program: &gradus::Program, name: &str| program.read(name).unwrap().to_f64();
+    program.run("swap").unwrap();
+    assert_eq!(read(&program, "old a"), [1.0, 2.0]);
+    assert_eq!((read(&program, "a"), read(&program, "b")), (vec![3.0, 4.0], vec![1.0, 2.0]));
+    program.run("twice").unwrap();
+    assert_eq!((read(&program, "a"), read(&program, "b")), (vec![4.0, 6.0], vec![4.0, 6.0]));
+    program.run("shift").unwrap();
+    assert_eq!(read(&program, "b"), [6.0, 6.0]);
+}
+
+#[test]
+fn routines_share_states_and_may_differ_in_shape() {
+    let trace = Trace::new();
+    let w = trace.zero_state("w", DType::F32, [3]);
+    let large = trace.input("large", DType::F32, [8, 3]);
+    let small = trace.input("small", DType::F32, [1, 3]);
+    let loss = |x: &gradus::Tensor| ((x - &w) * (x - &w)).mean_all();
+    let slope = gradient(&loss(&large), &[&w]).unwrap().remove(0);
+    let train = Routine::new("train").output("loss", &loss(&large)).assign(&w, &(&w - slope));
+    let evaluate = Routine::new("evaluate").output("loss", &loss(&small));
+    let mut program = trace.compile(&Cpu::new(2).unwrap(), &[train, evaluate]).unwrap();
+    program.write("large", &[0.5f32; 24]).unwrap();
+    program.write("small", &[0.5f32; 3]).unwrap();
+    for _ in 0..50 {
+        program.run("train").unwrap();
+    }
+    program.run("evaluate").unwrap();
+    assert!(program.scalar("loss").unwrap() < 1e-9);
+}
+
+#[test]
+fn updates_are_written_over_the_states() {
+    let trace = Trace::new();
+    let w = trace.zero_state("w", DType::F32, [1000]);
+    let x = trace.input("x", DType::F32, [1000]);
+    let y = (&w * &x).sigmoid();
+    let routine = Routine::new("step").output("y", &y.sum_all()).assign(&w, &(&w * 0.5 + &x));
+    let program = trace.compile(&Cpu::new(1).unwrap(), &[routine]).unwrap();
+    // Only the number that is given is held besides state, input and the product's sigmoid.
+    assert!(program.plan().regions.transients < 4096 + 256, "{}", program.plan());
+}
