@@ -10,9 +10,6 @@ const PART_ELEMENTS: usize = 16 * 1024;
 /// code.
 const BLOCK: usize = 32;
 
-/// The most moments that a rule has.
-const MOMENTS_MAX: usize = 2;
-
 /// Numbers that the update moves on: what they are, and where the new ones go, which may be the same place.
 #[derive(Clone, Copy, Debug)]
 pub struct Moved {
@@ -33,7 +30,7 @@ pub enum Gradient {
 
 /// How one weight moves, given its gradient and its moments.
 pub trait Rule: Send + Sync + 'static {
-    /// How many moments each weight has: at most two.
+    /// How many moments each weight has: one or two.
     const MOMENTS: usize;
 
     /// What is the same for all weights of one step.
@@ -45,13 +42,8 @@ pub trait Rule: Send + Sync + 'static {
     /// The learning rate and the step that the rule was built with must be alive, and nothing may write to them.
     unsafe fn factors(&self) -> Self::Factors;
 
-    /// The new weight and moments.
-    fn moved(
-        factors: Self::Factors,
-        weight: f32,
-        gradient: f32,
-        moments: [f32; MOMENTS_MAX],
-    ) -> (f32, [f32; MOMENTS_MAX]);
+    /// The new weight and moments; of two moments, a rule that has one leaves the second alone.
+    fn moved(factors: Self::Factors, weight: f32, gradient: f32, moments: [f32; 2]) -> (f32, [f32; 2]);
 }
 
 /// Adam with decoupled weight decay:
@@ -238,7 +230,7 @@ impl<R: Rule> Update<R> {
     /// A step for dense operands of one size.
     pub fn new(isa: Isa, rule: R, weight: Moved, gradient: Gradient, moments: &[Moved]) -> Update<R> {
         assert_eq!(moments.len(), R::MOMENTS, "moments of an update");
-        Update { rule, weight, gradient, moments: moments.to_vec(), body: blocks_of::select(isa) }
+        Update { rule, weight, gradient, moments: moments.to_vec(), body: part_of::select(isa) }
     }
 }
 
@@ -259,20 +251,35 @@ impl<R: Rule> Job for Update<R> {
 }
 
 multiversion! {
-    /// A part, block after block; the last block of all may be shorter.
-    fn blocks_of<R: Rule>(job: &Update<R>, part: usize) {
+    /// A part. The gradient's type is told apart here, outside of the loops.
+    fn part_of<R: Rule>(job: &Update<R>, part: usize) {
         // SAFETY: the caller's promise.
-        let factors = unsafe { job.rule.factors() };
-        let range = chunk(part, PART_ELEMENTS, job.weight.to.len());
-        let whole = range.len() - range.len() % BLOCK;
-        // SAFETY: the blocks are inside this part.
         unsafe {
-            for start in (range.start..range.start + whole).step_by(BLOCK) {
-                block(job, factors, start, BLOCK);
+            match job.gradient {
+                Gradient::F32(gradient) => blocks_of(job, gradient, part),
+                Gradient::Bf16(gradient) => blocks_of(job, gradient, part),
+                Gradient::F16(gradient) => blocks_of(job, gradient, part),
             }
-            if range.len() > whole {
-                block(job, factors, range.start + whole, range.len() - whole);
-            }
+        }
+    }
+}
+
+/// A part, block after block; the last block of all may be shorter.
+///
+/// # Safety
+/// As for [`Job::run`].
+#[inline(always)]
+unsafe fn blocks_of<R: Rule, G: Element>(job: &Update<R>, gradient: In<G>, part: usize) {
+    let range = chunk(part, PART_ELEMENTS, job.weight.to.len());
+    let whole = range.start + (range.len() - range.len() % BLOCK);
+    // SAFETY: the caller's promise; the blocks are inside this part.
+    unsafe {
+        let factors = job.rule.factors();
+        for start in (range.start..whole).step_by(BLOCK) {
+            block(job, factors, gradient, start, BLOCK);
+        }
+        if range.end > whole {
+            block(job, factors, gradient, whole, range.end - whole);
         }
     }
 }
@@ -282,26 +289,29 @@ multiversion! {
 /// # Safety
 /// As for [`Job::run`]; the weights must belong to the part at hand.
 #[inline(always)]
-unsafe fn block<R: Rule>(job: &Update<R>, factors: R::Factors, start: usize, length: usize) {
+unsafe fn block<R: Rule, G: Element>(
+    job: &Update<R>,
+    factors: R::Factors,
+    gradient: In<G>,
+    start: usize,
+    length: usize,
+) {
     // SAFETY: every operand has the size of the weights. Borrows for reading end with each load, before the stores.
     unsafe {
         let mut weights = load(job.weight.from, start, length);
-        let gradients = match job.gradient {
-            Gradient::F32(gradient) => load(gradient, start, length),
-            Gradient::Bf16(gradient) => load(gradient, start, length),
-            Gradient::F16(gradient) => load(gradient, start, length),
-        };
-        let mut moments = [[0.0; BLOCK]; MOMENTS_MAX];
-        for (block, moment) in moments.iter_mut().zip(&job.moments[..R::MOMENTS]) {
-            *block = load(moment.from, start, length);
+        let gradients = load(gradient, start, length);
+        let mut first = load(job.moments[0].from, start, length);
+        let mut second = [0.0; BLOCK];
+        if R::MOMENTS == 2 {
+            second = load(job.moments[1].from, start, length);
         }
-        let [first, second] = &mut moments;
         for i in 0..BLOCK {
             (weights[i], [first[i], second[i]]) = R::moved(factors, weights[i], gradients[i], [first[i], second[i]]);
         }
         store(job.weight.to, start, length, &weights);
-        for (block, moment) in moments.iter().zip(&job.moments[..R::MOMENTS]) {
-            store(moment.to, start, length, block);
+        store(job.moments[0].to, start, length, &first);
+        if R::MOMENTS == 2 {
+            store(job.moments[1].to, start, length, &second);
         }
     }
 }
