@@ -78,6 +78,9 @@ impl Adafactor {
     #[track_caller]
     pub fn update(self, at: AdafactorInputs<'_>) -> AdafactorOutputs {
         let AdafactorInputs { weight, second_moment, learning_rate, step, .. } = at;
+        if self.clip.is_nan() || self.clip <= 0.0 {
+            weight.parameter_error("adafactor", format!("clip is {}; it must be above 0", self.clip));
+        }
         let gradient = &at.gradient.cast(DType::F32);
         let squares = &(gradient * gradient + self.epsilon);
         let taken = &step.powf(-self.decay_exponent);
@@ -155,4 +158,66 @@ pub(super) fn cases() -> Vec<Case> {
         case("adafactor, a vector", &[9], 0.25, 3.0),
         case("adafactor, one number", &[], 100.0, 3.0),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Array, Trace, backend};
+
+    /// One step of a 2 x 3 matrix, with numbers worked out in f64 by the formula as it is written.
+    #[test]
+    fn a_matrix_moves_by_the_formula() {
+        let (w, g) = ([0.5, -1.0, 2.0, 0.25, 1.5, -0.75], [1.0, -2.0, 0.5, 4.0, 1.0, -1.0]);
+        let (r, c, rate, t, clip) = ([1.0, 2.0], [0.5, 1.0, 3.0], 0.125, 5.0f64, 0.5);
+        let kept = 1.0 - t.powf(-0.8);
+        let square = |row: usize, column: usize| g[row * 3 + column] * g[row * 3 + column] + 1e-30;
+        let r_new: Vec<f64> = (0..2)
+            .map(|row| kept * r[row] + (1.0 - kept) * (0..3).map(|column| square(row, column)).sum::<f64>() / 3.0)
+            .collect();
+        let c_new: Vec<f64> = (0..3)
+            .map(|column| kept * c[column] + (1.0 - kept) * (square(0, column) + square(1, column)) / 2.0)
+            .collect();
+        let mean = (r_new[0] + r_new[1]) / 2.0;
+        let u: Vec<f64> = (0..6).map(|i| g[i] / (r_new[i / 3] * c_new[i % 3] / mean).sqrt()).collect();
+        let root_mean_square = (u.iter().map(|x| x * x).sum::<f64>() / 6.0).sqrt();
+        let w_new: Vec<f64> = (0..6).map(|i| w[i] - rate * u[i] / (root_mean_square / clip).max(1.0)).collect();
+
+        let trace = Trace::new();
+        let tensor = |shape: &[usize], numbers: &[f64]| {
+            trace.constant(Array::from_f64(TensorType::new(DType::F32, shape), numbers))
+        };
+        let second_moment = &SecondMoment::Factored { rows: tensor(&[2], &r), columns: tensor(&[3], &c) };
+        let new = Adafactor { clip: clip as f32, ..Adafactor::default() }.update(AdafactorInputs {
+            weight: &tensor(&[2, 3], &w),
+            gradient: &tensor(&[2, 3], &g),
+            second_moment,
+            learning_rate: &tensor(&[], &[rate]),
+            step: &tensor(&[], &[t]),
+        });
+        let SecondMoment::Factored { rows, columns } = new.second_moment else { panic!("a matrix is factored") };
+        for (result, expected) in [(new.weight, w_new), (rows, r_new), (columns, c_new)] {
+            let found = backend::evaluate(&trace.to_graph(), &[result.handle().unwrap()], |_| None).remove(0).data;
+            let close = found.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-6);
+            assert!(close && found.len() == expected.len(), "{found:?} not {expected:?}");
+        }
+    }
+
+    #[test]
+    fn a_second_moment_of_another_shape_is_an_error() {
+        let trace = Trace::new();
+        let input = |name: &str, shape: &[usize]| trace.input(name, DType::F32, shape);
+        let (weight, number) = (input("weight", &[2, 3]), input("number", &[]));
+        let second_moment = &SecondMoment::Factored { rows: input("rows", &[3]), columns: input("columns", &[1]) };
+        let at = AdafactorInputs {
+            weight: &weight,
+            gradient: &weight,
+            second_moment,
+            learning_rate: &number,
+            step: &number,
+        };
+        Adafactor::default().update(at);
+        let error = trace.check().unwrap_err().to_string();
+        assert!(error.contains("must be of shape [2], not [3]"), "{error}");
+    }
 }

@@ -145,6 +145,7 @@ impl Operation for AdamW {
         let op = AdamW { weight_decay: 0.1, ..AdamW::default() };
         let mut cases: Vec<Case> =
             CASE_SHAPES.iter().map(|shape| case("settled", op, with_numbers(settled(shape), 0.125, 9.0))).collect();
+        cases.push(undifferentiated(case("large", op, with_numbers(settled(LARGE_SHAPE), 0.125, 9.0))));
         let quick = AdamW { beta1: 0.0, beta2: 0.5, epsilon: 0.25, weight_decay: 0.0 };
         cases.push(case("other settings", quick, with_numbers(settled(&[33]), 0.5, 1.0)));
         // At the first step the root of a second moment near zero is too steep for finite differences.

@@ -128,6 +128,7 @@ impl Operation for Lion {
         };
         let op = Lion { weight_decay: 0.1, ..Lion::default() };
         let mut cases: Vec<Case> = CASE_SHAPES.iter().map(|shape| case("lion", op, shape)).collect();
+        cases.push(undifferentiated(case("large", op, LARGE_SHAPE)));
         cases.push(case("other settings", Lion { beta1: 0.95, beta2: 0.5, weight_decay: 0.0 }, &[33]));
         cases
     }

@@ -118,6 +118,7 @@ impl Operation for Sgd {
         };
         let op = Sgd { momentum: 0.9, weight_decay: 0.1, nesterov: false };
         let mut cases: Vec<Case> = CASE_SHAPES.iter().map(|shape| case("momentum", op, shape)).collect();
+        cases.push(undifferentiated(case("large", op, LARGE_SHAPE)));
         cases.push(case("nesterov", Sgd { nesterov: true, ..op }, &[33]));
         cases.push(case("plain", Sgd::default(), &[7, 3]));
         cases.extend(clip::cases());
