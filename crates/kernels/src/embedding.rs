@@ -7,7 +7,7 @@ use bytemuck::Pod;
 /// Elements of a part.
 const PART_ELEMENTS: usize = 32 * 1024;
 
-/// Columns that a part adds up at a time: their sums stay in the first-level cache.
+/// Columns of a part where a table has few rows and each is added to often: so there are enough parts.
 const BLOCK_COLUMNS: usize = 256;
 
 /// `y[i] = table[ids[i]]`, whole rows. A number that the table does not have is a fault, and a row of zeros.
@@ -156,6 +156,7 @@ pub struct EmbeddingGradient<T> {
     columns: usize,
     table_rows: usize,
     rows_per_part: usize,
+    block_columns: usize,
     body: unsafe fn(&EmbeddingGradient<T>, usize, &mut [f32]),
 }
 
@@ -165,12 +166,15 @@ impl<T: Element> EmbeddingGradient<T> {
         let table_rows = occurrences.ends.len();
         // A row is written once and added to as often as its number occurs: on average so many times.
         let visits = 1 + occurrences.positions.len() / table_rows.max(1);
-        let rows_per_part = (PART_ELEMENTS / (columns.clamp(1, BLOCK_COLUMNS) * visits)).max(1);
-        EmbeddingGradient { occurrences, gradient, y, columns, table_rows, rows_per_part, body: rows_of::select(isa) }
+        // A table that is mostly zeros is cut into whole rows, since long runs of zeros are written fastest.
+        let block_columns = if visits == 1 { columns } else { columns.min(BLOCK_COLUMNS) };
+        let rows_per_part = (PART_ELEMENTS / (block_columns.max(1) * visits)).max(1);
+        let body = rows_of::select(isa);
+        EmbeddingGradient { occurrences, gradient, y, columns, table_rows, rows_per_part, block_columns, body }
     }
 
     fn column_blocks(&self) -> usize {
-        parts_of(self.columns, BLOCK_COLUMNS)
+        self.columns.div_ceil(self.block_columns.max(1))
     }
 }
 
@@ -180,7 +184,7 @@ impl<T: Element> Job for EmbeddingGradient<T> {
     }
 
     fn worker_scratch(&self) -> usize {
-        self.columns.min(BLOCK_COLUMNS) * size_of::<f32>()
+        self.block_columns * size_of::<f32>()
     }
 
     unsafe fn run(&self, part: usize, scratch: &mut [u8]) {
@@ -193,20 +197,33 @@ impl<T: Element> Job for EmbeddingGradient<T> {
 multiversion! {
     /// A part: some rows, and a block of their columns.
     fn rows_of<T: Element>(job: &EmbeddingGradient<T>, part: usize, scratch: &mut [f32]) {
-        let columns = chunk(part % job.column_blocks(), BLOCK_COLUMNS, job.columns);
+        let columns = chunk(part % job.column_blocks(), job.block_columns, job.columns);
+        let rows = chunk(part / job.column_blocks(), job.rows_per_part, job.table_rows);
+        let of_row = |row: usize| row * job.columns + columns.start..row * job.columns + columns.end;
+        // SAFETY: the blocks of these rows are this part's own, and the result lies over no operand.
+        unsafe {
+            if columns.len() == job.columns {
+                job.y.slice(rows.start * job.columns..rows.end * job.columns).fill(T::zeroed());
+            } else {
+                rows.clone().for_each(|row| job.y.slice(of_row(row)).fill(T::zeroed()));
+            }
+        }
         let sums = &mut scratch[..columns.len()];
-        for row in chunk(part / job.column_blocks(), job.rows_per_part, job.table_rows) {
-            let of_row = |row: usize| row * job.columns + columns.start..row * job.columns + columns.end;
+        for row in rows {
+            // SAFETY: the sort has run before.
+            let positions = unsafe { job.occurrences.of(row) };
+            if positions.is_empty() {
+                continue;
+            }
             sums.fill(0.0);
-            // SAFETY: the sort has run before; its positions are below the number of rows of the gradient.
-            for &position in unsafe { job.occurrences.of(row) } {
-                // SAFETY: as above.
+            for &position in positions {
+                // SAFETY: the sort's positions are below the number of rows of the gradient.
                 let gradient = unsafe { job.gradient.slice(of_row(position as usize)) };
                 for (sum, x) in sums.iter_mut().zip(gradient) {
                     *sum += x.to_f32();
                 }
             }
-            // SAFETY: the row's block is this part's own, and the result lies over no operand.
+            // SAFETY: as for the zeros.
             for (to, sum) in unsafe { job.y.slice(of_row(row)) }.iter_mut().zip(&*sums) {
                 *to = T::from_f32(*sum);
             }
