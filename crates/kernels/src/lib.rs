@@ -8,7 +8,9 @@
 pub mod copy;
 mod element;
 pub mod elementwise;
+pub mod embedding;
 mod fault;
+pub mod gather;
 mod isa;
 mod job;
 pub mod lanes;
@@ -17,6 +19,7 @@ mod operand;
 mod pool;
 pub mod reduce;
 pub mod softmax;
+pub mod updates;
 
 pub use element::Element;
 pub use fault::{Fault, FaultCell};

@@ -120,11 +120,20 @@ macro_rules! operations {
 
 mod concat;
 mod elementwise;
+mod embedding;
+mod gather;
 mod reduce;
 mod softmax;
+mod updates;
 mod view;
 
 pub use elementwise::{Argument, Elementwise, Function, Instruction, ScalarProgram};
+pub use elementwise::{Argument, Elementwise, Function, ScalarProgram};
+pub use updates::{Adafactor, AdafactorInputs, AdafactorOutputs, SecondMoment};
+pub use updates::{AdamW, AdamWInputs, AdamWOutputs};
+pub use updates::{Lion, LionInputs, LionOutputs};
+pub use updates::{Sgd, SgdInputs, SgdOutputs};
+pub use updates::{clip_by_global_norm, clip_by_value};
 
 operations! {
     Elementwise = "elementwise" in elementwise;
@@ -136,4 +145,11 @@ operations! {
     Concat = "concat" in concat;
     Reduce = "reduce" in reduce;
     Softmax = "softmax" in softmax;
+    Embedding = "embedding" in embedding;
+    EmbeddingGradient = "embedding_gradient" in embedding;
+    Gather = "gather" in gather;
+    ScatterAdd = "scatter_add" in gather;
+    AdamW = "adamw" in updates;
+    Sgd = "sgd" in updates;
+    Lion = "lion" in updates;
 }

@@ -1,0 +1,229 @@
+//! Elements picked along an axis, each by an index of its own; and elements added along it.
+
+use super::*;
+use gradus_kernels::gather as kernel;
+
+/// `y[.., i, ..] = x[.., index[.., i, ..], ..]`.
+#[derive(Debug)]
+pub struct Gather {
+    axis: usize,
+}
+
+/// `x` with `updates[.., i, ..]` added at `[.., index[.., i, ..], ..]`; where an index occurs twice, both are added.
+#[derive(Debug)]
+pub struct ScatterAdd {
+    axis: usize,
+}
+
+/// Checks that the index is made of integers and has the operand's sizes, except along the axis.
+fn check_index(axis: usize, x: &TensorType, index: &TensorType) -> Result<(), Mismatch> {
+    Mismatch::unless_integer(index)?;
+    let same = index.shape.rank() == x.shape.rank() && index.shape.with(axis, x.shape[axis]) == x.shape;
+    if same {
+        return Ok(());
+    }
+    Err(Mismatch::Shape(format!(
+        "the index must have the operand's sizes on every axis but {axis}; broadcast or slice it"
+    )))
+}
+
+/// The sizes around the axis, as the kernels take them.
+fn sizes(axis: usize, x: &crate::Shape, index: &crate::Shape) -> kernel::Sizes {
+    let (outer, inner) = (x[..axis].iter().product(), x[axis + 1..].iter().product());
+    kernel::Sizes { outer, axis: x[axis], index_axis: index[axis], inner }
+}
+
+/// Where an element of the index points to; `None` if it is out of range.
+fn target(axis: usize, at: &[usize], index: &Reals, bound: usize) -> Option<Vec<usize>> {
+    let number = index.at(at);
+    let mut target = at.to_vec();
+    target[axis] = number as usize;
+    (0.0..bound as f64).contains(&number).then_some(target)
+}
+
+impl Operation for Gather {
+    fn kind(&self) -> OpKind {
+        OpKind::Gather
+    }
+
+    fn attributes(&self) -> String {
+        format!("axis {}", self.axis)
+    }
+
+    fn output_count(&self) -> usize {
+        1
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, Mismatch> {
+        check_index(self.axis, &inputs[0], &inputs[1])?;
+        Ok(vec![TensorType::new(inputs[0].dtype, &inputs[1].shape)])
+    }
+
+    fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
+        let (x, index) = (&at.inputs[0], &at.inputs[1]);
+        vec![Some(x.zeros_like().scatter_add(self.axis as isize, index, &at.gradient(0))), None]
+    }
+
+    fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
+        // Only the elements that are picked are read.
+        Cost { operations: 0, bytes: (inputs[1].bytes() + 2 * outputs[0].bytes()) as u64 }
+    }
+
+    fn in_place(&self) -> Vec<(usize, usize)> {
+        vec![]
+    }
+
+    fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
+        let (x, index) = (inputs[0], inputs[1]);
+        vec![Reals::from_fn(&outputs[0].shape, |at| {
+            target(self.axis, at, index, x.shape[self.axis]).map_or(0.0, |target| x.at(&target))
+        })]
+    }
+
+    fn lowering(&self) -> Lowering<'_> {
+        Lowering::Kernels(self)
+    }
+
+    fn cases() -> Vec<Case> {
+        let case = |name: &str, shape: &[usize], axis: usize, count: usize| {
+            let index = crate::Shape::from(shape).with(axis, count);
+            let inputs =
+                vec![CaseInput::uniform(shape, -2.0, 2.0), CaseInput::integers(crate::DType::U32, index, shape[axis])];
+            Case::with_inputs(name, inputs, move |x| vec![x[0].gather(axis as isize, &x[1])])
+        };
+        let signed = vec![CaseInput::uniform([4, 3], -2.0, 2.0), CaseInput::integers(crate::DType::I32, [4, 1], 3)];
+        vec![
+            case("one of each row", &[6, 9], 1, 1),
+            case("first axis, more than there are", &[3, 5], 0, 7),
+            case("inner axis", &[2, 4, 3], 1, 2),
+            case("one element", &[1], 0, 1),
+            case("no elements", &[2, 3], 1, 0),
+            case("no rows", &[0, 3], 1, 2),
+            case("large", &[3, 11, 130], 1, 60),
+            Case::with_inputs("last axis, signed index", signed, |x| vec![x[0].gather(-1, &x[1])]),
+        ]
+    }
+}
+
+impl Kernels for Gather {
+    fn takes(&self, _input: usize, layout: &Layout) -> bool {
+        layout.is_dense()
+    }
+
+    fn cpu(&self, linker: &mut Linker<'_>) -> Result<(), Unsupported> {
+        let (x, index, y) = (linker.input(0), linker.input(1), linker.output(0));
+        let sizes = sizes(self.axis, x.shape(), index.shape());
+        // Indices below zero, read as unsigned, are above every bound.
+        with_bits!(x.dtype, T => {
+            linker.job(kernel::Gather::<T>::new(x.bits(), index.bits(), y.bits_mut(), sizes, linker.fault()));
+        });
+        Ok(())
+    }
+}
+
+impl Operation for ScatterAdd {
+    fn kind(&self) -> OpKind {
+        OpKind::ScatterAdd
+    }
+
+    fn attributes(&self) -> String {
+        format!("axis {}", self.axis)
+    }
+
+    fn output_count(&self) -> usize {
+        1
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, Mismatch> {
+        let (x, index, updates) = (&inputs[0], &inputs[1], &inputs[2]);
+        Mismatch::unless_same_float(&[x.clone(), updates.clone()])?;
+        check_index(self.axis, x, index)?;
+        Mismatch::unless_shape("the updates, like the index,", updates, &index.shape)?;
+        Ok(vec![x.clone()])
+    }
+
+    fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
+        let g = at.gradient(0);
+        let to_updates = at.wants(2).then(|| g.gather(self.axis as isize, &at.inputs[1]));
+        vec![Some(g), None, to_updates]
+    }
+
+    fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
+        Cost { operations: inputs[2].shape.elements() as u64, bytes: Cost::traffic(inputs, outputs) }
+    }
+
+    fn in_place(&self) -> Vec<(usize, usize)> {
+        vec![(0, 0)]
+    }
+
+    fn reference(&self, inputs: &[&Reals], _outputs: &[TensorType]) -> Vec<Reals> {
+        let (index, updates) = (inputs[1], inputs[2]);
+        let mut y = inputs[0].clone();
+        for at in super::reals::indices(&index.shape) {
+            if let Some(target) = target(self.axis, &at, index, y.shape[self.axis]) {
+                *y.at_mut(&target) += updates.at(&at);
+            }
+        }
+        vec![y]
+    }
+
+    fn lowering(&self) -> Lowering<'_> {
+        Lowering::Kernels(self)
+    }
+
+    fn cases() -> Vec<Case> {
+        let case = |name: &str, shape: &[usize], axis: usize, count: usize| {
+            let picked = crate::Shape::from(shape).with(axis, count);
+            let inputs = vec![
+                CaseInput::uniform(shape, -2.0, 2.0),
+                CaseInput::integers(crate::DType::U32, &picked, shape[axis]),
+                CaseInput::uniform(&picked, -2.0, 2.0),
+            ];
+            Case::with_inputs(name, inputs, move |x| vec![x[0].scatter_add(axis as isize, &x[1], &x[2])])
+        };
+        vec![
+            case("one in each row", &[6, 9], 1, 1),
+            case("first axis, indices occur again", &[3, 5], 0, 7),
+            case("inner axis", &[2, 4, 3], 1, 2),
+            case("one element", &[1], 0, 1),
+            case("nothing is added", &[2, 3], 1, 0),
+            case("no rows", &[0, 3], 1, 2),
+            case("large", &[3, 21, 130], 1, 40),
+            case("long lines", &[4, 4500], 1, 17),
+        ]
+    }
+}
+
+impl Kernels for ScatterAdd {
+    fn takes(&self, _input: usize, layout: &Layout) -> bool {
+        layout.is_dense()
+    }
+
+    fn cpu(&self, linker: &mut Linker<'_>) -> Result<(), Unsupported> {
+        let (x, index, updates, y) = (linker.input(0), linker.input(1), linker.input(2), linker.output(0));
+        let sizes = sizes(self.axis, x.shape(), index.shape());
+        with_float!(x.dtype, T => {
+            let (x, updates, y) = (x.read::<T>(), updates.read::<T>(), y.write::<T>());
+            linker.job(kernel::ScatterAdd::new(linker.isa(), x, index.bits(), updates, y, sizes, linker.fault()));
+        });
+        Ok(())
+    }
+}
+
+impl Tensor {
+    /// Elements picked along an axis: `y[.., i, ..] = x[.., index[.., i, ..], ..]`. The index has the same sizes as
+    /// this tensor on all other axes.
+    #[track_caller]
+    pub fn gather(&self, axis: isize, index: &Tensor) -> Tensor {
+        let Some(axis) = self.axis("gather", axis) else { return self.trace().poisoned() };
+        self.trace().apply_one(Gather { axis }, &[self, index])
+    }
+
+    /// This tensor with updates added along an axis, each at its index; where an index occurs again, all its
+    /// updates are added.
+    #[track_caller]
+    pub fn scatter_add(&self, axis: isize, index: &Tensor, updates: &Tensor) -> Tensor {
+        let Some(axis) = self.axis("scatter_add", axis) else { return self.trace().poisoned() };
+        self.trace().apply_one(ScatterAdd { axis }, &[self, index, updates])
+    }
+}
