@@ -17,6 +17,7 @@ mod operand;
 mod pool;
 pub mod reduce;
 pub mod softmax;
+mod strided;
 
 pub use element::Element;
 pub use fault::{Fault, FaultCell};

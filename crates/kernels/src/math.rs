@@ -139,7 +139,7 @@ pub fn gelu_erf(x: f32) -> f32 {
     0.5 * x * (1.0 + erf(x * FRAC_1_SQRT_2))
 }
 
-/// GELU in its tanh form; relative error within 1.5e-6 for x > -4, and 1e-5 below. NaN at minus infinity.
+/// GELU in its tanh form; relative error within 1.5e-6 for x > -4, and 1.5e-5 below. NaN at minus infinity.
 #[inline(always)]
 pub fn gelu_tanh(x: f32) -> f32 {
     // (1 + tanh(u)) / 2 = sigmoid(2u), which stays accurate where the tanh is nearly -1.
