@@ -74,12 +74,10 @@ fn truth(condition: bool) -> f32 {
 multiversion! {
     /// One function on a block. Whole vectors only: no element is left to a slow scalar tail.
     fn block<F: Formula>(to: &mut [f32], x: &[f32], y: &[f32], z: &[f32]) {
-        let vectors = to.as_chunks_mut::<LANES>().0.iter_mut();
-        let (x, y, z) = (x.as_chunks::<LANES>().0, y.as_chunks::<LANES>().0, z.as_chunks::<LANES>().0);
-        for (((to, x), y), z) in vectors.zip(x).zip(y).zip(z) {
-            for lane in 0..LANES {
-                to[lane] = F::of(x[lane], y[lane], z[lane]);
-            }
+        let length = to.len() / LANES * LANES;
+        let (to, x, y, z) = (&mut to[..length], &x[..length], &y[..length], &z[..length]);
+        for i in 0..length {
+            to[i] = F::of(x[i], y[i], z[i]);
         }
     }
 }
