@@ -69,21 +69,21 @@ macro_rules! multiversion {
 
             unsafe fn baseline $(<$t: $bound>)? ($($arg: $ty),*) $(-> $ret)? {
                 // SAFETY: the caller's promise is the body's, word for word.
-                unsafe { body($($arg),*) }
+                unsafe { body$(::<$t>)?($($arg),*) }
             }
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,f16c")]
             unsafe fn avx2 $(<$t: $bound>)? ($($arg: $ty),*) $(-> $ret)? {
                 // SAFETY: as above; the machine has the features, since `select` was given the level.
-                unsafe { body($($arg),*) }
+                unsafe { body$(::<$t>)?($($arg),*) }
             }
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
             unsafe fn avx512 $(<$t: $bound>)? ($($arg: $ty),*) $(-> $ret)? {
                 // SAFETY: as above; the machine has the features, since `select` was given the level.
-                unsafe { body($($arg),*) }
+                unsafe { body$(::<$t>)?($($arg),*) }
             }
 
             /// The version for this instruction set.

@@ -20,6 +20,7 @@ mod pool;
 pub mod reduce;
 pub mod softmax;
 pub mod updates;
+mod strided;
 
 pub use element::Element;
 pub use fault::{Fault, FaultCell};

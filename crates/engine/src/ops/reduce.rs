@@ -128,7 +128,9 @@ impl Kernels for Reduce {
         with_float!(x.dtype, T => {
             let plan = kernel::Shape::new(&kept, &reduced);
             let partials = linker.scratch::<f32>(plan.partials());
-            kernel::jobs::<T>(linker.isa(), self.reduction, plan, x.read(), partials, y.write(), |job| linker.job(job));
+            for job in kernel::jobs::<T>(linker.isa(), self.reduction, plan, x.read(), partials, y.write()) {
+                linker.job(job);
+            }
         });
         Ok(())
     }

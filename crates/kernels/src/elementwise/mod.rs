@@ -1,4 +1,17 @@
 //! Element-wise programs: a short straight-line program run on every element.
+//!
+//! [`Map`] is the job. It takes blocks that fit the first cache through the program one instruction at a time, so
+//! that each instruction is one vector loop.
+
+mod functions;
+mod map;
+mod program;
+#[cfg(test)]
+mod tests;
+
+pub use map::Map;
+
+use crate::{In, Out, bf16, f16};
 
 /// A function of one to three numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -119,47 +132,20 @@ pub struct ScalarProgram {
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)]
 pub enum Source {
-    F32(crate::In<f32>),
-    Bf16(crate::In<crate::bf16>),
-    F16(crate::In<crate::f16>),
-    I32(crate::In<i32>),
-    U32(crate::In<u32>),
+    F32(In<f32>),
+    Bf16(In<bf16>),
+    F16(In<f16>),
+    I32(In<i32>),
+    U32(In<u32>),
 }
 
 /// The result's elements.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)]
 pub enum Target {
-    F32(crate::Out<f32>),
-    Bf16(crate::Out<crate::bf16>),
-    F16(crate::Out<crate::f16>),
-    I32(crate::Out<i32>),
-    U32(crate::Out<u32>),
-}
-
-/// Runs a program on every element.
-pub struct Map {}
-
-impl Map {
-    /// The program on operands with these strides over `shape`; the result is dense. It may lie over operands
-    /// that are dense and of its own element size.
-    pub fn new(
-        _isa: crate::Isa,
-        _program: &ScalarProgram,
-        _sources: Vec<(Source, Vec<usize>)>,
-        _target: Target,
-        _shape: &[usize],
-    ) -> Map {
-        Map {}
-    }
-}
-
-impl crate::Job for Map {
-    fn parts(&self) -> usize {
-        0
-    }
-    fn worker_scratch(&self) -> usize {
-        0
-    }
-    unsafe fn run(&self, _part: usize, _scratch: &mut [u8]) {}
+    F32(Out<f32>),
+    Bf16(Out<bf16>),
+    F16(Out<f16>),
+    I32(Out<i32>),
+    U32(Out<u32>),
 }

@@ -1,0 +1,246 @@
+//! The job that runs a program on every element.
+
+use super::program::{Compiled, Place, Step, compile};
+use super::{Argument, ScalarProgram, Source, Target};
+use crate::lanes::LANES;
+use crate::strided::{Axis, Reader, Writer};
+use crate::{In, Isa, Job, Out, chunk, parts_of};
+use bytemuck::Pod;
+use std::ops::Range;
+
+/// Elements of a block: a few registers of them fit the first cache.
+const BLOCK: usize = 512;
+
+/// Elements of a part.
+const PART_ELEMENTS: usize = 32 * BLOCK;
+
+/// Runs a program on every element.
+pub struct Map {
+    job: Box<dyn Job>,
+}
+
+impl Map {
+    /// The program on operands with these strides over `shape`; the result is dense. It may lie over operands
+    /// that are dense and of its own element size.
+    pub fn new(
+        isa: Isa,
+        program: &ScalarProgram,
+        sources: Vec<(Source, Vec<usize>)>,
+        target: Target,
+        shape: &[usize],
+    ) -> Map {
+        if let (true, Argument::Input(index)) = (program.instructions.is_empty(), program.result) {
+            let (source, strides) = &sources[index];
+            if let Some(job) = copy(isa, *source, axes(shape, strides), target) {
+                return Map { job };
+            }
+        }
+        Map { job: Box::new(Blocks::new(isa, program, &sources, target, shape)) }
+    }
+}
+
+impl Job for Map {
+    fn parts(&self) -> usize {
+        self.job.parts()
+    }
+
+    fn worker_scratch(&self) -> usize {
+        self.job.worker_scratch()
+    }
+
+    unsafe fn run(&self, part: usize, scratch: &mut [u8]) {
+        // SAFETY: the caller's promise.
+        unsafe { self.job.run(part, scratch) }
+    }
+}
+
+fn axes(shape: &[usize], strides: &[usize]) -> Vec<Axis> {
+    shape.iter().zip(strides).map(|(&size, &stride)| Axis { size, stride }).collect()
+}
+
+/// The job that only moves bits, if the types are the same.
+fn copy(isa: Isa, source: Source, axes: Vec<Axis>, target: Target) -> Option<Box<dyn Job>> {
+    fn job<T: Pod + Send + Sync>(isa: Isa, from: In<T>, axes: Vec<Axis>, to: Out<T>) -> Option<Box<dyn Job>> {
+        // Where the target is the source itself, its bits are there already.
+        let elements = if from.overlaps(&to) { 0 } else { to.len() };
+        Some(Box::new(Copy { reader: Reader::verbatim(isa, from, axes), to, elements }))
+    }
+    match (source, target) {
+        (Source::F32(from), Target::F32(to)) => job(isa, from, axes, to),
+        (Source::Bf16(from), Target::Bf16(to)) => job(isa, from, axes, to),
+        (Source::F16(from), Target::F16(to)) => job(isa, from, axes, to),
+        (Source::I32(from), Target::I32(to)) => job(isa, from, axes, to),
+        (Source::U32(from), Target::U32(to)) => job(isa, from, axes, to),
+        _ => None,
+    }
+}
+
+/// A dense copy of an operand that the target does not lie over.
+struct Copy<T> {
+    reader: Reader<T>,
+    to: Out<T>,
+    elements: usize,
+}
+
+impl<T: Pod + Send + Sync> Job for Copy<T> {
+    fn parts(&self) -> usize {
+        parts_of(self.elements, PART_ELEMENTS)
+    }
+
+    fn worker_scratch(&self) -> usize {
+        0
+    }
+
+    unsafe fn run(&self, part: usize, _scratch: &mut [u8]) {
+        let range = chunk(part, PART_ELEMENTS, self.elements);
+        // SAFETY: parts write disjoint ranges, and the operand is elsewhere.
+        unsafe { self.reader.read(range.start, self.to.slice(range)) }
+    }
+}
+
+/// An operand that the program uses.
+struct Input {
+    reader: Reader<f32>,
+    /// The elements, where blocks of them can be read as they lie: dense f32 that the target does not lie over.
+    direct: Option<In<f32>>,
+    /// All its elements are one: its register is filled once for each part.
+    constant: bool,
+}
+
+/// A program on blocks. Every block's operands are in hand, read in place or copied to registers, before the
+/// target's block is borrowed: so the target may lie over an operand, which is then copied.
+struct Blocks {
+    inputs: Vec<Input>,
+    steps: Vec<Step>,
+    result: Place,
+    /// Blocks filled with the program's constants.
+    constants: Vec<f32>,
+    target: Writer,
+    /// The target, if blocks can be computed where they will lie.
+    direct_target: Option<Out<f32>>,
+    registers: usize,
+    block: usize,
+    elements: usize,
+}
+
+impl Blocks {
+    fn new(
+        isa: Isa,
+        program: &ScalarProgram,
+        sources: &[(Source, Vec<usize>)],
+        target: Target,
+        shape: &[usize],
+    ) -> Blocks {
+        let (writer, direct_target) = match target {
+            Target::F32(to) => (Writer::new(isa, to), Some(to)),
+            Target::Bf16(to) => (Writer::new(isa, to), None),
+            Target::F16(to) => (Writer::new(isa, to), None),
+            Target::I32(to) => (Writer::new(isa, to), None),
+            Target::U32(to) => (Writer::new(isa, to), None),
+        };
+        let elements: usize = shape.iter().product();
+        let block = BLOCK.min(elements.next_multiple_of(LANES));
+        let inputs: Vec<Input> =
+            sources.iter().map(|(source, strides)| input(isa, *source, axes(shape, strides), &writer)).collect();
+        let lasts: Vec<bool> = inputs.iter().map(|input| input.constant).collect();
+        let Compiled { steps, result, sources: used, registers, constants } = compile(isa, program, &lasts);
+        Blocks {
+            inputs: inputs.into_iter().zip(used).filter_map(|(input, used)| used.map(|_| input)).collect(),
+            steps,
+            result,
+            constants: constants.iter().flat_map(|&constant| std::iter::repeat_n(constant, block)).collect(),
+            target: writer,
+            direct_target,
+            registers,
+            block,
+            elements,
+        }
+    }
+
+    /// Computes the elements from `start` on.
+    ///
+    /// # Safety
+    /// As for [`Job::run`]; `registers` must point at the scratch, and registers of constant operands be filled.
+    unsafe fn run_block(&self, start: usize, length: usize, registers: *mut f32) {
+        // Instructions take whole vectors. What lies beyond a last, shorter block is computed in registers only.
+        let padded = length.next_multiple_of(LANES);
+        let whole = padded == length;
+        // SAFETY: registers are disjoint blocks of the scratch, all of it initialised, and a step writes another
+        // register than it reads. Operands read in place are inside their bounds, since the block is whole, and
+        // the target does not lie over them. Borrows of other operands end with the call that copies them. The
+        // target's block is this part's own.
+        unsafe {
+            let register = |index: usize| std::slice::from_raw_parts(registers.add(index * self.block), padded);
+            let register_mut = |index: usize| std::slice::from_raw_parts_mut(registers.add(index * self.block), padded);
+            for (index, input) in self.inputs.iter().enumerate() {
+                if !input.constant && !(whole && input.direct.is_some()) {
+                    input.reader.read(start, &mut register_mut(index)[..length]);
+                }
+            }
+            let place = |place: Place| match place {
+                Place::Source(index) => match self.inputs[index].direct {
+                    Some(elements) if whole => elements.slice(start..start + length),
+                    _ => register(index),
+                },
+                Place::Register(index) => register(index),
+                Place::Constant(index) => &self.constants[index * self.block..index * self.block + padded],
+            };
+            let compute = |step: &Step, to: &mut [f32]| {
+                let [x, y, z] = step.arguments.map(place);
+                (step.body)(to, x, y, z);
+            };
+            match (self.steps.split_last(), &self.direct_target) {
+                (Some((last, earlier)), Some(target)) if whole => {
+                    earlier.iter().for_each(|step| compute(step, register_mut(step.to)));
+                    compute(last, target.slice(start..start + length));
+                }
+                _ => {
+                    self.steps.iter().for_each(|step| compute(step, register_mut(step.to)));
+                    self.target.write(start, &place(self.result)[..length]);
+                }
+            }
+        }
+    }
+}
+
+fn input(isa: Isa, source: Source, axes: Vec<Axis>, target: &Writer) -> Input {
+    let reader = match source {
+        Source::F32(from) => Reader::widened(isa, from, axes),
+        Source::Bf16(from) => Reader::widened(isa, from, axes),
+        Source::F16(from) => Reader::widened(isa, from, axes),
+        Source::I32(from) => Reader::widened(isa, from, axes),
+        Source::U32(from) => Reader::widened(isa, from, axes),
+    };
+    let direct = match source {
+        Source::F32(from) if reader.is_dense() && !reader.overlaps(target) => Some(from),
+        _ => None,
+    };
+    let constant = reader.is_constant();
+    Input { reader, direct, constant }
+}
+
+impl Job for Blocks {
+    fn parts(&self) -> usize {
+        parts_of(self.elements, PART_ELEMENTS)
+    }
+
+    fn worker_scratch(&self) -> usize {
+        self.registers * self.block * size_of::<f32>()
+    }
+
+    unsafe fn run(&self, part: usize, scratch: &mut [u8]) {
+        let registers: &mut [f32] = bytemuck::cast_slice_mut(&mut scratch[..self.worker_scratch()]);
+        for (register, input) in registers.chunks_mut(self.block.max(1)).zip(&self.inputs) {
+            if input.constant {
+                // SAFETY: the operand is alive, by the caller's promise, and dense targets do not lie over it.
+                unsafe { input.reader.read(0, register) };
+            }
+        }
+        let registers = registers.as_mut_ptr();
+        let Range { start, end } = chunk(part, PART_ELEMENTS, self.elements);
+        for start in (start..end).step_by(self.block) {
+            // SAFETY: the caller's promise; parts are disjoint ranges of the target.
+            unsafe { self.run_block(start, self.block.min(end - start), registers) };
+        }
+    }
+}
