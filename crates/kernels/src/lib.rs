@@ -5,6 +5,7 @@
 //! job is written once, as plain loops, and compiled for each instruction set by [`multiversion!`]; which
 //! version runs is decided when the job is built, not when it runs.
 
+pub mod attention;
 pub mod copy;
 mod element;
 pub mod elementwise;
