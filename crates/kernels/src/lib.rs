@@ -17,6 +17,7 @@ pub mod math;
 mod operand;
 mod pool;
 pub mod reduce;
+pub mod rotary;
 pub mod softmax;
 
 pub use element::Element;

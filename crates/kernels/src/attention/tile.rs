@@ -3,7 +3,7 @@
 use super::level::Level;
 
 /// Rows of a product's target come in multiples of this; what is beyond the matrix is computed and not used.
-pub(super) const ROW_MULTIPLE: usize = 8;
+pub(super) const ROW_MULTIPLE: usize = 4;
 /// Columns of a product's target come in multiples of this.
 pub(super) const COLUMN_MULTIPLE: usize = 16;
 
