@@ -117,13 +117,16 @@ macro_rules! operations {
     };
 }
 
+mod attention;
 mod concat;
 mod elementwise;
 mod reduce;
+mod rotary;
 mod softmax;
 mod view;
 
 pub use elementwise::{Argument, Elementwise, Function, ScalarProgram};
+pub use rotary::rotary_tables;
 
 operations! {
     Elementwise = "elementwise" in elementwise;
@@ -135,4 +138,7 @@ operations! {
     Concat = "concat" in concat;
     Reduce = "reduce" in reduce;
     Softmax = "softmax" in softmax;
+    Attention = "attention" in attention;
+    AttentionGradient = "attention_gradient" in attention;
+    Rotary = "rotary" in rotary;
 }
