@@ -5,6 +5,7 @@
 //! job is written once, as plain loops, and compiled for each instruction set by [`multiversion!`]; which
 //! version runs is decided when the job is built, not when it runs.
 
+pub mod attention;
 pub mod copy;
 mod element;
 pub mod elementwise;
@@ -18,6 +19,7 @@ pub mod math;
 mod operand;
 mod pool;
 pub mod reduce;
+pub mod rotary;
 pub mod softmax;
 pub mod updates;
 mod strided;

@@ -118,11 +118,13 @@ macro_rules! operations {
     };
 }
 
+mod attention;
 mod concat;
 mod elementwise;
 mod embedding;
 mod gather;
 mod reduce;
+mod rotary;
 mod softmax;
 mod updates;
 mod view;
@@ -134,6 +136,7 @@ pub use updates::{AdamW, AdamWInputs, AdamWOutputs};
 pub use updates::{Lion, LionInputs, LionOutputs};
 pub use updates::{Sgd, SgdInputs, SgdOutputs};
 pub use updates::{clip_by_global_norm, clip_by_value};
+pub use rotary::rotary_tables;
 
 operations! {
     Elementwise = "elementwise" in elementwise;
@@ -152,4 +155,7 @@ operations! {
     AdamW = "adamw" in updates;
     Sgd = "sgd" in updates;
     Lion = "lion" in updates;
+    Attention = "attention" in attention;
+    AttentionGradient = "attention_gradient" in attention;
+    Rotary = "rotary" in rotary;
 }

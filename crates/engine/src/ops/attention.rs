@@ -1,0 +1,435 @@
+//! Scaled dot-product attention and its gradient, of which the matrix of scores is never held.
+
+use super::*;
+use crate::backend::Operand;
+use crate::{Array, DType, Native, Shape};
+use gradus_kernels::attention as kernel;
+
+/// `softmax(scale * q k^T) v` of queries [b, h, t, d] with keys and values [b, g, s, d], where h is a multiple of
+/// g: query head `i` uses key head `i / (h / g)`. Its results are that and, in f32, the logarithms of the sums of
+/// exponentials [b, h, t]. If causal, query `i` sees the keys `0..=s - t + i`.
+#[derive(Clone, Copy, Debug)]
+pub struct Attention {
+    causal: bool,
+    scale: f32,
+}
+
+/// The gradients of queries, keys and values, from those, the result, the logarithms of the sums, and the gradient
+/// of the result.
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionGradient {
+    attention: Attention,
+}
+
+impl Attention {
+    fn text(&self) -> String {
+        format!("scale {}{}", self.scale, if self.causal { ", causal" } else { "" })
+    }
+
+    /// The sizes, if the operands fit together.
+    fn problem(&self, q: &Shape, k: &Shape, v: &Shape) -> Result<kernel::Problem, Mismatch> {
+        let &[batch, heads, queries, depth] = &q[..] else {
+            let problem = format!("queries must have the axes [batch, heads, places, depth], not {q}; reshape them");
+            return Err(Mismatch::Shape(problem));
+        };
+        let &[key_batch, key_heads, keys, key_depth] = &k[..] else {
+            let problem = format!("keys must have the axes [batch, heads, places, depth], not {k}; reshape them");
+            return Err(Mismatch::Shape(problem));
+        };
+        let problem = if k != v {
+            format!("keys are {k} and values are {v}; they must be of one shape")
+        } else if (key_batch, key_depth) != (batch, depth) {
+            format!("queries are {q} and keys are {k}; the first and the last axis must be of the same size")
+        } else if depth == 0 || keys == 0 {
+            format!("keys are {k}; there must be at least one key of at least one number")
+        } else if heads.checked_rem(key_heads).unwrap_or(heads) != 0 {
+            format!("{heads} heads of queries cannot share {key_heads} heads of keys; use a multiple")
+        } else if self.causal && keys < queries {
+            format!("{queries} queries see no further than themselves, but there are {keys} keys; give as many or more")
+        } else if !self.scale.is_finite() {
+            return Err(Mismatch::Parameter(format!("the scale is {}; it must be a finite number", self.scale)));
+        } else {
+            let Attention { causal, scale } = *self;
+            return Ok(kernel::Problem { batch, heads, key_heads, queries, keys, depth, causal, scale });
+        };
+        Err(Mismatch::Shape(problem))
+    }
+
+    fn checked_problem(&self, [q, k, v]: [&Shape; 3]) -> kernel::Problem {
+        self.problem(q, k, v).expect("the shapes were checked when the operation was traced")
+    }
+
+    /// Pairs of a query and a key that it sees.
+    fn pairs(&self, q: &Shape, k: &Shape) -> u64 {
+        let (sequences, queries, keys) = (q[0] * q[1], q[2], k[2]);
+        let hidden = if self.causal { queries * queries.saturating_sub(1) / 2 } else { 0 };
+        (sequences * (queries * keys - hidden)) as u64
+    }
+
+    /// The results from plain operations.
+    fn decomposed(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Vec<Tensor> {
+        let scores = self.scores(q, k);
+        // The result does not depend on what is subtracted.
+        let largest = scores.max(&[-1]).stop_gradient();
+        let largest = largest.reshape(scores.shape().with(4, 1));
+        let exponentials = (scores - &largest).exp();
+        let total = exponentials.sum_keep(&[-1]);
+        let o = product(&(exponentials / &total), &for_all_heads(v));
+        let log_sum = total.log() + largest;
+        vec![o.reshape(q.shape()).cast(q.dtype()), log_sum.reshape(q.shape().without_last(1))]
+    }
+
+    /// Scores [b, g, h / g, t, s] in f32, very low where a key is hidden.
+    fn scores(&self, q: &Tensor, k: &Tensor) -> Tensor {
+        let scores = product(&by_group(q, k), &for_all_heads(k).transpose(-1, -2)) * self.scale;
+        if !self.causal {
+            return scores;
+        }
+        let (queries, keys) = (q.shape()[2], k.shape()[2]);
+        let place = |index: usize| (index / keys, index % keys);
+        let seen = |(query, key): (usize, usize)| if key + queries <= keys + query { 1.0f32 } else { 0.0 };
+        let mask: Vec<f32> = (0..queries * keys).map(place).map(seen).collect();
+        let mask = Array::new([queries, keys], &mask).expect("a number for each pair");
+        q.trace().constant(mask).select(&scores, &scores.full_like(-1e30))
+    }
+}
+
+/// Queries' heads [b, h, t, d] as [b, g, h / g, t, d] in f32, for keys [b, g, s, d].
+fn by_group(q: &Tensor, k: &Tensor) -> Tensor {
+    let (shape, key_heads) = (q.shape(), k.shape()[1]);
+    let group = shape[1].checked_div(key_heads).unwrap_or(0);
+    q.cast(DType::F32).reshape([shape[0], key_heads, group, shape[2], shape[3]])
+}
+
+/// Keys or values [b, g, s, d] as [b, g, 1, s, d] in f32.
+fn for_all_heads(k: &Tensor) -> Tensor {
+    let shape = k.shape();
+    k.cast(DType::F32).reshape([shape[0], shape[1], 1, shape[2], shape[3]])
+}
+
+/// The matrix product [..., m, k] by [..., k, n], broadcasting what is before.
+fn product(a: &Tensor, b: &Tensor) -> Tensor {
+    let with_axis = |tensor: &Tensor, axis: usize| {
+        let mut sizes = tensor.shape().to_vec();
+        sizes.insert(axis, 1);
+        tensor.reshape(sizes)
+    };
+    let (rank_a, rank_b) = (a.shape().rank(), b.shape().rank());
+    (with_axis(a, rank_a) * with_axis(b, rank_b - 2)).sum(&[-2])
+}
+
+impl Operation for Attention {
+    fn kind(&self) -> OpKind {
+        OpKind::Attention
+    }
+
+    fn attributes(&self) -> String {
+        self.text()
+    }
+
+    fn output_count(&self) -> usize {
+        2
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, Mismatch> {
+        let dtype = Mismatch::unless_same_float(inputs)?;
+        let q = &inputs[0].shape;
+        self.problem(q, &inputs[1].shape, &inputs[2].shape)?;
+        Ok(vec![TensorType::new(dtype, q), TensorType::new(DType::F32, q.without_last(1))])
+    }
+
+    fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
+        if at.has_gradient(1) {
+            return at.through(|x| self.decomposed(&x[0], &x[1], &x[2]));
+        }
+        let [q, k, v] = [0, 1, 2].map(|index| &at.inputs[index]);
+        let [o, log_sum] = [0, 1].map(|index| &at.outputs[index]);
+        let op = AttentionGradient { attention: *self };
+        q.trace().apply(op, &[q, k, v, o, log_sum, &at.gradient(0)]).into_iter().map(Some).collect()
+    }
+
+    fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
+        let (q, k) = (&inputs[0].shape, &inputs[1].shape);
+        let operations = self.pairs(q, k) * (4 * q[3] as u64 + 16);
+        Cost { operations, bytes: Cost::traffic(inputs, outputs) }
+    }
+
+    fn in_place(&self) -> Vec<(usize, usize)> {
+        vec![]
+    }
+
+    fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
+        let (mut o, mut log_sum) = (Reals::zeros(&outputs[0]), Reals::zeros(&outputs[1]));
+        for row in super::reals::indices(&outputs[1].shape) {
+            let scores = self.reference_scores(inputs[0], inputs[1], &row);
+            let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let total: f64 = scores.iter().map(|score| (score - largest).exp()).sum();
+            *log_sum.at_mut(&row) = largest + total.ln();
+            for (key, score) in scores.iter().enumerate() {
+                let probability = (score - largest).exp() / total;
+                let value = key_row(inputs[2], inputs[0], &row, key);
+                reference_row(&mut o, &row).iter_mut().zip(value).for_each(|(o, v)| *o += probability * v);
+            }
+        }
+        vec![o, log_sum]
+    }
+
+    fn lowering(&self) -> Lowering<'_> {
+        Lowering::Kernels(self)
+    }
+
+    fn cases() -> Vec<Case> {
+        let mut cases = vec![];
+        for (name, q, k, causal) in SIZES {
+            let build = move |x: &[Tensor]| vec![x[0].attention(&x[1], &x[2], causal)];
+            cases.push(Case::new(name, &[&q, &k, &k], build));
+        }
+        let both = |causal: bool| {
+            let op = Attention { causal, scale: 0.7 };
+            move |x: &[Tensor]| x[0].trace().apply(op, &[&x[0], &x[1], &x[2]])
+        };
+        let (q, k): (&[usize], &[usize]) = (&[1, 4, 3, 2], &[1, 2, 5, 2]);
+        cases.push(Case::new("with the logarithms of the sums", &[q, k, k], both(false)));
+        cases.push(Case::new("causal, with the logarithms of the sums", &[q, k, k], both(true)));
+        let far_apart = |x: &[Tensor]| vec![x[0].attention_scaled(&x[1], &x[2], false, 8.0)];
+        cases.push(Case::new("scores far apart", &[&[1, 1, 3, 2], &[1, 1, 4, 2], &[1, 1, 4, 2]], far_apart));
+        let joint = |x: &[Tensor]| {
+            let parts = x[0].reshape([2, 5, 3, 2, 4]).permute(&[2, 0, 3, 1, 4]);
+            let part = |index: usize| parts.slice(0, index..index + 1).reshape([2, 2, 5, 4]);
+            vec![part(0).attention(&part(1), &part(2), true)]
+        };
+        cases.push(Case::new("of a joint projection", &[&[2, 5, 24]], joint));
+        cases
+    }
+}
+
+/// Sizes of the cases: queries, keys, whether causal.
+const SIZES: [(&str, [usize; 4], [usize; 4], bool); 10] = [
+    ("one of everything", [1, 1, 1, 1], [1, 1, 1, 1], true),
+    ("all see all", [2, 2, 3, 4], [2, 2, 5, 4], false),
+    ("causal", [1, 2, 5, 3], [1, 2, 5, 3], true),
+    ("causal behind a prefix", [2, 1, 3, 2], [2, 1, 7, 2], true),
+    ("grouped heads", [1, 4, 3, 2], [1, 2, 4, 2], false),
+    ("one key head, causal", [2, 3, 4, 5], [2, 1, 4, 5], true),
+    ("no queries", [1, 2, 0, 3], [1, 2, 4, 3], false),
+    ("no sequences", [0, 2, 3, 4], [0, 1, 3, 4], true),
+    ("several blocks of queries", [1, 1, 67, 2], [1, 1, 70, 2], true),
+    ("several segments of keys", [1, 2, 5, 2], [1, 1, 133, 2], false),
+];
+
+impl Attention {
+    /// The scores of one query (batch, head, place) with the keys that it sees.
+    fn reference_scores(&self, q: &Reals, k: &Reals, row: &[usize]) -> Vec<f64> {
+        let (queries, keys) = (q.shape[2], k.shape[2]);
+        let seen = if self.causal { keys - queries + row[2] + 1 } else { keys };
+        let query = &q.data[row_start(q, row)..][..q.shape[3]];
+        (0..seen).map(|key| self.scale as f64 * dot(query, key_row(k, q, row, key))).collect()
+    }
+}
+
+/// Where the numbers of (batch, head, place) begin.
+fn row_start(x: &Reals, row: &[usize]) -> usize {
+    ((row[0] * x.shape[1] + row[1]) * x.shape[2] + row[2]) * x.shape[3]
+}
+
+fn reference_row<'a>(x: &'a mut Reals, row: &[usize]) -> &'a mut [f64] {
+    let (start, depth) = (row_start(x, row), x.shape[3]);
+    &mut x.data[start..start + depth]
+}
+
+/// The row of a key head that a row of the queries uses.
+fn shared_row(k: &Reals, q: &Reals, row: &[usize], key: usize) -> [usize; 3] {
+    [row[0], row[1] / (q.shape[1] / k.shape[1]), key]
+}
+
+fn key_row<'a>(k: &'a Reals, q: &Reals, row: &[usize], key: usize) -> &'a [f64] {
+    &k.data[row_start(k, &shared_row(k, q, row, key))..][..k.shape[3]]
+}
+
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+/// The kernel's view of an operand of four axes.
+fn heads<T: Native>(operand: &Operand) -> kernel::Heads<T> {
+    let strides = &operand.layout.strides;
+    kernel::Heads { elements: operand.read(), strides: [strides[0], strides[1], strides[2]] }
+}
+
+/// Whether the last axis is dense.
+fn has_dense_rows(layout: &Layout) -> bool {
+    layout.is_dense_from(3)
+}
+
+impl Kernels for Attention {
+    fn takes(&self, _input: usize, layout: &Layout) -> bool {
+        has_dense_rows(layout)
+    }
+
+    fn cpu(&self, linker: &mut Linker<'_>) -> Result<(), Unsupported> {
+        let operands = [0, 1, 2].map(|index| linker.input(index));
+        let (o, log_sum) = (linker.output(0), linker.output(1));
+        let problem = self.checked_problem(operands.each_ref().map(|operand| operand.shape()));
+        with_float!(o.dtype, T => {
+            let operands = operands.each_ref().map(heads::<T>);
+            linker.job(kernel::Attention::new(linker.isa(), problem, operands, o.write(), log_sum.write()));
+        });
+        Ok(())
+    }
+}
+
+impl AttentionGradient {
+    /// The results from plain operations.
+    fn decomposed(&self, x: &[Tensor]) -> Vec<Tensor> {
+        let [q, k, v, o, log_sum, g] = x else { unreachable!("six operands") };
+        let (queries, g, o) = (by_group(q, k), by_group(g, k), by_group(o, k));
+        let (keys, values) = (for_all_heads(k), for_all_heads(v));
+        let scores = self.attention.scores(q, k);
+        let probabilities = (&scores - log_sum.reshape(scores.shape().with(4, 1))).exp();
+        let slopes = product(&g, &values.transpose(-1, -2)) - (&g * &o).sum_keep(&[-1]);
+        let scores_gradient = &probabilities * slopes * self.attention.scale;
+        let to_keys = |weights: &Tensor, rows: &Tensor| product(&weights.transpose(-1, -2), rows).sum(&[2]);
+        vec![
+            product(&scores_gradient, &keys).reshape(q.shape()).cast(q.dtype()),
+            to_keys(&scores_gradient, &queries).cast(k.dtype()),
+            to_keys(&probabilities, &g).cast(v.dtype()),
+        ]
+    }
+}
+
+impl Operation for AttentionGradient {
+    fn kind(&self) -> OpKind {
+        OpKind::AttentionGradient
+    }
+
+    fn attributes(&self) -> String {
+        self.attention.text()
+    }
+
+    fn output_count(&self) -> usize {
+        3
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, Mismatch> {
+        let expected = self.attention.outputs(&inputs[..3])?;
+        for (what, given, expected) in [
+            ("the result", &inputs[3], &expected[0]),
+            ("the logarithms of the sums", &inputs[4], &expected[1]),
+            ("the gradient of the result", &inputs[5], &expected[0]),
+        ] {
+            Mismatch::unless_shape(what, given, &expected.shape)?;
+            if given.dtype != expected.dtype {
+                return Err(Mismatch::DType(format!(
+                    "{what} must be {}, not {}; cast it",
+                    expected.dtype, given.dtype
+                )));
+            }
+        }
+        Ok(inputs[..3].to_vec())
+    }
+
+    fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
+        at.through(|x| self.decomposed(x))
+    }
+
+    fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
+        let (q, k) = (&inputs[0].shape, &inputs[1].shape);
+        let operations = self.attention.pairs(q, k) * (10 * q[3] as u64 + 16);
+        Cost { operations, bytes: Cost::traffic(inputs, outputs) }
+    }
+
+    fn in_place(&self) -> Vec<(usize, usize)> {
+        vec![]
+    }
+
+    fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
+        let [q, k, v, o, log_sum, g] = inputs else { unreachable!("six operands") };
+        let mut gradients: Vec<Reals> = outputs.iter().map(Reals::zeros).collect();
+        for row in super::reals::indices(&log_sum.shape) {
+            let own = |x: &Reals| x.data[row_start(x, &row)..][..x.shape[3]].to_vec();
+            let (q_row, g_row) = (own(q), own(g));
+            let through_sum = dot(&g_row, &own(o));
+            for (key, score) in self.attention.reference_scores(q, k, &row).into_iter().enumerate() {
+                let probability = (score - log_sum.at(&row)).exp();
+                let slope = dot(&g_row, key_row(v, q, &row, key)) - through_sum;
+                let score_gradient = probability * slope * self.attention.scale as f64;
+                let k_row = key_row(k, q, &row, key);
+                let shared = shared_row(k, q, &row, key);
+                let mut add = |to: usize, row: &[usize], factor: f64, numbers: &[f64]| {
+                    let target = reference_row(&mut gradients[to], row);
+                    target.iter_mut().zip(numbers).for_each(|(to, x)| *to += factor * x);
+                };
+                add(0, &row, score_gradient, k_row);
+                add(1, &shared, score_gradient, &q_row);
+                add(2, &shared, probability, &g_row);
+            }
+        }
+        gradients
+    }
+
+    fn lowering(&self) -> Lowering<'_> {
+        Lowering::Kernels(self)
+    }
+
+    fn cases() -> Vec<Case> {
+        let case = |(name, q, k, causal): (&str, [usize; 4], [usize; 4], bool)| {
+            let numbers = |shape: &[usize]| CaseInput::uniform(shape, -1.0, 1.0);
+            // About as large as the logarithms of the sums are, so that the probabilities are not far from such.
+            let log_sums = CaseInput::uniform(&q[..3], 1.0, 4.0);
+            let inputs = vec![numbers(&q), numbers(&k), numbers(&k), numbers(&q), log_sums, numbers(&q)];
+            Case::with_inputs(name, inputs, move |x| {
+                let op = AttentionGradient { attention: Attention { causal, scale: 0.7 } };
+                let log_sum = x[4].cast(DType::F32);
+                x[0].trace().apply(op, &[&x[0], &x[1], &x[2], &x[3], &log_sum, &x[5]])
+            })
+        };
+        SIZES.into_iter().map(case).collect()
+    }
+}
+
+impl Kernels for AttentionGradient {
+    fn takes(&self, input: usize, layout: &Layout) -> bool {
+        if input == 4 { layout.is_dense() } else { has_dense_rows(layout) }
+    }
+
+    fn cpu(&self, linker: &mut Linker<'_>) -> Result<(), Unsupported> {
+        let [q, k, v, o, log_sum, g] = [0, 1, 2, 3, 4, 5].map(|index| linker.input(index));
+        let [q_gradient, k_gradient, v_gradient] = [0, 1, 2].map(|index| linker.output(index));
+        let problem = self.attention.checked_problem([q.shape(), k.shape(), v.shape()]);
+        let segments = kernel::Segments::new(&problem);
+        let products = linker.scratch::<f32>(segments.output_products());
+        let shares = linker.scratch::<f32>(segments.shares());
+        let isa = linker.isa();
+        with_float!(q.dtype, T => {
+            linker.job(kernel::OutputProducts::<T>::new(isa, problem, heads(&o), heads(&g), products));
+            linker.job(kernel::Gradient::<T>::new(
+                isa,
+                problem,
+                [&q, &k, &v, &g].map(heads),
+                log_sum.read(),
+                products.as_in(),
+                shares,
+                k_gradient.write(),
+                v_gradient.write(),
+            ));
+            linker.job(kernel::QueryGradient::<T>::new(isa, problem, shares.as_in(), q_gradient.write()));
+        });
+        Ok(())
+    }
+}
+
+impl Tensor {
+    /// Attention of these queries [b, h, t, d] over keys and values [b, g, s, d], scores divided by the square root
+    /// of d; h is a multiple of g. If causal, the last query sees all keys, and each one before it one key fewer.
+    #[track_caller]
+    pub fn attention(&self, k: &Tensor, v: &Tensor, causal: bool) -> Tensor {
+        let depth = self.shape().last().copied().unwrap_or(1).max(1);
+        self.attention_scaled(k, v, causal, 1.0 / (depth as f32).sqrt())
+    }
+
+    /// Attention with scores multiplied by `scale`.
+    #[track_caller]
+    pub fn attention_scaled(&self, k: &Tensor, v: &Tensor, causal: bool, scale: f32) -> Tensor {
+        self.trace().apply(Attention { causal, scale }, &[self, k, v]).swap_remove(0)
+    }
+}

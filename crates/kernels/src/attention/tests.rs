@@ -1,0 +1,191 @@
+//! Both kernels against a straightforward computation in f64.
+
+use super::*;
+use crate::{Isa, Out, bf16, run_alone};
+
+const CASES: [Problem; 9] = [
+    problem([1, 1, 1], [1, 1], 1, false),
+    problem([2, 2, 1], [3, 5], 7, true),
+    problem([1, 2, 2], [65, 65], 16, true),
+    problem([1, 3, 3], [64, 64], 8, false),
+    problem([2, 4, 2], [70, 131], 33, true),
+    problem([1, 6, 2], [130, 67], 24, false),
+    problem([1, 1, 1], [1, 200], 64, true),
+    problem([3, 1, 1], [0, 4], 3, false),
+    problem([0, 4, 2], [5, 5], 4, true),
+];
+
+const fn problem(
+    [batch, heads, key_heads]: [usize; 3],
+    [queries, keys]: [usize; 2],
+    depth: usize,
+    causal: bool,
+) -> Problem {
+    Problem { batch, heads, key_heads, queries, keys, depth, causal, scale: 0.3 }
+}
+
+/// Random numbers between -1 and 1, the same in every run.
+fn numbers(seed: u64, count: usize) -> Vec<f64> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        ((state >> 40) as f64 / (1u64 << 23) as f64 - 1.0) as f32 as f64
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+/// An operand of axes (batch, head, place, depth) that lies in memory as (batch, place, head, depth), with room
+/// behind each row: what a slice of a joint projection looks like.
+struct Operand<T> {
+    elements: Vec<T>,
+    strides: [usize; 3],
+    sizes: [usize; 4],
+}
+
+impl<T: Element> Operand<T> {
+    fn new(seed: u64, sizes: [usize; 4]) -> Operand<T> {
+        let [batch, heads, places, depth] = sizes;
+        let row = depth + 3;
+        let strides = [places * heads * row, row, heads * row];
+        let elements = numbers(seed, batch * places * heads * row).into_iter().map(|x| T::from_f32(x as f32)).collect();
+        Operand { elements, strides, sizes }
+    }
+
+    fn heads(&self) -> Heads<T> {
+        Heads { elements: In::new(self.elements.as_ptr(), self.elements.len()), strides: self.strides }
+    }
+
+    fn at(&self, [batch, head, place]: [usize; 3], column: usize) -> f64 {
+        let start = batch * self.strides[0] + head * self.strides[1] + place * self.strides[2];
+        self.elements[start + column].to_f32() as f64
+    }
+
+    /// The product of a row with a row of another operand.
+    fn dot(&self, row: [usize; 3], other: &Operand<T>, other_row: [usize; 3]) -> f64 {
+        (0..self.sizes[3]).map(|c| self.at(row, c) * other.at(other_row, c)).sum()
+    }
+}
+
+/// Results in f64, dense.
+struct Expected {
+    o: Vec<f64>,
+    log_sum: Vec<f64>,
+    q_gradient: Vec<f64>,
+    k_gradient: Vec<f64>,
+    v_gradient: Vec<f64>,
+}
+
+struct Operands<T> {
+    q: Operand<T>,
+    k: Operand<T>,
+    v: Operand<T>,
+    o_gradient: Operand<T>,
+}
+
+impl<T: Element> Operands<T> {
+    fn new(p: &Problem) -> Operands<T> {
+        Operands {
+            q: Operand::new(1, [p.batch, p.heads, p.queries, p.depth]),
+            k: Operand::new(2, [p.batch, p.key_heads, p.keys, p.depth]),
+            v: Operand::new(3, [p.batch, p.key_heads, p.keys, p.depth]),
+            o_gradient: Operand::new(4, [p.batch, p.heads, p.queries, p.depth]),
+        }
+    }
+}
+
+fn expected<T: Element>(p: &Problem, x: &Operands<T>) -> Expected {
+    let rows = p.batch * p.heads * p.queries;
+    let key_rows = p.batch * p.key_heads * p.keys;
+    let mut y = Expected {
+        o: vec![0.0; rows * p.depth],
+        log_sum: vec![0.0; rows],
+        q_gradient: vec![0.0; rows * p.depth],
+        k_gradient: vec![0.0; key_rows * p.depth],
+        v_gradient: vec![0.0; key_rows * p.depth],
+    };
+    for row in 0..rows {
+        let (sequence, query) = (row / p.queries, row % p.queries);
+        let (batch, head) = (sequence / p.heads, sequence % p.heads);
+        let key_head = head / (p.heads / p.key_heads);
+        let at = [batch, head, query];
+        let seen = if p.causal { query + 1 + p.keys - p.queries } else { p.keys };
+        let scores: Vec<f64> =
+            (0..seen).map(|key| p.scale as f64 * x.q.dot(at, &x.k, [batch, key_head, key])).collect();
+        let log_sum = scores.iter().map(|score| score.exp()).sum::<f64>().ln();
+        let weights: Vec<f64> = scores.iter().map(|score| (score - log_sum).exp()).collect();
+        let slopes: Vec<f64> = (0..seen).map(|key| x.o_gradient.dot(at, &x.v, [batch, key_head, key])).collect();
+        let mean: f64 = slopes.iter().zip(&weights).map(|(slope, weight)| slope * weight).sum();
+        y.log_sum[row] = log_sum;
+        for key in 0..seen {
+            let key_row = (batch * p.key_heads + key_head) * p.keys + key;
+            let score_gradient = weights[key] * (slopes[key] - mean) * p.scale as f64;
+            for c in 0..p.depth {
+                let (to, key_to) = (row * p.depth + c, key_row * p.depth + c);
+                y.o[to] += weights[key] * x.v.at([batch, key_head, key], c);
+                y.q_gradient[to] += score_gradient * x.k.at([batch, key_head, key], c);
+                y.k_gradient[key_to] += score_gradient * x.q.at(at, c);
+                y.v_gradient[key_to] += weights[key] * x.o_gradient.at(at, c);
+            }
+        }
+    }
+    y
+}
+
+/// Compares relative to the largest number.
+fn compare<T: Element>(what: &str, actual: &[T], expected: &[f64], tolerance: f64) {
+    assert_eq!(actual.len(), expected.len());
+    let scale = expected.iter().fold(1e-3f64, |largest, x| largest.max(x.abs()));
+    for (index, (actual, expected)) in actual.iter().zip(expected).enumerate() {
+        let error = (actual.to_f32() as f64 - expected).abs() / scale;
+        assert!(error <= tolerance, "{what}[{index}]: {} for {expected}, error {error:e}", actual.to_f32());
+    }
+}
+
+fn output<T>(numbers: &mut [T]) -> Out<T> {
+    Out::new(numbers.as_mut_ptr(), numbers.len())
+}
+
+fn check<T: Element>(tolerance: f64) {
+    for p in &CASES {
+        let x = Operands::<T>::new(p);
+        let y = expected(p, &x);
+        let (q, k, v, o_gradient) = (x.q.heads(), x.k.heads(), x.v.heads(), x.o_gradient.heads());
+        for isa in Isa::available() {
+            let garbage = T::from_f32(f32::NAN);
+            let mut o = vec![garbage; y.o.len()];
+            let mut log_sum = vec![f32::NAN; y.log_sum.len()];
+            run_alone(&Attention::new(isa, *p, [q, k, v], output(&mut o), output(&mut log_sum)));
+            let what = |name: &str| format!("{name} of {p:?} on {isa}");
+            compare(&what("o"), &o, &y.o, tolerance);
+            compare(&what("log_sum"), &log_sum, &y.log_sum, 1e-6);
+
+            let segments = Segments::new(p);
+            let mut products = vec![f32::NAN; segments.output_products()];
+            let mut shares = vec![f32::NAN; segments.shares()];
+            let mut gradients =
+                [vec![garbage; y.o.len()], vec![garbage; y.k_gradient.len()], vec![garbage; y.k_gradient.len()]];
+            let [q_gradient, k_gradient, v_gradient] = gradients.each_mut().map(|gradient| output(gradient));
+            let (products, shares) = (output(&mut products), output(&mut shares));
+            let dense = [p.heads * p.queries * p.depth, p.queries * p.depth, p.depth];
+            let o = Heads { elements: output(&mut o).as_in(), strides: dense };
+            run_alone(&OutputProducts::new(isa, *p, o, o_gradient, products));
+            let log_sum = output(&mut log_sum).as_in();
+            let operands = [q, k, v, o_gradient];
+            run_alone(&Gradient::new(isa, *p, operands, log_sum, products.as_in(), shares, k_gradient, v_gradient));
+            run_alone(&QueryGradient::new(isa, *p, shares.as_in(), q_gradient));
+            compare(&what("q_gradient"), &gradients[0], &y.q_gradient, tolerance);
+            compare(&what("k_gradient"), &gradients[1], &y.k_gradient, tolerance);
+            compare(&what("v_gradient"), &gradients[2], &y.v_gradient, tolerance);
+        }
+    }
+}
+
+#[test]
+fn f32_equals_the_f64_computation() {
+    check::<f32>(3e-6);
+}
+
+#[test]
+fn bf16_equals_the_f64_computation_to_its_precision() {
+    check::<bf16>(1.0 / 128.0);
+}
