@@ -6,15 +6,19 @@
 //! version runs is decided when the job is built, not when it runs.
 
 pub mod copy;
+pub mod dropout;
 mod element;
 pub mod elementwise;
 mod fault;
+pub mod finite;
 mod isa;
 mod job;
 pub mod lanes;
 pub mod math;
+pub mod norm;
 mod operand;
 mod pool;
+pub mod random;
 pub mod reduce;
 pub mod softmax;
 
