@@ -117,12 +117,18 @@ macro_rules! operations {
     };
 }
 
+mod batch_norm;
+mod check_finite;
 mod concat;
+mod dropout;
 mod elementwise;
+mod layer_norm;
 mod reduce;
+mod rms_norm;
 mod softmax;
 mod view;
 
+pub use batch_norm::BatchNorm;
 pub use elementwise::{Argument, Elementwise, Function, ScalarProgram};
 
 operations! {
@@ -135,4 +141,10 @@ operations! {
     Concat = "concat" in concat;
     Reduce = "reduce" in reduce;
     Softmax = "softmax" in softmax;
+    LayerNorm = "layer_norm" in layer_norm;
+    LayerNormGradient = "layer_norm_gradient" in layer_norm;
+    RmsNorm = "rms_norm" in rms_norm;
+    RmsNormGradient = "rms_norm_gradient" in rms_norm;
+    Dropout = "dropout" in dropout;
+    CheckFinite = "check_finite" in check_finite;
 }
