@@ -4,8 +4,8 @@ use crate::isa::multiversion;
 use crate::random::{GROUP, words};
 use crate::{Element, In, Isa, Job, Out, chunk, parts_of};
 
-/// Groups of random words in a part: 16384 elements.
-const PART_GROUPS: usize = 256;
+/// Elements of a part: whole groups of random words.
+const PART_ELEMENTS: usize = 256 * GROUP;
 
 /// `y = x / (1 - rate)` where the element's random word says so, else 0.
 pub struct Dropout<T> {
@@ -25,13 +25,13 @@ impl<T: Element> Dropout<T> {
     pub fn new(isa: Isa, x: In<T>, key: In<u32>, y: Out<T>, rate: f32, stream: u32) -> Dropout<T> {
         let threshold = (rate as f64 * (1u64 << 32) as f64).ceil() as u32;
         let scale = (1.0 / (1.0 - rate as f64)) as f32;
-        Dropout { x, key, y, stream, threshold, scale, body: groups_of::select(isa) }
+        Dropout { x, key, y, stream, threshold, scale, body: elements_of::select(isa) }
     }
 }
 
 impl<T: Element> Job for Dropout<T> {
     fn parts(&self) -> usize {
-        parts_of(self.x.len(), PART_GROUPS * GROUP)
+        parts_of(self.x.len(), PART_ELEMENTS)
     }
 
     fn worker_scratch(&self) -> usize {
@@ -46,27 +46,43 @@ impl<T: Element> Job for Dropout<T> {
 }
 
 multiversion! {
-    /// The groups of a part: each is taken to an array, so `y` may lie over `x`.
-    fn groups_of<T: Element>(job: &Dropout<T>, part: usize) {
+    /// The elements of a part: whole groups, whose length the compiler knows, and what is left.
+    fn elements_of<T: Element>(job: &Dropout<T>, part: usize) {
         // SAFETY: the key has two words, and nothing writes to them while the job runs.
         let key = unsafe { job.key.slice(0..2) };
         let key = [key[0], key[1]];
-        for group in chunk(part, PART_GROUPS, parts_of(job.x.len(), GROUP)) {
-            let words = words(group as u64, job.stream, key);
-            let range = chunk(group, GROUP, job.x.len());
-            let mut numbers = [0.0; GROUP];
-            // SAFETY: the group is inside the operand, and the borrow ends before `y` is borrowed.
-            for (to, from) in numbers.iter_mut().zip(unsafe { job.x.slice(range.clone()) }) {
-                *to = from.to_f32();
+        let range = chunk(part, PART_ELEMENTS, job.x.len());
+        let whole = range.end / GROUP;
+        // SAFETY: the groups are inside the operands and this part's own.
+        unsafe {
+            for group in range.start / GROUP..whole {
+                keep(job, group, GROUP, key);
             }
-            for (number, word) in numbers.iter_mut().zip(words) {
-                *number = if word >= job.threshold { *number * job.scale } else { 0.0 };
-            }
-            // SAFETY: the group is this part's own.
-            for (to, from) in unsafe { job.y.slice(range) }.iter_mut().zip(numbers) {
-                *to = T::from_f32(from);
+            if whole * GROUP < range.end {
+                keep(job, whole, range.end - whole * GROUP, key);
             }
         }
+    }
+}
+
+/// Keeps some of the first `length` elements of a group. They are taken to an array first, so `y` may lie over `x`.
+///
+/// # Safety
+/// The elements must be inside the operands, and nothing else may touch them.
+#[inline(always)]
+unsafe fn keep<T: Element>(job: &Dropout<T>, group: usize, length: usize, key: [u32; 2]) {
+    let range = group * GROUP..group * GROUP + length;
+    let mut numbers = [0.0; GROUP];
+    // SAFETY: the caller's promise; the borrow ends before `y` is borrowed.
+    for (to, from) in numbers.iter_mut().zip(unsafe { job.x.slice(range.clone()) }) {
+        *to = from.to_f32();
+    }
+    for (number, word) in numbers.iter_mut().zip(words(group as u64, job.stream, key)) {
+        *number = if word >= job.threshold { *number * job.scale } else { 0.0 };
+    }
+    // SAFETY: the caller's promise.
+    for (to, from) in unsafe { job.y.slice(range) }.iter_mut().zip(&numbers) {
+        *to = T::from_f32(*from);
     }
 }
 

@@ -15,16 +15,19 @@ pub const GROUP: usize = 4 * COUNTERS;
 /// Four random words for a counter, under a key.
 #[inline(always)]
 pub fn philox(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
-    let ([mut a, mut b, mut c, mut d], [mut left, mut right]) = (counter, key);
+    // Words are held in the low halves of u64, whatever is in the high halves: a vector multiplication takes them
+    // as they are, so that nothing has to be moved between rounds.
+    const LOW: u64 = u32::MAX as u64;
+    let ([mut a, mut b, mut c, mut d], [mut left, mut right]) = (counter.map(u64::from), key);
     for _ in 0..ROUNDS {
-        let first = a as u64 * MULTIPLIERS[0] as u64;
-        let second = c as u64 * MULTIPLIERS[1] as u64;
-        (a, c) = ((second >> 32) as u32 ^ b ^ left, (first >> 32) as u32 ^ d ^ right);
-        (b, d) = (second as u32, first as u32);
+        let first = (a & LOW) * MULTIPLIERS[0] as u64;
+        let second = (c & LOW) * MULTIPLIERS[1] as u64;
+        (a, b) = ((second >> 32) ^ b ^ left as u64, second);
+        (c, d) = ((first >> 32) ^ d ^ right as u64, first);
         left = left.wrapping_add(KEY_STEPS[0]);
         right = right.wrapping_add(KEY_STEPS[1]);
     }
-    [a, b, c, d]
+    [a as u32, b as u32, c as u32, d as u32]
 }
 
 /// The random word at an index of a stream.

@@ -20,10 +20,15 @@ impl Tensor {
     #[track_caller]
     pub fn batch_norm(&self, gain: &Tensor, bias: &Tensor, epsilon: f32) -> BatchNorm {
         let poisoned = || self.trace().poisoned();
-        let Some(channels) = self.channels("batch_norm", &[gain, bias]) else {
+        let Some(channels) = self.channels("batch_norm", &[gain, bias], epsilon) else {
             return BatchNorm { output: poisoned(), mean: poisoned(), variance: poisoned() };
         };
         let axes: Vec<isize> = self.all_axes().into_iter().filter(|&axis| axis != 1).collect();
+        if axes.iter().any(|&axis| self.size(axis) == 0) {
+            let problem = "channels of no elements have no statistics; give at least one example".to_string();
+            let output = self.parameter_error("batch_norm", problem);
+            return BatchNorm { output, mean: poisoned(), variance: poisoned() };
+        }
         let x = self.cast(DType::F32);
         let (mean, variance) = (x.mean(&axes), x.variance(&axes));
         let output = x.channel_norm(&channels, &mean, &variance, gain, bias, epsilon).cast(self.dtype());
@@ -40,7 +45,7 @@ impl Tensor {
         bias: &Tensor,
         epsilon: f32,
     ) -> Tensor {
-        let Some(channels) = self.channels("batch_norm_with", &[mean, variance, gain, bias]) else {
+        let Some(channels) = self.channels("batch_norm_with", &[mean, variance, gain, bias], epsilon) else {
             return self.trace().poisoned();
         };
         let x = self.cast(DType::F32);
@@ -51,9 +56,11 @@ impl Tensor {
     /// bias: of `[n, c, ...]`, with gain and bias `[c]`. `epsilon` is added to the variance.
     #[track_caller]
     pub fn group_norm(&self, groups: usize, gain: &Tensor, bias: &Tensor, epsilon: f32) -> Tensor {
-        let Some(channels) = self.channels("group_norm", &[gain, bias]) else { return self.trace().poisoned() };
+        let Some(channels) = self.channels("group_norm", &[gain, bias], epsilon) else {
+            return self.trace().poisoned();
+        };
         let shape = self.shape();
-        if groups == 0 || shape[1] % groups != 0 {
+        if groups == 0 || !shape[1].is_multiple_of(groups) {
             let problem = format!("{} channels cannot be cut into {groups} groups; take a divisor", shape[1]);
             return self.parameter_error("group_norm", problem);
         }
@@ -89,29 +96,32 @@ impl Tensor {
     /// The shape `[c, 1, ...]` that repeats over `[n, c, ...]`; `None`, and an error of the trace, if there is no
     /// channel axis or an operand does not have one number for each channel.
     #[track_caller]
-    fn channels(&self, op: &str, operands: &[&Tensor]) -> Option<Shape> {
+    fn channels(&self, op: &str, operands: &[&Tensor], epsilon: f32) -> Option<Shape> {
         if self.is_poisoned() || operands.iter().any(|operand| operand.is_poisoned()) {
             return None;
         }
         let types: Vec<TensorType> = [self].into_iter().chain(operands.iter().copied()).map(Tensor::ty).collect();
-        let fits = || {
-            types.iter().try_for_each(Mismatch::unless_float)?;
-            Mismatch::unless_rank("the operand", &types[0], 2)?;
-            let expected = Shape::from([types[0].shape[1]]);
-            types[1..].iter().try_for_each(|ty| Mismatch::unless_shape("what each channel has one of", ty, &expected))
-        };
-        let shape = &types[0].shape;
-        match fits() {
-            Ok(()) => {
-                let rest = shape.rank() - 2;
-                Some([shape[1]].into_iter().chain(std::iter::repeat_n(1, rest)).collect())
-            }
+        match channel_shape(&types, epsilon) {
+            Ok(shape) => Some(shape),
             Err(mismatch) => {
                 self.trace().fail(crate::Error::mismatch(op, types, mismatch, self.trace().place()));
                 None
             }
         }
     }
+}
+
+/// The shape `[c, 1, ...]` if the first type has channels and the others one number for each.
+fn channel_shape(types: &[TensorType], epsilon: f32) -> Result<Shape, Mismatch> {
+    types.iter().try_for_each(Mismatch::unless_float)?;
+    Mismatch::unless_rank("the operand", &types[0], 2)?;
+    let mut shape = vec![1; types[0].shape.rank() - 1];
+    shape[0] = types[0].shape[1];
+    for ty in &types[1..] {
+        Mismatch::unless_shape("what each channel has one of", ty, &[shape[0]].into())?;
+    }
+    super::layer_norm::check_epsilon(epsilon)?;
+    Ok(shape.into())
 }
 
 /// Cases of batch norm and group norm.
@@ -146,4 +156,39 @@ pub(super) fn cases() -> Vec<Case> {
         }));
     }
     cases
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Trace;
+
+    /// The error of norms of a tensor of this shape, with this many channels in gain and bias.
+    fn error(shape: &[usize], channels: usize, norm: impl Fn(&Tensor, &Tensor) -> Tensor) -> String {
+        let trace = Trace::new();
+        let channel = trace.input("channel", DType::F32, [channels]);
+        assert!(norm(&trace.input("x", DType::F32, shape), &channel).is_poisoned());
+        trace.check().expect_err("an error").to_string()
+    }
+
+    #[test]
+    fn misuse_is_an_error_at_the_callers_line() {
+        let batch_norm = |x: &Tensor, channel: &Tensor| x.batch_norm(channel, channel, 1e-5).output;
+        let group_norm =
+            |groups: usize| move |x: &Tensor, channel: &Tensor| x.group_norm(groups, channel, channel, 1e-5);
+        let errors = [
+            (error(&[2, 6, 3], 5, batch_norm), "must be of shape [6], not [5]"),
+            (error(&[6], 6, batch_norm), "at least 2 axes"),
+            (error(&[0, 6], 6, batch_norm), "give at least one example"),
+            (error(&[2, 6], 6, |x, channel| x.batch_norm_with(channel, channel, channel, channel, -1.0)), "epsilon"),
+            (error(&[2, 6], 6, group_norm(4)), "6 channels cannot be cut into 4 groups"),
+            (error(&[2, 6], 6, group_norm(0)), "6 channels cannot be cut into 0 groups"),
+            (error(&[2, 6], 5, |x, channel| x.layer_norm(channel, channel, 1e-5)), "must be of shape [6], not [5]"),
+            (error(&[2, 0], 0, |x, channel| x.layer_norm(channel, channel, 1e-5)), "rows of no elements"),
+            (error(&[2, 6], 6, |x, channel| x.rms_norm(channel, f32::NAN)), "epsilon"),
+        ];
+        for (error, expected) in errors {
+            assert!(error.contains(expected) && error.contains(file!()), "{error}");
+        }
+    }
 }

@@ -113,3 +113,20 @@ impl Tensor {
         self.trace().apply_one(Dropout { rate, stream }, &[self, key])
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Error, Trace};
+
+    #[test]
+    fn rates_outside_of_0_to_1_are_errors_and_rate_0_changes_nothing() {
+        for rate in [-0.1, 1.0, 1.5, f32::NAN] {
+            let trace = Trace::new();
+            let (x, key) = (trace.input("x", DType::F32, [3]), trace.input("key", DType::U32, [2]));
+            assert_eq!(x.dropout(0.0, &key, 1).handle(), x.handle());
+            assert!(x.dropout(rate, &key, 1).is_poisoned());
+            assert!(matches!(trace.check(), Err(Error::Parameter { .. })), "rate {rate}");
+        }
+    }
+}
