@@ -7,17 +7,21 @@
 
 pub mod attention;
 pub mod copy;
+pub mod dropout;
 mod element;
 pub mod elementwise;
 pub mod embedding;
 mod fault;
 pub mod gather;
+pub mod finite;
 mod isa;
 mod job;
 pub mod lanes;
 pub mod math;
+pub mod norm;
 mod operand;
 mod pool;
+pub mod random;
 pub mod reduce;
 pub mod rotary;
 pub mod softmax;

@@ -119,17 +119,24 @@ macro_rules! operations {
 }
 
 mod attention;
+mod batch_norm;
+mod check_finite;
 mod concat;
+mod dropout;
 mod elementwise;
 mod embedding;
 mod gather;
 mod reduce;
 mod rotary;
+mod layer_norm;
+mod reduce;
+mod rms_norm;
 mod softmax;
 mod updates;
 mod view;
 
 pub use elementwise::{Argument, Elementwise, Function, Instruction, ScalarProgram};
+pub use batch_norm::BatchNorm;
 pub use elementwise::{Argument, Elementwise, Function, ScalarProgram};
 pub use updates::{Adafactor, AdafactorInputs, AdafactorOutputs, SecondMoment};
 pub use updates::{AdamW, AdamWInputs, AdamWOutputs};
@@ -158,4 +165,10 @@ operations! {
     Attention = "attention" in attention;
     AttentionGradient = "attention_gradient" in attention;
     Rotary = "rotary" in rotary;
+    LayerNorm = "layer_norm" in layer_norm;
+    LayerNormGradient = "layer_norm_gradient" in layer_norm;
+    RmsNorm = "rms_norm" in rms_norm;
+    RmsNormGradient = "rms_norm_gradient" in rms_norm;
+    Dropout = "dropout" in dropout;
+    CheckFinite = "check_finite" in check_finite;
 }

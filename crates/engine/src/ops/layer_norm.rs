@@ -1,0 +1,319 @@
+//! Layer norm along the last axis, and its gradient.
+
+use super::*;
+use crate::{DType, Shape};
+use gradus_kernels::norm::{self as kernel, gradient as gradient_kernel};
+
+/// Rows with mean 0 and variance 1, times a gain, plus a bias.
+///
+/// Takes x `[..., c]`, gain `[c]` and bias `[c]`; gives y `[..., c]`, and in f32 the mean and the inverse standard
+/// deviation of each row `[...]`.
+#[derive(Debug)]
+pub struct LayerNorm {
+    epsilon: f32,
+}
+
+/// The gradients of x, gain and bias, from x, gain, the mean and inverse standard deviation of each row, and the
+/// gradient of y.
+#[derive(Debug)]
+pub struct LayerNormGradient;
+
+/// What layer norm and RMS norm ask of x, of what each column has one of, and of the epsilon.
+pub(super) fn check_operands(x: &TensorType, columns: &[&TensorType], epsilon: f32) -> Result<(), Mismatch> {
+    let types: Vec<TensorType> = [x].into_iter().chain(columns.iter().copied()).cloned().collect();
+    Mismatch::unless_same_float(&types)?;
+    Mismatch::unless_rank("the operand", x, 1)?;
+    let (_, count) = x.shape.rows_and_columns();
+    if count == 0 {
+        return Err(Mismatch::Shape("rows of no elements cannot be normalised; leave the operand out".to_string()));
+    }
+    for ty in columns {
+        Mismatch::unless_shape("gain and bias", ty, &Shape::from([count]))?;
+    }
+    check_epsilon(epsilon)
+}
+
+/// What every norm asks of its epsilon.
+pub(super) fn check_epsilon(epsilon: f32) -> Result<(), Mismatch> {
+    if epsilon >= 0.0 && epsilon.is_finite() {
+        return Ok(());
+    }
+    Err(Mismatch::Parameter(format!("epsilon must be a number from 0 up, such as 1e-5, not {epsilon}")))
+}
+
+/// What the gradients of norms ask of what each row has one of, and of the gradient of y.
+pub(super) fn check_gradient_operands(
+    x: &TensorType,
+    rows: &[&TensorType],
+    y_gradient: &TensorType,
+) -> Result<(), Mismatch> {
+    for ty in rows {
+        Mismatch::unless_shape("the statistics of the rows", ty, &x.shape.without_last(1))?;
+        if ty.dtype != DType::F32 {
+            return Err(Mismatch::DType(format!(
+                "takes the statistics of the rows in f32, not {}; cast them",
+                ty.dtype
+            )));
+        }
+    }
+    Mismatch::unless_same_float(&[x.clone(), y_gradient.clone()])?;
+    Mismatch::unless_shape("the gradient", y_gradient, &x.shape)
+}
+
+/// The type of a number for each row: always f32.
+pub(super) fn row_type(x: &TensorType) -> TensorType {
+    TensorType::new(DType::F32, x.shape.without_last(1))
+}
+
+/// A number for each row, as a column beside the rows.
+pub(super) fn beside_rows(statistic: &Tensor) -> Tensor {
+    let mut shape = statistic.shape().to_vec();
+    shape.push(1);
+    statistic.reshape(shape)
+}
+
+/// The sum over all axes but the last.
+pub(super) fn sum_of_rows(x: &Tensor) -> Tensor {
+    let axes = x.all_axes();
+    x.sum(&axes[..axes.len() - 1])
+}
+
+/// Layer norm made of plain operations, in f32 within.
+fn decomposed(epsilon: f32, inputs: &[Tensor]) -> Vec<Tensor> {
+    let [x, gain, bias] = &in_f32(inputs)[..] else { unreachable!("layer norm has three operands") };
+    let mean = x.mean(&[-1]);
+    let inverse = 1.0 / (x.variance(&[-1]) + epsilon).sqrt();
+    let y = (x - beside_rows(&mean)) * beside_rows(&inverse) * gain + bias;
+    vec![y.cast(inputs[0].dtype()), mean, inverse]
+}
+
+/// The gradient made of plain operations, in f32 within.
+fn decomposed_gradient(inputs: &[Tensor]) -> Vec<Tensor> {
+    let [x, gain, mean, inverse, g] = &in_f32(inputs)[..] else { unreachable!("the gradient has five operands") };
+    let inverse = &beside_rows(inverse);
+    let normalised = &((x - beside_rows(mean)) * inverse);
+    let weighted = &(g * gain);
+    let stretch = (weighted * normalised).mean_keep(&[-1]);
+    let x_gradient = inverse * (weighted - weighted.mean_keep(&[-1]) - normalised * stretch);
+    let gradients = [x_gradient, sum_of_rows(&(g * normalised)), sum_of_rows(g)];
+    gradients.into_iter().map(|gradient| gradient.cast(inputs[0].dtype())).collect()
+}
+
+pub(super) fn in_f32(tensors: &[Tensor]) -> Vec<Tensor> {
+    tensors.iter().map(|tensor| tensor.cast(DType::F32)).collect()
+}
+
+impl Operation for LayerNorm {
+    fn kind(&self) -> OpKind {
+        OpKind::LayerNorm
+    }
+
+    fn attributes(&self) -> String {
+        format!("epsilon {:?}", self.epsilon)
+    }
+
+    fn output_count(&self) -> usize {
+        3
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, Mismatch> {
+        check_operands(&inputs[0], &[&inputs[1], &inputs[2]], self.epsilon)?;
+        let row = row_type(&inputs[0]);
+        Ok(vec![inputs[0].clone(), row.clone(), row])
+    }
+
+    fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
+        if at.has_gradient(1) || at.has_gradient(2) {
+            return at.through(|inputs| decomposed(self.epsilon, inputs));
+        }
+        let ([x, gain, _], [_, mean, inverse]) = (at.inputs, at.outputs) else { unreachable!("as outputs() says") };
+        let operands = [x, gain, mean, inverse, &at.gradient(0)];
+        x.trace().apply(LayerNormGradient, &operands).into_iter().map(Some).collect()
+    }
+
+    fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
+        Cost::per_element(8, inputs, outputs)
+    }
+
+    fn in_place(&self) -> Vec<(usize, usize)> {
+        vec![(0, 0)]
+    }
+
+    fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
+        let [x, gain, bias] = inputs else { unreachable!("as outputs() says") };
+        let (mut y, mut means, mut inverses) = (vec![], vec![], vec![]);
+        for row in x.rows() {
+            let count = row.len() as f64;
+            let mean = row.iter().sum::<f64>() / count;
+            let variance = row.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / count;
+            let inverse = 1.0 / (variance + self.epsilon as f64).sqrt();
+            y.extend((0..row.len()).map(|i| (row[i] - mean) * inverse * gain.data[i] + bias.data[i]));
+            means.push(mean);
+            inverses.push(inverse);
+        }
+        let shaped = |output: usize, data: Vec<f64>| Reals::new(&outputs[output].shape, data);
+        vec![shaped(0, y), shaped(1, means), shaped(2, inverses)]
+    }
+
+    fn lowering(&self) -> Lowering<'_> {
+        Lowering::Kernels(self)
+    }
+
+    fn cases() -> Vec<Case> {
+        let mut cases = vec![];
+        for shape in [&[3, 5][..], &[7], &[1, 1], &[4, 1], &[2, 3, 33], &[0, 4], &[83, 400]] {
+            let columns = &shape[shape.len() - 1..];
+            let name = format!("{shape:?}");
+            cases.push(Case::new(&name, &[shape, columns, columns], |x| vec![x[0].layer_norm(&x[1], &x[2], 1e-5)]));
+        }
+        cases.push(Case::new("with its statistics", &[&[2, 3, 9], &[9], &[9]], |x| {
+            x[0].trace().apply(LayerNorm { epsilon: 0.1 }, &[&x[0], &x[1], &x[2]])
+        }));
+        let far = CaseInput::uniform([4, 50], 30.0, 34.0);
+        let column = || CaseInput::uniform([50], -2.0, 2.0);
+        let norm = |x: &[Tensor]| vec![x[0].layer_norm(&x[1], &x[2], 1e-5)];
+        cases.push(Case::with_inputs("far from zero", vec![far, column(), column()], norm).within(3e-5));
+        cases.extend(super::batch_norm::cases());
+        cases
+    }
+}
+
+impl Kernels for LayerNorm {
+    fn takes(&self, _input: usize, layout: &Layout) -> bool {
+        layout.is_dense()
+    }
+
+    fn cpu(&self, linker: &mut Linker<'_>) -> Result<(), Unsupported> {
+        let (x, gain, bias) = (linker.input(0), linker.input(1), linker.input(2));
+        let (y, mean, inverse) = (linker.output(0), linker.output(1), linker.output(2));
+        let (_, columns) = x.shape().rows_and_columns();
+        with_float!(x.dtype, T => {
+            let operands = kernel::Operands::<T> {
+                x: x.read(),
+                gain: gain.read(),
+                bias_and_mean: Some((bias.read(), mean.write())),
+                y: y.write(),
+                inverse_deviation: inverse.write(),
+            };
+            linker.job(kernel::Norm::new(linker.isa(), operands, columns, self.epsilon));
+        });
+        Ok(())
+    }
+}
+
+impl Operation for LayerNormGradient {
+    fn kind(&self) -> OpKind {
+        OpKind::LayerNormGradient
+    }
+
+    fn attributes(&self) -> String {
+        String::new()
+    }
+
+    fn output_count(&self) -> usize {
+        3
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, Mismatch> {
+        check_operands(&inputs[0], &[&inputs[1]], 0.0)?;
+        check_gradient_operands(&inputs[0], &[&inputs[2], &inputs[3]], &inputs[4])?;
+        Ok(vec![inputs[0].clone(), inputs[1].clone(), inputs[1].clone()])
+    }
+
+    fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
+        at.through(decomposed_gradient)
+    }
+
+    fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
+        Cost::per_element(14, inputs, outputs)
+    }
+
+    fn in_place(&self) -> Vec<(usize, usize)> {
+        vec![(0, 0), (0, 4)]
+    }
+
+    fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
+        let [x, gain, mean, inverse, g] = inputs else { unreachable!("as outputs() says") };
+        let columns = gain.data.len();
+        let mut x_gradient = vec![];
+        let (mut gain_gradient, mut bias_gradient) = (vec![0.0; columns], vec![0.0; columns]);
+        for (row, (x, g)) in x.rows().zip(g.rows()).enumerate() {
+            let inverse = inverse.data[row];
+            let normalised: Vec<f64> = x.iter().map(|x| (x - mean.data[row]) * inverse).collect();
+            let weighted: Vec<f64> = g.iter().zip(&gain.data).map(|(g, gain)| g * gain).collect();
+            let shift = weighted.iter().sum::<f64>() / columns as f64;
+            let stretch = weighted.iter().zip(&normalised).map(|(w, n)| w * n).sum::<f64>() / columns as f64;
+            for i in 0..columns {
+                x_gradient.push(inverse * (weighted[i] - shift - normalised[i] * stretch));
+                gain_gradient[i] += g[i] * normalised[i];
+                bias_gradient[i] += g[i];
+            }
+        }
+        let shaped = |output: usize, data: Vec<f64>| Reals::new(&outputs[output].shape, data);
+        vec![shaped(0, x_gradient), shaped(1, gain_gradient), shaped(2, bias_gradient)]
+    }
+
+    fn lowering(&self) -> Lowering<'_> {
+        Lowering::Kernels(self)
+    }
+
+    fn cases() -> Vec<Case> {
+        let case = |shape: &[usize]| {
+            let (rows, columns) = (&shape[..shape.len() - 1], &shape[shape.len() - 1..]);
+            let inputs = vec![
+                CaseInput::uniform(shape, -2.0, 2.0),
+                CaseInput::uniform(columns, -2.0, 2.0),
+                CaseInput::uniform(rows, -0.5, 0.5),
+                CaseInput::uniform(rows, 0.5, 1.5),
+                CaseInput::uniform(shape, -2.0, 2.0),
+            ];
+            Case::with_inputs(&format!("{shape:?}"), inputs, |x| {
+                let (mean, inverse) = (x[2].cast(DType::F32), x[3].cast(DType::F32));
+                x[0].trace().apply(LayerNormGradient, &[&x[0], &x[1], &mean, &inverse, &x[4]])
+            })
+        };
+        // More than one block. Finite differences of so many elements would be slow, and the others show them.
+        let mut large = case(&[17, 1000]);
+        large.inputs = large.inputs.into_iter().map(CaseInput::without_gradient).collect();
+        let small = [&[3, 5][..], &[7], &[1, 1], &[4, 1], &[2, 3, 33], &[0, 4]];
+        small.into_iter().map(case).chain([large]).collect()
+    }
+}
+
+impl Kernels for LayerNormGradient {
+    fn takes(&self, _input: usize, layout: &Layout) -> bool {
+        layout.is_dense()
+    }
+
+    fn cpu(&self, linker: &mut Linker<'_>) -> Result<(), Unsupported> {
+        let (x, gain, mean, inverse, g) =
+            (linker.input(0), linker.input(1), linker.input(2), linker.input(3), linker.input(4));
+        let (rows, columns) = x.shape().rows_and_columns();
+        let blocks = gradient_kernel::Blocks::new(rows, columns);
+        let shares = linker.scratch(blocks.shares(2));
+        with_float!(x.dtype, T => {
+            let operands = gradient_kernel::Operands::<T> {
+                x: x.read(),
+                gain: gain.read(),
+                inverse_deviation: inverse.read(),
+                y_gradient: g.read(),
+                mean_and_bias_gradient: Some((mean.read(), linker.output(2).write())),
+                x_gradient: linker.output(0).write(),
+                gain_gradient: linker.output(1).write(),
+            };
+            let (row_gradients, column_sums) = gradient_kernel::jobs(linker.isa(), operands, blocks, shares);
+            linker.job(row_gradients);
+            linker.job(column_sums);
+        });
+        Ok(())
+    }
+}
+
+impl Tensor {
+    /// Rows along the last axis with mean 0 and variance 1, times a gain, plus a bias, one of each for every column.
+    /// `epsilon` is added to the variance.
+    #[track_caller]
+    pub fn layer_norm(&self, gain: &Tensor, bias: &Tensor, epsilon: f32) -> Tensor {
+        self.trace().apply(LayerNorm { epsilon }, &[self, gain, bias]).swap_remove(0)
+    }
+}
