@@ -116,8 +116,7 @@ fn a_number_that_is_not_finite_where_that_is_forbidden() {
     let state = trace.zero_state("kept", DType::F32, [3]);
     let line = line!() + 1;
     let y = x.log().check_finite("the logarithm");
-    let mut program =
-        trace.compile(&cpu(), &[Routine::new("r").output("y", &y).assign(&state, &(&y + 1.0))]).unwrap();
+    let mut program = trace.compile(&cpu(), &[Routine::new("r").output("y", &y).assign(&state, &(&y + 1.0))]).unwrap();
     program.write("x", &[1.0f32, 0.0, 1.0]).unwrap();
     let error = program.run("r").unwrap_err();
     assert!(matches!(error, Error::NonFinite { element: 1, .. }), "{error}");

@@ -44,8 +44,12 @@ fn traced(case: &Case, numbers: &[Vec<f64>], dtype: DType, arrival: Arrival) -> 
     let mut results = (case.build)(&operands);
     let mut random = Random::new(5);
     let floats: Vec<&Tensor> = results.iter().filter(|result| result.dtype().is_float()).collect();
-    let wanted: Vec<&Tensor> =
-        operands.iter().zip(&case.inputs).filter(|(_, input)| input.differentiable).map(|(operand, _)| operand).collect();
+    let wanted: Vec<&Tensor> = operands
+        .iter()
+        .zip(&case.inputs)
+        .filter(|(_, input)| input.differentiable)
+        .map(|(operand, _)| operand)
+        .collect();
     let mut gradients = vec![];
     if !floats.is_empty() {
         let sum = weighted_sum(&floats, &mut random);
@@ -174,7 +178,10 @@ fn same_bits(a: &[Array], b: &[Array]) -> bool {
 /// The largest error of each result, relative to its largest number.
 fn compare(what: &str, computed: &[Array], reference: &[Reals], tolerance: f64) {
     for (index, (computed, reference)) in computed.iter().zip(reference).enumerate() {
-        let scale = reference.data.iter().fold(1e-3f64, |largest, x| if x.is_finite() { largest.max(x.abs()) } else { largest });
+        let scale = reference
+            .data
+            .iter()
+            .fold(1e-3f64, |largest, x| if x.is_finite() { largest.max(x.abs()) } else { largest });
         for (element, (&got, &want)) in computed.to_f64().iter().zip(&reference.data).enumerate() {
             let agrees = got == want || (got.is_nan() && want.is_nan()) || (got - want).abs() <= tolerance * scale;
             assert!(agrees, "{what}: result {index}, element {element}: {got} instead of {want} (scale {scale:e})");
@@ -213,7 +220,8 @@ fn kernels_equal_the_reference() {
             let what = format!("{}, {}", entry.kind.name(), case.name);
             let mut random = Random::new(11);
             let numbers: Vec<Vec<f64>> = case.inputs.iter().map(|input| fill(input, &mut random)).collect();
-            let dense = traced(&case, &numbers, DType::F32, Arrival::Dense).unwrap_or_else(|error| panic!("{what}: {error}"));
+            let dense =
+                traced(&case, &numbers, DType::F32, Arrival::Dense).unwrap_or_else(|error| panic!("{what}: {error}"));
             let reference = dense.reference();
             assert!(
                 dense.trace.to_graph().nodes().iter().any(|node| node.op().is_some_and(|op| op.kind() == entry.kind)),

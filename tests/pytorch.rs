@@ -43,7 +43,10 @@ fn follow(fixture: &Fixture, mut program: Program, data: &[(&str, Array)]) {
     for (step, expected) in losses.iter().enumerate() {
         program.run("step").unwrap();
         let loss = program.scalar("loss").unwrap() as f64;
-        assert!((loss - expected).abs() <= LOSS_TOLERANCE * expected.max(1.0), "step {step}: {loss}, PyTorch {expected}");
+        assert!(
+            (loss - expected).abs() <= LOSS_TOLERANCE * expected.max(1.0),
+            "step {step}: {loss}, PyTorch {expected}"
+        );
     }
 }
 

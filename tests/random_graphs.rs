@@ -200,13 +200,16 @@ fn corruptions(plan: &Plan) -> Vec<(String, Plan)> {
         if plan.buffers[result].bytes() == 0 {
             continue;
         }
-        let read_later = |buffer: usize| steps[at + 1..].iter().any(|later| later.inputs.iter().any(|i| i.buffer == buffer));
+        let read_later =
+            |buffer: usize| steps[at + 1..].iter().any(|later| later.inputs.iter().any(|i| i.buffer == buffer));
         let is_read = read_later(result) || plan.routines[0].outputs.iter().any(|(_, output)| output.buffer == result);
         // Something that is made before and read after this step.
         for alive in steps[..at].iter().map(|earlier| earlier.outputs[0].buffer) {
             if alive != result && plan.buffers[alive].bytes() > 0 && read_later(alive) {
                 let offset = plan.buffers[alive].offset;
-                change(format!("step {at} writes over buffer {alive}"), &move |plan| plan.buffers[result].offset = offset);
+                change(format!("step {at} writes over buffer {alive}"), &move |plan| {
+                    plan.buffers[result].offset = offset
+                });
             }
         }
         change(format!("step {at} writes outside"), &|plan| plan.buffers[result].offset = plan.regions.total());
@@ -219,10 +222,11 @@ fn corruptions(plan: &Plan) -> Vec<(String, Plan)> {
                 let buffer = plan.routines[0].steps[at].inputs[input].buffer;
                 plan.routines[0].steps[at].inputs[input].layout.offset = plan.buffers[buffer].bytes() + 1;
             });
-            let earlier = steps[..at].iter().rposition(|earlier| {
-                earlier.outputs.iter().any(|output| output.buffer == step.inputs[input].buffer)
-            });
-            if let Some(earlier) = earlier.filter(|&earlier| plan.buffers[steps[earlier].outputs[0].buffer].bytes() > 0) {
+            let earlier = steps[..at]
+                .iter()
+                .rposition(|earlier| earlier.outputs.iter().any(|output| output.buffer == step.inputs[input].buffer));
+            if let Some(earlier) = earlier.filter(|&earlier| plan.buffers[steps[earlier].outputs[0].buffer].bytes() > 0)
+            {
                 change(format!("step {at} comes before {earlier}"), &|plan| plan.routines[0].steps.swap(earlier, at));
             }
         }

@@ -41,7 +41,15 @@ impl Differentiation<'_> {
         let trace = self.inputs[0].trace();
         let first_node = trace.graph().nodes().len();
         let outputs = decomposition(self.inputs);
-        backward(trace, &outputs, self.gradients, self.inputs, first_node)
+        let mut found = backward(trace, &outputs, self.gradients, self.inputs, first_node);
+        // A tensor that is an operand twice has one gradient, the sum of both: give it once.
+        let handles: Vec<_> = self.inputs.iter().map(|input| input.handle().ok()).collect();
+        for index in 1..found.len() {
+            if handles[..index].contains(&handles[index]) {
+                found[index] = None;
+            }
+        }
+        found
     }
 }
 

@@ -60,8 +60,9 @@ impl Kernels for CheckFinite {
 
     fn cpu(&self, linker: &mut Linker<'_>) -> Result<(), Unsupported> {
         let (x, y) = (linker.input(0), linker.output(0));
+        let fault = linker.non_finite_fault(&self.name);
         with_float!(x.dtype, T => {
-            linker.job(kernel::CheckFinite::<T>::new(linker.isa(), x.read(), y.write(), linker.fault()));
+            linker.job(kernel::CheckFinite::<T>::new(linker.isa(), x.read(), y.write(), fault));
         });
         Ok(())
     }

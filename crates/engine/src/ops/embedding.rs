@@ -96,9 +96,10 @@ impl Kernels for Embedding {
     fn cpu(&self, linker: &mut Linker<'_>) -> Result<(), Unsupported> {
         let (table, ids, y) = (linker.input(0), linker.input(1), linker.output(0));
         let columns = table.shape()[1];
+        let fault = linker.index_fault(table.shape()[0]);
         // Numbers below zero, read as unsigned, are above every bound.
         with_bits!(table.dtype, T => {
-            linker.job(kernel::Embedding::<T>::new(table.bits(), ids.bits(), y.bits_mut(), columns, linker.fault()));
+            linker.job(kernel::Embedding::<T>::new(table.bits(), ids.bits(), y.bits_mut(), columns, fault));
         });
         Ok(())
     }
@@ -182,8 +183,9 @@ impl Kernels for EmbeddingGradient {
         let columns = y.shape()[1];
         let elements = kernel::Occurrences::scratch_elements(ids.shape().elements(), self.rows);
         let occurrences = kernel::Occurrences::new(linker.scratch::<u32>(elements), self.rows);
+        let fault = linker.index_fault(self.rows);
         with_float!(gradient.dtype, T => {
-            linker.job(kernel::OccurrenceSort::new(ids.bits(), occurrences, linker.fault()));
+            linker.job(kernel::OccurrenceSort::new(ids.bits(), occurrences, fault));
             let (gradient, y) = (gradient.read::<T>(), y.write::<T>());
             linker.job(kernel::EmbeddingGradient::new(linker.isa(), occurrences, gradient, y, columns));
         });

@@ -113,9 +113,10 @@ impl Kernels for Gather {
     fn cpu(&self, linker: &mut Linker<'_>) -> Result<(), Unsupported> {
         let (x, index, y) = (linker.input(0), linker.input(1), linker.output(0));
         let sizes = sizes(self.axis, x.shape(), index.shape());
+        let fault = linker.index_fault(x.shape()[self.axis]);
         // Indices below zero, read as unsigned, are above every bound.
         with_bits!(x.dtype, T => {
-            linker.job(kernel::Gather::<T>::new(x.bits(), index.bits(), y.bits_mut(), sizes, linker.fault()));
+            linker.job(kernel::Gather::<T>::new(x.bits(), index.bits(), y.bits_mut(), sizes, fault));
         });
         Ok(())
     }
@@ -202,9 +203,10 @@ impl Kernels for ScatterAdd {
     fn cpu(&self, linker: &mut Linker<'_>) -> Result<(), Unsupported> {
         let (x, index, updates, y) = (linker.input(0), linker.input(1), linker.input(2), linker.output(0));
         let sizes = sizes(self.axis, x.shape(), index.shape());
+        let fault = linker.index_fault(x.shape()[self.axis]);
         with_float!(x.dtype, T => {
             let (x, updates, y) = (x.read::<T>(), updates.read::<T>(), y.write::<T>());
-            linker.job(kernel::ScatterAdd::new(linker.isa(), x, index.bits(), updates, y, sizes, linker.fault()));
+            linker.job(kernel::ScatterAdd::new(linker.isa(), x, index.bits(), updates, y, sizes, fault));
         });
         Ok(())
     }

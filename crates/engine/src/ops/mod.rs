@@ -126,24 +126,22 @@ mod dropout;
 mod elementwise;
 mod embedding;
 mod gather;
-mod reduce;
-mod rotary;
 mod layer_norm;
 mod reduce;
 mod rms_norm;
+mod rotary;
 mod softmax;
 mod updates;
 mod view;
 
-pub use elementwise::{Argument, Elementwise, Function, Instruction, ScalarProgram};
 pub use batch_norm::BatchNorm;
-pub use elementwise::{Argument, Elementwise, Function, ScalarProgram};
+pub use elementwise::{Argument, Elementwise, Function, Instruction, ScalarProgram};
+pub use rotary::rotary_tables;
 pub use updates::{Adafactor, AdafactorInputs, AdafactorOutputs, SecondMoment};
 pub use updates::{AdamW, AdamWInputs, AdamWOutputs};
 pub use updates::{Lion, LionInputs, LionOutputs};
 pub use updates::{Sgd, SgdInputs, SgdOutputs};
 pub use updates::{clip_by_global_norm, clip_by_value};
-pub use rotary::rotary_tables;
 
 operations! {
     Elementwise = "elementwise" in elementwise;
