@@ -9,6 +9,7 @@ pub mod copy;
 mod element;
 pub mod elementwise;
 mod fault;
+pub mod gemm;
 mod isa;
 mod job;
 pub mod lanes;

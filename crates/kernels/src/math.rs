@@ -62,3 +62,51 @@ pub fn log(x: f32) -> f32 {
     let positive = if x == 0.0 { f32::NEG_INFINITY } else { finite };
     if x < 0.0 || x.is_nan() { f32::NAN } else { positive }
 }
+
+/// `max(x, 0)`; NaN stays NaN.
+#[inline(always)]
+pub fn relu(x: f32) -> f32 {
+    if x < 0.0 { 0.0 } else { x }
+}
+
+/// `1 / (1 + exp(-x))`.
+#[inline(always)]
+pub fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + exp(-x))
+}
+
+/// `x * sigmoid(x)`.
+#[inline(always)]
+pub fn silu(x: f32) -> f32 {
+    x * sigmoid(x)
+}
+
+/// The hyperbolic tangent.
+#[inline(always)]
+pub fn tanh(x: f32) -> f32 {
+    1.0 - 2.0 / (exp(2.0 * x) + 1.0)
+}
+
+/// GELU in its tanh form.
+#[inline(always)]
+pub fn gelu_tanh(x: f32) -> f32 {
+    0.5 * x * (1.0 + tanh(0.797_884_6 * (x + 0.044_715 * x * x * x)))
+}
+
+/// GELU in its exact form.
+#[inline(always)]
+pub fn gelu_erf(x: f32) -> f32 {
+    0.5 * x * (1.0 + erf(x * std::f32::consts::FRAC_1_SQRT_2))
+}
+
+/// The error function.
+#[inline(always)]
+pub fn erf(x: f32) -> f32 {
+    let magnitude = x.abs();
+    let t = 1.0 / (1.0 + 0.327_591_1 * magnitude);
+    let mut p = 1.061_405_4;
+    for c in [-1.453_152_1, 1.421_413_8, -0.284_496_72, 0.254_829_6] {
+        p = p * t + c;
+    }
+    (1.0 - p * t * exp(-magnitude * magnitude)).copysign(x)
+}
