@@ -28,7 +28,7 @@ pub(super) struct Results {
 }
 
 /// The most numbers that a block of results has at any level.
-pub(super) const BLOCK_MAX: usize = 12 * 32;
+pub(super) const BLOCK_MAX: usize = 8 * 32;
 
 /// An instruction-set level's panel sizes and inner product.
 pub(super) trait Level {
@@ -43,6 +43,12 @@ pub(super) trait Level {
     /// The panels must hold `depth` steps, `results` must have room for `ROWS` rows of `COLUMNS` numbers that
     /// nothing else touches, and the machine must have the level.
     unsafe fn multiply(panels: Panels, results: Results);
+
+    /// Eight lines of eight numbers, turned: the first of each line, then the second of each, and so on.
+    ///
+    /// # Safety
+    /// The machine must have the level.
+    unsafe fn turn(lines: [[f32; 8]; 8]) -> [[f32; 8]; 8];
 }
 
 /// Plain loops that every machine runs.
@@ -76,6 +82,11 @@ impl Level for Portable {
             }
         }
     }
+
+    #[inline(always)]
+    unsafe fn turn(lines: [[f32; 8]; 8]) -> [[f32; 8]; 8] {
+        std::array::from_fn(|step| std::array::from_fn(|line| lines[line][step]))
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -89,7 +100,7 @@ mod x86 {
     /// 256-bit vectors with fused multiply-add: 12 of 16 registers accumulate.
     pub struct Avx2;
 
-    /// 512-bit vectors: 24 of 32 registers accumulate.
+    /// 512-bit vectors: 16 of 32 registers accumulate, and rows are turned eight at a time when packed.
     pub struct Avx512;
 
     /// An inner product in vectors of one width; both levels are this text with other intrinsics.
@@ -104,6 +115,12 @@ mod x86 {
                 unsafe fn multiply(panels: Panels, results: Results) {
                     // SAFETY: the caller's promise, word for word.
                     unsafe { $name(panels, results) }
+                }
+
+                #[inline(always)]
+                unsafe fn turn(lines: [[f32; 8]; 8]) -> [[f32; 8]; 8] {
+                    // SAFETY: both levels have AVX.
+                    unsafe { turn_avx(lines) }
                 }
             }
 
@@ -139,12 +156,32 @@ mod x86 {
         };
     }
 
+    /// Neighbours, then pairs, then halves change places.
+    #[inline]
+    #[target_feature(enable = "avx")]
+    fn turn_avx(lines: [[f32; 8]; 8]) -> [[f32; 8]; 8] {
+        // SAFETY: eight numbers and a vector of eight are the same bits.
+        let x: [__m256; 8] = unsafe { std::mem::transmute(lines) };
+        let low = |i: usize| _mm256_unpacklo_ps(x[i], x[i + 1]);
+        let high = |i: usize| _mm256_unpackhi_ps(x[i], x[i + 1]);
+        let x = [low(0), high(0), low(2), high(2), low(4), high(4), low(6), high(6)];
+        let first = |i: usize, j: usize| _mm256_shuffle_ps::<0x44>(x[i], x[j]);
+        let second = |i: usize, j: usize| _mm256_shuffle_ps::<0xee>(x[i], x[j]);
+        let near = [first(0, 2), second(0, 2), first(1, 3), second(1, 3)];
+        let far = [first(4, 6), second(4, 6), first(5, 7), second(5, 7)];
+        let left = |i: usize| _mm256_permute2f128_ps::<0x20>(near[i], far[i]);
+        let right = |i: usize| _mm256_permute2f128_ps::<0x31>(near[i], far[i]);
+        let y = [left(0), left(1), left(2), left(3), right(0), right(1), right(2), right(3)];
+        // SAFETY: as above.
+        unsafe { std::mem::transmute(y) }
+    }
+
     vector_level!(
         Avx2, 6, 16, "avx2,fma", multiply_avx2,
         _mm256_setzero_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_set1_ps, _mm256_fmadd_ps, _mm256_add_ps
     );
     vector_level!(
-        Avx512, 12, 32, "avx512f", multiply_avx512,
+        Avx512, 8, 32, "avx512f", multiply_avx512,
         _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_set1_ps, _mm512_fmadd_ps, _mm512_add_ps
     );
 }

@@ -197,7 +197,7 @@ unsafe fn part_avx2<A: Element, B: Element, C: Element>(job: &Gemm<A, B, C>, par
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
 unsafe fn part_avx512<A: Element, B: Element, C: Element>(job: &Gemm<A, B, C>, part: usize, scratch: &mut [f32]) {
     // SAFETY: as above; the machine has the features, since `select` was given the level.
-    unsafe { tiles_of::<A, B, C, microkernel::Avx512, 12, 32>(job, part, scratch) }
+    unsafe { tiles_of::<A, B, C, microkernel::Avx512, 8, 32>(job, part, scratch) }
 }
 
 /// The tiles of a part. `ROWS` and `COLUMNS` are the level's own; a type cannot lend them to an array.
@@ -251,10 +251,10 @@ impl<A: Element, B: Element, C: Element> Tile<'_, A, B, C> {
             let depth = chunk(block, cut.depth_block, self.job.sizes.depth);
             let add = block > 0 || self.job.accumulate;
             // SAFETY (all): every panel lies inside the operands, and the results are this tile's own.
-            unsafe { self.pack_columns::<COLUMNS>(&depth, columns_lie_ready, column_block) };
+            unsafe { self.pack_columns::<L, COLUMNS>(&depth, columns_lie_ready, column_block) };
             for row in self.rows.clone().step_by(ROWS) {
                 let band = row..(row + ROWS).min(self.rows.end);
-                unsafe { self.pack_rows::<ROWS>(&band, &depth, row_panel) };
+                unsafe { self.pack_rows::<L, ROWS>(&band, &depth, row_panel) };
                 let to = first.wrapping_add((row - self.rows.start) * stride);
                 for column in self.columns.clone().step_by(COLUMNS) {
                     let width = COLUMNS.min(self.columns.end - column);
@@ -291,7 +291,7 @@ impl<A: Element, B: Element, C: Element> Tile<'_, A, B, C> {
     }
 
     #[inline(always)]
-    unsafe fn pack_columns<const COLUMNS: usize>(&self, depth: &Range<usize>, lie_ready: bool, to: &mut [f32]) {
+    unsafe fn pack_columns<L: Level, const COLUMNS: usize>(&self, depth: &Range<usize>, lie_ready: bool, to: &mut [f32]) {
         for column in self.columns.clone().step_by(COLUMNS) {
             let width = COLUMNS.min(self.columns.end - column);
             if lie_ready && width == COLUMNS {
@@ -305,12 +305,12 @@ impl<A: Element, B: Element, C: Element> Tile<'_, A, B, C> {
                 step_stride: self.job.b.row_stride,
             };
             // SAFETY: the panel is inside the operand, which nothing writes while the job runs.
-            unsafe { pack::pack::<B, COLUMNS>(panel, &mut to[(column - self.columns.start) * depth.len()..]) };
+            unsafe { pack::pack::<B, L, COLUMNS>(panel, &mut to[(column - self.columns.start) * depth.len()..]) };
         }
     }
 
     #[inline(always)]
-    unsafe fn pack_rows<const ROWS: usize>(&self, band: &Range<usize>, depth: &Range<usize>, to: &mut [f32]) {
+    unsafe fn pack_rows<L: Level, const ROWS: usize>(&self, band: &Range<usize>, depth: &Range<usize>, to: &mut [f32]) {
         let Matrix { row_stride, column_stride, .. } = self.job.a;
         let panel = Panel {
             first: self.a.wrapping_add(band.start * row_stride + depth.start * column_stride),
@@ -320,7 +320,7 @@ impl<A: Element, B: Element, C: Element> Tile<'_, A, B, C> {
             step_stride: column_stride,
         };
         // SAFETY: as for the columns.
-        unsafe { pack::pack::<A, ROWS>(panel, to) };
+        unsafe { pack::pack::<A, L, ROWS>(panel, to) };
     }
 
     /// Finishes a band of rows whose sums are complete, and rounds them where the result is not f32.

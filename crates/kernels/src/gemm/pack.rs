@@ -1,5 +1,6 @@
 //! Packing: a panel of a strided matrix becomes dense f32, in the order in which the inner product reads it.
 
+use super::microkernel::Level;
 use crate::Element;
 
 /// A panel of a matrix: `width` lines side by side, each `depth` long.
@@ -17,21 +18,21 @@ pub(super) struct Panel<T> {
     pub step_stride: usize,
 }
 
-/// Steps that are turned at once where a line's elements lie one after another.
+/// Lines and steps that are turned at once.
 const TURN: usize = 8;
 
 /// Writes `FULL` numbers for each step of the depth: one of each line, and zeros for lines that are not there.
 ///
 /// # Safety
-/// The panel must lie in living memory that nothing writes.
+/// The panel must lie in living memory that nothing writes, and the machine must have the level.
 #[inline(always)]
-pub(super) unsafe fn pack<T: Element, const FULL: usize>(panel: Panel<T>, to: &mut [f32]) {
+pub(super) unsafe fn pack<T: Element, L: Level, const FULL: usize>(panel: Panel<T>, to: &mut [f32]) {
     let (steps, _) = to[..panel.depth * FULL].as_chunks_mut::<FULL>();
     // SAFETY (all three): the caller's promise is theirs.
     if panel.width == FULL && panel.line_stride == 1 {
         unsafe { copy_steps(panel, steps) }
     } else if panel.width == FULL && panel.step_stride == 1 {
-        unsafe { turn_lines(panel, steps) }
+        unsafe { turn_lines::<T, L, FULL>(panel, steps) }
     } else {
         unsafe { gather(panel, steps) }
     }
@@ -42,29 +43,40 @@ pub(super) unsafe fn pack<T: Element, const FULL: usize>(panel: Panel<T>, to: &m
 unsafe fn copy_steps<T: Element, const FULL: usize>(panel: Panel<T>, steps: &mut [[f32; FULL]]) {
     let mut from = panel.first;
     for step in steps {
-        // SAFETY: `FULL` lines lie side by side at this step of the panel.
-        let elements = unsafe { from.cast::<[T; FULL]>().read_unaligned() };
-        *step = elements.map(T::to_f32);
+        let (runs, rest) = step.as_chunks_mut::<TURN>();
+        let first_of_rest = from.wrapping_add(runs.len() * TURN);
+        // Whole runs are loaded before they are stored: source and target might be the same, for all that the
+        // compiler knows, and it would move one number at a time.
+        for (index, run) in runs.iter_mut().enumerate() {
+            // SAFETY: `FULL` lines lie side by side at this step of the panel.
+            *run = unsafe { from.add(index * TURN).cast::<[T; TURN]>().read_unaligned() }.map(T::to_f32);
+        }
+        for (index, to) in rest.iter_mut().enumerate() {
+            // SAFETY: as above.
+            *to = unsafe { *first_of_rest.add(index) }.to_f32();
+        }
         from = from.wrapping_add(panel.step_stride);
     }
 }
 
-/// Each line is dense: short runs of all lines are loaded and turned.
+/// Each line is dense: blocks of lines are loaded and turned, eight lines along their whole depth at a time, so
+/// that each line of the cache is used up before it is lost.
 #[inline(always)]
-unsafe fn turn_lines<T: Element, const FULL: usize>(panel: Panel<T>, steps: &mut [[f32; FULL]]) {
+unsafe fn turn_lines<T: Element, L: Level, const FULL: usize>(panel: Panel<T>, steps: &mut [[f32; FULL]]) {
     let whole = panel.depth - panel.depth % TURN;
-    for start in (0..whole).step_by(TURN) {
-        let mut runs = [[0.0f32; TURN]; FULL];
-        for (line, run) in runs.iter_mut().enumerate() {
-            // SAFETY: `TURN` elements of the line from `start` on are inside the panel.
-            let elements = unsafe {
-                panel.first.add(line * panel.line_stride + start).cast::<[T; TURN]>().read_unaligned()
-            };
-            *run = elements.map(T::to_f32);
-        }
-        for step in 0..TURN {
-            for line in 0..FULL {
-                steps[start + step][line] = runs[line][step];
+    for first_line in (0..FULL).step_by(TURN) {
+        let count = TURN.min(FULL - first_line);
+        for start in (0..whole).step_by(TURN) {
+            let mut lines = [[0.0f32; TURN]; TURN];
+            for (line, to) in lines.iter_mut().enumerate().take(count) {
+                let from = panel.first.wrapping_add((first_line + line) * panel.line_stride + start);
+                // SAFETY: `TURN` elements of the line from `start` on are inside the panel.
+                *to = unsafe { from.cast::<[T; TURN]>().read_unaligned() }.map(T::to_f32);
+            }
+            // SAFETY: the machine has the level, by the caller's promise.
+            let turned = unsafe { L::turn(lines) };
+            for (step, from) in steps[start..start + TURN].iter_mut().zip(&turned) {
+                step[first_line..first_line + count].copy_from_slice(&from[..count]);
             }
         }
     }
