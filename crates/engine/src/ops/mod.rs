@@ -119,11 +119,13 @@ macro_rules! operations {
 
 mod concat;
 mod elementwise;
+mod matmul;
 mod reduce;
 mod softmax;
 mod view;
 
 pub use elementwise::{Argument, Elementwise, Function, ScalarProgram};
+pub use matmul::Activation;
 
 operations! {
     Elementwise = "elementwise" in elementwise;
@@ -135,4 +137,5 @@ operations! {
     Concat = "concat" in concat;
     Reduce = "reduce" in reduce;
     Softmax = "softmax" in softmax;
+    Matmul = "matmul" in matmul;
 }

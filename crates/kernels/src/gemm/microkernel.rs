@@ -177,11 +177,29 @@ mod x86 {
     }
 
     vector_level!(
-        Avx2, 6, 16, "avx2,fma", multiply_avx2,
-        _mm256_setzero_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_set1_ps, _mm256_fmadd_ps, _mm256_add_ps
+        Avx2,
+        6,
+        16,
+        "avx2,fma",
+        multiply_avx2,
+        _mm256_setzero_ps,
+        _mm256_loadu_ps,
+        _mm256_storeu_ps,
+        _mm256_set1_ps,
+        _mm256_fmadd_ps,
+        _mm256_add_ps
     );
     vector_level!(
-        Avx512, 8, 32, "avx512f", multiply_avx512,
-        _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_set1_ps, _mm512_fmadd_ps, _mm512_add_ps
+        Avx512,
+        8,
+        32,
+        "avx512f",
+        multiply_avx512,
+        _mm512_setzero_ps,
+        _mm512_loadu_ps,
+        _mm512_storeu_ps,
+        _mm512_set1_ps,
+        _mm512_fmadd_ps,
+        _mm512_add_ps
     );
 }

@@ -243,7 +243,10 @@ impl<A: Element, B: Element, C: Element> Tile<'_, A, B, C> {
         let (row_panel, results) = rest.split_at_mut(cut.row_panel());
         // The sums gather in the result itself where it is f32, else in scratch, so that they are rounded once.
         let (first, stride) = match is_f32::<C>() {
-            true => (self.job.c.elements.as_ptr().wrapping_add(self.position(self.rows.start)).cast(), self.job.c.row_stride),
+            true => (
+                self.job.c.elements.as_ptr().wrapping_add(self.position(self.rows.start)).cast(),
+                self.job.c.row_stride,
+            ),
             false => (results.as_mut_ptr(), cut.tile_columns),
         };
         let columns_lie_ready = self.columns_lie_ready(ROWS);
@@ -291,7 +294,12 @@ impl<A: Element, B: Element, C: Element> Tile<'_, A, B, C> {
     }
 
     #[inline(always)]
-    unsafe fn pack_columns<L: Level, const COLUMNS: usize>(&self, depth: &Range<usize>, lie_ready: bool, to: &mut [f32]) {
+    unsafe fn pack_columns<L: Level, const COLUMNS: usize>(
+        &self,
+        depth: &Range<usize>,
+        lie_ready: bool,
+        to: &mut [f32],
+    ) {
         for column in self.columns.clone().step_by(COLUMNS) {
             let width = COLUMNS.min(self.columns.end - column);
             if lie_ready && width == COLUMNS {

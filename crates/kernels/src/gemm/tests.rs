@@ -58,7 +58,10 @@ fn check<T: Element>(sizes: Sizes, activation: Activation, tolerance: f64) {
                     let expected = activated((0..depth).map(product).sum::<f64>() + bias, activation);
                     let found = c[row * stride + column].to_f32() as f64;
                     let error = (found - expected).abs() / expected.abs().max(1.0);
-                    assert!(error < tolerance, "{isa} {sizes:?} {transposes} [{row}, {column}]: {found}, not {expected}");
+                    assert!(
+                        error < tolerance,
+                        "{isa} {sizes:?} {transposes} [{row}, {column}]: {found}, not {expected}"
+                    );
                 }
                 assert!(c[row * stride + columns..][..3].iter().all(|x| x.to_f32() == 9.0), "wrote beside a row");
             }
@@ -128,9 +131,8 @@ fn batches_repeat_and_stride_their_operands() {
         );
         for index in 0..c.len() {
             let (product, row, column) = (index / c_size, index / columns % rows, index % columns);
-            let term = |step| {
-                a[product * a_size + row * depth + step] * b[product % inner * b_size + step * columns + column]
-            };
+            let term =
+                |step| a[product * a_size + row * depth + step] * b[product % inner * b_size + step * columns + column];
             let expected: f32 = (0..depth).map(term).sum();
             assert!((c[index] - expected).abs() < 1e-5, "{isa} {index}: {}, not {expected}", c[index]);
         }
@@ -143,9 +145,7 @@ fn accumulates_over_calls_as_over_the_depth() {
     for isa in Isa::available() {
         let mut c = vec![1.0f32; 30 * 50];
         let to = MatrixMut { elements: Out::new(c.as_mut_ptr(), c.len()), row_stride: 50 };
-        run_alone(
-            &Gemm::new(isa, sizes(30, 50, 40), matrix(&a, 40, 1), matrix(&b, 50, 1), to).accumulating(true),
-        );
+        run_alone(&Gemm::new(isa, sizes(30, 50, 40), matrix(&a, 40, 1), matrix(&b, 50, 1), to).accumulating(true));
         for (index, found) in c.iter().enumerate() {
             let expected: f32 = 1.0 + (0..40).map(|k| a[index / 50 * 40 + k] * b[k * 50 + index % 50]).sum::<f32>();
             assert!((found - expected).abs() < 1e-4, "{isa} {index}");
