@@ -6,6 +6,7 @@
 //! version runs is decided when the job is built, not when it runs.
 
 pub mod copy;
+pub mod cross_entropy;
 mod element;
 pub mod elementwise;
 mod fault;

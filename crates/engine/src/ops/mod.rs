@@ -118,6 +118,7 @@ macro_rules! operations {
 }
 
 mod concat;
+mod cross_entropy;
 mod elementwise;
 mod matmul;
 mod reduce;
@@ -138,4 +139,6 @@ operations! {
     Reduce = "reduce" in reduce;
     Softmax = "softmax" in softmax;
     Matmul = "matmul" in matmul;
+    CrossEntropy = "cross_entropy" in cross_entropy;
+    CrossEntropyGradient = "cross_entropy_gradient" in cross_entropy;
 }
