@@ -4,11 +4,11 @@
 mod support;
 
 use gradus::backend::{Cpu, evaluate};
-use gradus::ops::{self, Case, OpKind, Reals};
+use gradus::ops::{self, Case, CaseInput, OpKind, Reals};
 use gradus::plan::{Options, Plan};
 use gradus::{Array, DType, Error, Program, Routine, Tensor, TensorType, Trace, gradient};
 use gradus_kernels::Isa;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use support::numbers::{Random, fill};
 
 /// How an operand comes to the operation.
@@ -175,17 +175,23 @@ fn same_bits(a: &[Array], b: &[Array]) -> bool {
     a.iter().zip(b).all(|(a, b)| a.bytes() == b.bytes())
 }
 
-/// The largest error of each result, relative to its largest number.
-fn compare(what: &str, computed: &[Array], reference: &[Reals], tolerance: f64) {
+/// The largest error of each result, relative to its largest number, or to `floor` if that is larger.
+fn compare(what: &str, computed: &[Array], reference: &[Reals], tolerance: f64, floor: f64) {
     for (index, (computed, reference)) in computed.iter().zip(reference).enumerate() {
-        let scale = reference
-            .data
-            .iter()
-            .fold(1e-3f64, |largest, x| if x.is_finite() { largest.max(x.abs()) } else { largest });
+        let finite = reference.data.iter().filter(|x| x.is_finite());
+        let scale = finite.fold(floor, |largest, x| largest.max(x.abs()));
         for (element, (&got, &want)) in computed.to_f64().iter().zip(&reference.data).enumerate() {
             let agrees = got == want || (got.is_nan() && want.is_nan()) || (got - want).abs() <= tolerance * scale;
             assert!(agrees, "{what}: result {index}, element {element}: {got} instead of {want} (scale {scale:e})");
         }
+    }
+}
+
+/// What is left of the numbers in a 16-bit type.
+fn round(input: &CaseInput, dtype: DType, numbers: &[f64]) -> Vec<f64> {
+    match input.ty.dtype {
+        DType::F32 => Array::from_f64(TensorType::new(dtype, &input.ty.shape), numbers).to_f64(),
+        _ => numbers.to_vec(),
     }
 }
 
@@ -210,12 +216,12 @@ fn kernels_equal_the_reference() {
     let best = levels.last().unwrap();
     let threaded: Vec<Cpu> = [2, 3, 4].into_iter().map(|threads| Cpu::new(threads).unwrap()).collect();
     let plain = Options { simplify: false, in_place: false, reorder: false, share: false };
-    let mut covered: BTreeMap<OpKind, BTreeSet<String>> = BTreeMap::new();
     let mut in_place = BTreeSet::new();
     for entry in ops::all() {
         if only.as_ref().is_some_and(|only| only != entry.kind.name()) {
             continue;
         }
+        let mut is_used = false;
         for case in (entry.cases)() {
             let what = format!("{}, {}", entry.kind.name(), case.name);
             let mut random = Random::new(11);
@@ -223,13 +229,11 @@ fn kernels_equal_the_reference() {
             let dense =
                 traced(&case, &numbers, DType::F32, Arrival::Dense).unwrap_or_else(|error| panic!("{what}: {error}"));
             let reference = dense.reference();
-            assert!(
-                dense.trace.to_graph().nodes().iter().any(|node| node.op().is_some_and(|op| op.kind() == entry.kind)),
-                "{what}: the case does not use the operation"
-            );
+            is_used |=
+                dense.trace.to_graph().nodes().iter().any(|node| node.op().is_some_and(|op| op.kind() == entry.kind));
             for cpu in &levels {
                 let (results, _) = dense.run(cpu, Options::default());
-                compare(&format!("{what}, {}", cpu.isa()), &results, &reference, case.tolerance);
+                compare(&format!("{what}, {}", cpu.isa()), &results, &reference, case.tolerance, 1e-2);
             }
             let (expected, _) = dense.run(best, Options::default());
             for cpu in &threaded {
@@ -241,28 +245,32 @@ fn kernels_equal_the_reference() {
             for arrival in [Arrival::Transposed, Arrival::Sliced, Arrival::Computed] {
                 let viewed = traced(&case, &numbers, DType::F32, arrival).unwrap();
                 let (results, plan) = viewed.run(best, Options::default());
-                compare(&format!("{what}, {arrival:?}"), &results, &reference, case.tolerance);
+                compare(&format!("{what}, {arrival:?}"), &results, &reference, case.tolerance, 1e-2);
                 in_place.extend(in_place_kinds(&plan));
                 let (results_plain, _) = viewed.run(best, plain);
                 assert!(same_bits(&results, &results_plain), "{what}, {arrival:?}: other bits with a plain plan");
             }
             // Sixteen-bit types are compared within their own rounding, a few times over.
             for (dtype, rounding) in [(DType::Bf16, 1.0 / 256.0), (DType::F16, 1.0 / 2048.0)] {
-                let halves = match traced(&case, &numbers, dtype, Arrival::Dense) {
+                let rounded: Vec<Vec<f64>> =
+                    case.inputs.iter().zip(&numbers).map(|(input, x)| round(input, dtype, x)).collect();
+                let halves = match traced(&case, &rounded, dtype, Arrival::Dense) {
                     Ok(halves) => halves,
                     Err(Error::DType { .. }) => continue,
                     Err(error) => panic!("{what}: {error}"),
                 };
-                covered.entry(entry.kind).or_default().insert(dtype.to_string());
                 let (results, _) = halves.run(best, Options::default());
-                compare(&format!("{what}, {dtype}"), &results, &reference, 8.0 * rounding + case.tolerance);
+                // Numbers between the operations are rounded too, so small results of large ones are off by more.
+                compare(&format!("{what}, {dtype}"), &results, &halves.reference(), 8.0 * rounding, 0.05);
                 let (results_plain, _) = halves.run(best, plain);
                 assert!(same_bits(&results, &results_plain), "{what}, {dtype}: other bits with a plain plan");
             }
         }
+        assert!(is_used, "no case of {} uses it", entry.kind.name());
     }
     if only.is_none() {
-        for kind in [OpKind::Elementwise, OpKind::Softmax] {
+        let expected = [OpKind::Elementwise, OpKind::Softmax, OpKind::AdamW, OpKind::Dropout, OpKind::LayerNorm];
+        for kind in expected {
             assert!(in_place.contains(&kind), "{} was never tried in place", kind.name());
         }
     }

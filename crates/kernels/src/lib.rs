@@ -7,6 +7,7 @@
 
 pub mod attention;
 pub mod copy;
+pub mod cross_entropy;
 pub mod dropout;
 mod element;
 pub mod elementwise;
@@ -14,6 +15,7 @@ pub mod embedding;
 mod fault;
 pub mod finite;
 pub mod gather;
+pub mod gemm;
 mod isa;
 mod job;
 pub mod lanes;

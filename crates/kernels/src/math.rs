@@ -72,6 +72,12 @@ pub fn log(x: f32) -> f32 {
     if x < 0.0 || x.is_nan() { f32::NAN } else { positive }
 }
 
+/// The number, or 0 if it is below; NaN stays.
+#[inline(always)]
+pub fn relu(x: f32) -> f32 {
+    if x <= 0.0 { 0.0 } else { x }
+}
+
 /// The hyperbolic tangent; within 2.5 units.
 #[inline(always)]
 pub fn tanh(x: f32) -> f32 {

@@ -122,11 +122,13 @@ mod attention;
 mod batch_norm;
 mod check_finite;
 mod concat;
+mod cross_entropy;
 mod dropout;
 mod elementwise;
 mod embedding;
 mod gather;
 mod layer_norm;
+mod matmul;
 mod reduce;
 mod rms_norm;
 mod rotary;
@@ -136,6 +138,7 @@ mod view;
 
 pub use batch_norm::BatchNorm;
 pub use elementwise::{Argument, Elementwise, Function, Instruction, ScalarProgram};
+pub use matmul::Activation;
 pub use rotary::rotary_tables;
 pub use updates::{Adafactor, AdafactorInputs, AdafactorOutputs, SecondMoment};
 pub use updates::{AdamW, AdamWInputs, AdamWOutputs};
@@ -169,4 +172,7 @@ operations! {
     RmsNormGradient = "rms_norm_gradient" in rms_norm;
     Dropout = "dropout" in dropout;
     CheckFinite = "check_finite" in check_finite;
+    Matmul = "matmul" in matmul;
+    CrossEntropy = "cross_entropy" in cross_entropy;
+    CrossEntropyGradient = "cross_entropy_gradient" in cross_entropy;
 }

@@ -45,7 +45,7 @@ formulas! {
     Erf = |x, _, _| math::erf(x);
     Sin = |x, _, _| math::sin(x);
     Cos = |x, _, _| math::cos(x);
-    Relu = |x, _, _| if x <= 0.0 { 0.0 } else { x };
+    Relu = |x, _, _| math::relu(x);
     Silu = |x, _, _| math::silu(x);
     GeluTanh = |x, _, _| math::gelu_tanh(x);
     GeluTanhSlope = |x, _, _| math::gelu_tanh_slope(x);

@@ -23,7 +23,13 @@ pub(super) fn apply(function: Function, x: &[f64]) -> f64 {
         Erf => erf(x[0]),
         Sin => x[0].sin(),
         Cos => x[0].cos(),
-        Relu => x[0].max(0.0),
+        Relu => {
+            if x[0] < 0.0 {
+                0.0
+            } else {
+                x[0]
+            }
+        }
         Silu => x[0] / (1.0 + (-x[0]).exp()),
         GeluTanh => 0.5 * x[0] * (1.0 + gelu_argument(x[0]).tanh()),
         GeluTanhSlope => {

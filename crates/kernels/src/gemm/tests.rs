@@ -1,0 +1,154 @@
+use super::*;
+use crate::{bf16, run_alone};
+
+/// Repeatable numbers between -1 and 1, few enough bits that every element type holds them.
+pub(crate) fn numbers<T: Element>(count: usize, seed: usize) -> Vec<T> {
+    (0..count).map(|i| T::from_f32(((i * 31 + seed * 17 + i * i % 89) % 127) as f32 / 64.0 - 1.0)).collect()
+}
+
+fn matrix<T>(elements: &[T], row_stride: usize, column_stride: usize) -> Matrix<T> {
+    Matrix { elements: In::new(elements.as_ptr(), elements.len()), row_stride, column_stride }
+}
+
+fn activated(x: f64, activation: Activation) -> f64 {
+    match activation {
+        Activation::None => x,
+        Activation::Relu => x.max(0.0),
+        Activation::Sigmoid => 1.0 / (1.0 + (-x).exp()),
+        Activation::Silu => x / (1.0 + (-x).exp()),
+        Activation::Tanh => x.tanh(),
+        Activation::GeluTanh => 0.5 * x * (1.0 + (0.7978845608 * (x + 0.044715 * x * x * x)).tanh()),
+        // The integral of the density, by Simpson's rule.
+        Activation::GeluErf => {
+            let steps = 2000;
+            let width = x / steps as f64;
+            let weight = |i: usize| if i == 0 || i == steps { 1.0 } else { 2.0 + 2.0 * (i % 2) as f64 };
+            let area: f64 = (0..=steps).map(|i| weight(i) * (-(i as f64 * width).powi(2) / 2.0).exp()).sum();
+            x * (0.5 + area * width / 3.0 / (2.0 * std::f64::consts::PI).sqrt())
+        }
+    }
+}
+
+/// One product in every transpose, with bias and activation, against the sum in f64.
+fn check<T: Element>(sizes: Sizes, activation: Activation, tolerance: f64) {
+    let Sizes { rows, columns, depth } = sizes;
+    let (a, b) = (numbers::<T>(rows * depth, 1), numbers::<T>(depth * columns, 2));
+    let bias = numbers::<T>(columns, 3);
+    for isa in Isa::available() {
+        for transposes in 0..4 {
+            let a_strides = if transposes & 1 == 0 { (depth, 1) } else { (1, rows) };
+            let b_strides = if transposes & 2 == 0 { (columns, 1) } else { (1, depth) };
+            let with_bias = transposes < 2;
+            // The result's rows lie apart; what is between them must not be touched.
+            let stride = columns + 3;
+            let mut c = vec![T::from_f32(9.0); rows * stride];
+            let to = MatrixMut { elements: Out::new(c.as_mut_ptr(), c.len()), row_stride: stride };
+            let (left, right) = (matrix(&a, a_strides.0, a_strides.1), matrix(&b, b_strides.0, b_strides.1));
+            let job = Gemm::new(isa, sizes, left, right, to)
+                .bias(with_bias.then(|| In::new(bias.as_ptr(), columns)))
+                .activation(activation);
+            run_alone(&job);
+            for row in 0..rows {
+                for column in 0..columns {
+                    let product = |step: usize| {
+                        let a = a[row * a_strides.0 + step * a_strides.1].to_f32() as f64;
+                        a * b[step * b_strides.0 + column * b_strides.1].to_f32() as f64
+                    };
+                    let bias = if with_bias { bias[column].to_f32() as f64 } else { 0.0 };
+                    let expected = activated((0..depth).map(product).sum::<f64>() + bias, activation);
+                    let found = c[row * stride + column].to_f32() as f64;
+                    let error = (found - expected).abs() / expected.abs().max(1.0);
+                    assert!(
+                        error < tolerance,
+                        "{isa} {sizes:?} {transposes} [{row}, {column}]: {found}, not {expected}"
+                    );
+                }
+                assert!(c[row * stride + columns..][..3].iter().all(|x| x.to_f32() == 9.0), "wrote beside a row");
+            }
+        }
+    }
+}
+
+fn sizes(rows: usize, columns: usize, depth: usize) -> Sizes {
+    Sizes { rows, columns, depth }
+}
+
+#[test]
+fn products_of_many_sizes() {
+    let all = [(1, 1, 1), (1, 33, 7), (3, 1, 20), (12, 32, 8), (13, 31, 9), (25, 70, 300), (40, 64, 17), (2, 3, 0)];
+    for (rows, columns, depth) in all {
+        check::<f32>(sizes(rows, columns, depth), Activation::None, 1e-5);
+        check::<bf16>(sizes(rows, columns, depth), Activation::None, 5e-3);
+        check::<crate::f16>(sizes(rows, columns, depth), Activation::None, 1e-3);
+    }
+}
+
+#[test]
+fn products_of_several_tiles_and_depth_blocks() {
+    check::<f32>(sizes(200, 300, 280), Activation::None, 2e-5);
+    check::<bf16>(sizes(290, 270, 64), Activation::None, 5e-3);
+}
+
+#[test]
+fn every_activation() {
+    for activation in Activation::ALL {
+        check::<f32>(sizes(14, 37, 5), activation, 2e-6);
+        check::<bf16>(sizes(14, 37, 5), activation, 5e-3);
+    }
+}
+
+#[test]
+fn large_products_have_parts_for_many_threads_and_small_ones_few() {
+    let parts = |rows, columns, depth, products| {
+        let cut = Cut::new(sizes(rows, columns, depth), products, (12, 32));
+        parts_of(cut.tiles(), cut.tiles_per_part)
+    };
+    for (rows, columns, depth) in [(4096, 256, 256), (4096, 1024, 1024), (256, 1024, 4096), (256, 256, 4096)] {
+        assert!(parts(rows, columns, depth, 1) >= 32, "{rows} {columns} {depth}");
+    }
+    assert_eq!(parts(64, 64, 64, 1), 1);
+    assert_eq!(parts(0, 64, 64, 1) + parts(64, 0, 64, 1) + parts(64, 64, 64, 0), 0);
+    assert!((512..4096).contains(&parts(64, 64, 64, 12_000)));
+}
+
+#[test]
+fn batches_repeat_and_stride_their_operands() {
+    // Two axes: a has both, b only the inner one.
+    let (outer, inner, Sizes { rows, columns, depth }) = (3, 5, sizes(7, 9, 11));
+    let a = numbers::<f32>(outer * inner * rows * depth, 1);
+    let b = numbers::<f32>(inner * depth * columns, 2);
+    for isa in Isa::available() {
+        let mut c = vec![0.0f32; outer * inner * rows * columns];
+        let to = MatrixMut { elements: Out::new(c.as_mut_ptr(), c.len()), row_stride: columns };
+        let (a_size, b_size, c_size) = (rows * depth, depth * columns, rows * columns);
+        let batch = [
+            BatchAxis { size: outer, a_stride: inner * a_size, b_stride: 0, c_stride: inner * c_size },
+            BatchAxis { size: inner, a_stride: a_size, b_stride: b_size, c_stride: c_size },
+        ];
+        run_alone(
+            &Gemm::new(isa, sizes(rows, columns, depth), matrix(&a, depth, 1), matrix(&b, columns, 1), to)
+                .batched(&batch),
+        );
+        for index in 0..c.len() {
+            let (product, row, column) = (index / c_size, index / columns % rows, index % columns);
+            let term =
+                |step| a[product * a_size + row * depth + step] * b[product % inner * b_size + step * columns + column];
+            let expected: f32 = (0..depth).map(term).sum();
+            assert!((c[index] - expected).abs() < 1e-5, "{isa} {index}: {}, not {expected}", c[index]);
+        }
+    }
+}
+
+#[test]
+fn accumulates_over_calls_as_over_the_depth() {
+    let (a, b) = (numbers::<f32>(30 * 40, 1), numbers::<f32>(40 * 50, 2));
+    for isa in Isa::available() {
+        let mut c = vec![1.0f32; 30 * 50];
+        let to = MatrixMut { elements: Out::new(c.as_mut_ptr(), c.len()), row_stride: 50 };
+        run_alone(&Gemm::new(isa, sizes(30, 50, 40), matrix(&a, 40, 1), matrix(&b, 50, 1), to).accumulating(true));
+        for (index, found) in c.iter().enumerate() {
+            let expected: f32 = 1.0 + (0..40).map(|k| a[index / 50 * 40 + k] * b[k * 50 + index % 50]).sum::<f32>();
+            assert!((found - expected).abs() < 1e-4, "{isa} {index}");
+        }
+    }
+}
