@@ -173,7 +173,8 @@ impl Blocks {
             let register = |index: usize| std::slice::from_raw_parts(registers.add(index * self.block), padded);
             let register_mut = |index: usize| std::slice::from_raw_parts_mut(registers.add(index * self.block), padded);
             for (index, input) in self.inputs.iter().enumerate() {
-                if !input.constant && !(whole && input.direct.is_some()) {
+                let in_place = whole && input.direct.is_some();
+                if !(input.constant || in_place) {
                     input.reader.read(start, &mut register_mut(index)[..length]);
                 }
             }
@@ -230,7 +231,7 @@ impl Job for Blocks {
 
     unsafe fn run(&self, part: usize, scratch: &mut [u8]) {
         let registers: &mut [f32] = bytemuck::cast_slice_mut(&mut scratch[..self.worker_scratch()]);
-        for (register, input) in registers.chunks_mut(self.block.max(1)).zip(&self.inputs) {
+        for (register, input) in registers.chunks_mut(self.block).zip(&self.inputs) {
             if input.constant {
                 // SAFETY: the operand is alive, by the caller's promise, and dense targets do not lie over it.
                 unsafe { input.reader.read(0, register) };

@@ -120,18 +120,9 @@ fn nan_propagates() {
             let mut inputs = vec![vec![0.5; 3]; function.arity()];
             inputs[at][1] = f32::NAN;
             let y = run(Isa::detect(), &one(function), &inputs, 3);
-            assert_eq!(y.map_nan(), [false, true, false], "{function:?}, argument {at}");
+            let found: Vec<bool> = y.iter().map(|y| y.is_nan()).collect();
+            assert_eq!(found, [false, true, false], "{function:?}, argument {at}");
         }
-    }
-}
-
-trait MapNan {
-    fn map_nan(&self) -> Vec<bool>;
-}
-
-impl MapNan for Vec<f32> {
-    fn map_nan(&self) -> Vec<bool> {
-        self.iter().map(|x| x.is_nan()).collect()
     }
 }
 
@@ -175,6 +166,54 @@ fn chains_over_several_parts_and_over_their_operands() {
                 assert_eq!(inputs[over], want, "over operand {over}");
             }
         }
+    }
+}
+
+/// Programs of any form: values read often, late or never, over blocks that are whole and not.
+#[test]
+fn random_programs_equal_their_meaning_to_the_bit() {
+    use Function::*;
+    let mut state = 1u32;
+    let mut random = |below: usize| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as usize % below
+    };
+    for round in 0..300 {
+        let count = 1 + random(9);
+        let mut argument = |earlier: usize| match random(if earlier == 0 { 3 } else { 6 }) {
+            0 => Constant(random(4) as f32 * 0.75),
+            1 | 2 => Input(random(3)),
+            _ => Result(random(earlier)),
+        };
+        let functions = [Add, Sub, Mul, Maximum, Less, Select, Neg, Relu];
+        let instructions: Vec<Instruction> = (0..count)
+            .map(|index| instruction(functions[(round + index * 3) % 8], &[0; 3].map(|_| argument(index))))
+            .collect();
+        let program = ScalarProgram { instructions, result: argument(count) };
+        let length = [7, 600, 1024][round % 3];
+        let inputs: Vec<Vec<f32>> = (0..3).map(|seed| numbers(length, seed)).collect();
+        let mut repeated = numbers(1, 9);
+        repeated.resize(length, repeated[0]);
+        let evaluated = |index: usize| {
+            let mut results: Vec<f32> = vec![];
+            let value = |argument: Argument, results: &[f32]| match argument {
+                Input(2) => repeated[index],
+                Input(input) => inputs[input][index],
+                Result(result) => results[result],
+                Constant(number) => number,
+            };
+            for instruction in &program.instructions {
+                let x = instruction.arguments.map(|argument| value(argument, &results) as f64);
+                results.push(meaning(instruction.function, x) as f32);
+            }
+            value(program.result, &results)
+        };
+        let want: Vec<f32> = (0..length).map(evaluated).collect();
+        let mut got = vec![f32::NAN; length];
+        let strides = [vec![1], vec![1], vec![0]];
+        let sources = [&inputs[0], &inputs[1], &repeated].map(|x| f32_source(x)).into_iter().zip(strides).collect();
+        run_alone(&Map::new(Isa::detect(), &program, sources, f32_target(&mut got), &[length]));
+        assert_eq!(got, want, "{program:?}");
     }
 }
 

@@ -1,18 +1,15 @@
 use super::*;
 use crate::{bf16, run_alone};
 
+/// Axes as (size, stride).
+type Axes<'a> = &'a [(usize, usize)];
+
 fn numbers(count: usize) -> Vec<f32> {
     (0..count).map(|i| ((i * 7919 + 13) % 8009) as f32 / 1001.0 - 3.7).collect()
 }
 
-/// Runs the jobs on an operand whose kept and reduced axes are given as (size, stride).
-fn run<T: Element>(
-    isa: Isa,
-    reduction: Reduction,
-    x: &[T],
-    kept: &[(usize, usize)],
-    reduced: &[(usize, usize)],
-) -> Vec<T> {
+/// Runs the jobs on an operand with these kept and reduced axes.
+fn run<T: Element>(isa: Isa, reduction: Reduction, x: &[T], kept: Axes, reduced: Axes) -> Vec<T> {
     let shape = Shape::new(kept, reduced);
     let mut partials = vec![f32::NAN; shape.partials()];
     let mut y = vec![T::from_f32(f32::NAN); kept.iter().map(|axis| axis.0).product()];
@@ -24,13 +21,13 @@ fn run<T: Element>(
 }
 
 /// The offsets of all indices of the axes, the last fastest.
-fn offsets(axes: &[(usize, usize)]) -> Vec<usize> {
+fn offsets(axes: Axes) -> Vec<usize> {
     axes.iter().fold(vec![0], |offsets, &(size, stride)| {
         offsets.into_iter().flat_map(|offset| (0..size).map(move |i| offset + i * stride)).collect()
     })
 }
 
-fn check<T: Element>(kept: &[(usize, usize)], reduced: &[(usize, usize)], tolerance: f64) {
+fn check<T: Element>(kept: Axes, reduced: Axes, tolerance: f64) {
     let end = kept.iter().chain(reduced).map(|&(size, stride)| size.saturating_sub(1) * stride).sum::<usize>() + 1;
     let x: Vec<T> = numbers(end).into_iter().map(T::from_f32).collect();
     let within = offsets(reduced);
@@ -56,7 +53,7 @@ fn check<T: Element>(kept: &[(usize, usize)], reduced: &[(usize, usize)], tolera
 
 #[test]
 fn all_kinds_of_axes() {
-    let cases: &[(&[(usize, usize)], &[(usize, usize)])] = &[
+    let cases: &[(Axes, Axes)] = &[
         (&[], &[]),
         (&[], &[(1, 1)]),
         (&[(3, 1)], &[]),
