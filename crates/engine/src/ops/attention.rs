@@ -406,11 +406,9 @@ impl Kernels for AttentionGradient {
                 isa,
                 problem,
                 [&q, &k, &v, &g].map(heads),
-                log_sum.read(),
-                products.as_in(),
+                [log_sum.read(), products.as_in()],
                 shares,
-                k_gradient.write(),
-                v_gradient.write(),
+                [k_gradient.write(), v_gradient.write()],
             ));
             linker.job(kernel::QueryGradient::<T>::new(isa, problem, shares.as_in(), q_gradient.write()));
         });
@@ -431,5 +429,34 @@ impl Tensor {
     #[track_caller]
     pub fn attention_scaled(&self, k: &Tensor, v: &Tensor, causal: bool, scale: f32) -> Tensor {
         self.trace().apply(Attention { causal, scale }, &[self, k, v]).swap_remove(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{DType, Error, Trace};
+
+    /// What is said of queries, keys and values of these shapes.
+    fn problem(q: &[usize], k: &[usize], v: &[usize], causal: bool) -> String {
+        let trace = Trace::new();
+        let input = |name: &str, shape: &[usize]| trace.input(name, DType::F32, shape);
+        input("q", q).attention(&input("k", k), &input("v", v), causal);
+        match trace.check() {
+            Err(Error::Shape { problem, .. }) => problem,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn operands_that_do_not_fit_are_named() {
+        let q = &[2, 4, 3, 8];
+        assert!(problem(&[3, 8], q, q, true).contains("queries must have the axes"));
+        assert!(problem(q, &[4, 3, 8], q, true).contains("keys must have the axes"));
+        assert!(problem(q, q, &[2, 4, 3, 4], false).contains("values are [2, 4, 3, 4]"));
+        assert!(problem(q, &[1, 4, 3, 8], &[1, 4, 3, 8], false).contains("first and the last axis"));
+        assert!(problem(q, &[2, 4, 0, 8], &[2, 4, 0, 8], false).contains("at least one key"));
+        assert!(problem(q, &[2, 3, 3, 8], &[2, 3, 3, 8], false).contains("cannot share 3 heads"));
+        assert!(problem(q, &[2, 0, 3, 8], &[2, 0, 3, 8], false).contains("cannot share 0 heads"));
+        assert!(problem(q, &[2, 4, 2, 8], &[2, 4, 2, 8], true).contains("there are 2 keys"));
     }
 }

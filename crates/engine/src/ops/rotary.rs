@@ -153,3 +153,36 @@ impl Tensor {
         self.trace().apply_one(Rotary { inverse: false }, &[self, cos, sin])
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Error, Trace};
+
+    #[test]
+    fn tables_hold_the_angles_of_each_place() {
+        let (cos, sin) = rotary_tables(3, 4, 100.0);
+        let angles = [0.0, 0.0, 1.0, 0.1, 2.0, 0.2f64];
+        for (index, angle) in angles.into_iter().enumerate() {
+            assert!((cos.to_f64()[index] - angle.cos()).abs() < 1e-7);
+            assert!((sin.to_f64()[index] - angle.sin()).abs() < 1e-7);
+        }
+    }
+
+    #[test]
+    fn operands_that_do_not_fit_are_named() {
+        let problem = |x: &[usize], table: &[usize], dtype: DType| {
+            let trace = Trace::new();
+            let table = trace.input("table", dtype, table);
+            trace.input("x", DType::F32, x).rotary(&table, &table);
+            match trace.check() {
+                Err(Error::Shape { problem, .. } | Error::DType { problem, .. }) => problem,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert!(problem(&[4], &[1, 2], DType::F32).contains("at least 2 axes"));
+        assert!(problem(&[3, 5], &[3, 2], DType::F32).contains("even"));
+        assert!(problem(&[3, 4], &[3, 4], DType::F32).contains("[3, 2]"));
+        assert!(problem(&[3, 4], &[3, 2], DType::Bf16).contains("must be f32"));
+    }
+}

@@ -116,18 +116,16 @@ pub struct Gradient<T> {
 }
 
 impl<T: Element> Gradient<T> {
-    /// From queries, keys, values and the gradient of the result; the logarithms of the sums and the products with
-    /// the result are dense, and so are the results.
-    #[allow(clippy::too_many_arguments)]
+    /// From queries, keys, values and the gradient of the result. Of each query come the logarithm of the sum and
+    /// the product with the result; the results are the gradients of keys and values. All but the operands are
+    /// dense.
     pub fn new(
         isa: Isa,
         problem: Problem,
         operands: [Heads<T>; 4],
-        log_sum: In<f32>,
-        products: In<f32>,
+        [log_sum, products]: [In<f32>; 2],
         shares: Out<f32>,
-        k_gradient: Out<T>,
-        v_gradient: Out<T>,
+        [k_gradient, v_gradient]: [Out<T>; 2],
     ) -> Gradient<T> {
         let segments = Segments::new(&problem);
         let body = segment_of::select(isa);

@@ -171,7 +171,8 @@ fn check<T: Element>(tolerance: f64) {
             run_alone(&OutputProducts::new(isa, *p, o, o_gradient, products));
             let log_sum = output(&mut log_sum).as_in();
             let operands = [q, k, v, o_gradient];
-            run_alone(&Gradient::new(isa, *p, operands, log_sum, products.as_in(), shares, k_gradient, v_gradient));
+            let statistics = [log_sum, products.as_in()];
+            run_alone(&Gradient::new(isa, *p, operands, statistics, shares, [k_gradient, v_gradient]));
             run_alone(&QueryGradient::new(isa, *p, shares.as_in(), q_gradient));
             compare(&what("q_gradient"), &gradients[0], &y.q_gradient, tolerance);
             compare(&what("k_gradient"), &gradients[1], &y.k_gradient, tolerance);
