@@ -74,14 +74,14 @@ impl Attention {
         let largest = largest.reshape(scores.shape().with(4, 1));
         let exponentials = (scores - &largest).exp();
         let total = exponentials.sum_keep(&[-1]);
-        let o = product(&(exponentials / &total), &for_all_heads(v));
+        let o = (exponentials / &total).matmul(&for_all_heads(v));
         let log_sum = total.log() + largest;
         vec![o.reshape(q.shape()).cast(q.dtype()), log_sum.reshape(q.shape().without_last(1))]
     }
 
     /// Scores [b, g, h / g, t, s] in f32, very low where a key is hidden.
     fn scores(&self, q: &Tensor, k: &Tensor) -> Tensor {
-        let scores = product(&by_group(q, k), &for_all_heads(k).transpose(-1, -2)) * self.scale;
+        let scores = by_group(q, k).matmul(&for_all_heads(k).transpose(-1, -2)) * self.scale;
         if !self.causal {
             return scores;
         }
@@ -105,17 +105,6 @@ fn by_group(q: &Tensor, k: &Tensor) -> Tensor {
 fn for_all_heads(k: &Tensor) -> Tensor {
     let shape = k.shape();
     k.cast(DType::F32).reshape([shape[0], shape[1], 1, shape[2], shape[3]])
-}
-
-/// The matrix product [..., m, k] by [..., k, n], broadcasting what is before.
-fn product(a: &Tensor, b: &Tensor) -> Tensor {
-    let with_axis = |tensor: &Tensor, axis: usize| {
-        let mut sizes = tensor.shape().to_vec();
-        sizes.insert(axis, 1);
-        tensor.reshape(sizes)
-    };
-    let (rank_a, rank_b) = (a.shape().rank(), b.shape().rank());
-    (with_axis(a, rank_a) * with_axis(b, rank_b - 2)).sum(&[-2])
 }
 
 impl Operation for Attention {
@@ -192,7 +181,9 @@ impl Operation for Attention {
         cases.push(Case::new("with the logarithms of the sums", &[q, k, k], both(false)));
         cases.push(Case::new("causal, with the logarithms of the sums", &[q, k, k], both(true)));
         let far_apart = |x: &[Tensor]| vec![x[0].attention_scaled(&x[1], &x[2], false, 8.0)];
-        cases.push(Case::new("scores far apart", &[&[1, 1, 3, 2], &[1, 1, 4, 2], &[1, 1, 4, 2]], far_apart).within(5e-5));
+        cases.push(
+            Case::new("scores far apart", &[&[1, 1, 3, 2], &[1, 1, 4, 2], &[1, 1, 4, 2]], far_apart).within(5e-5),
+        );
         let joint = |x: &[Tensor]| {
             let parts = x[0].reshape([2, 5, 3, 2, 4]).permute(&[2, 0, 3, 1, 4]);
             let part = |index: usize| parts.slice(0, index..index + 1).reshape([2, 2, 5, 4]);
@@ -286,11 +277,11 @@ impl AttentionGradient {
         let (keys, values) = (for_all_heads(k), for_all_heads(v));
         let scores = self.attention.scores(q, k);
         let probabilities = (&scores - log_sum.reshape(scores.shape().with(4, 1))).exp();
-        let slopes = product(&g, &values.transpose(-1, -2)) - (&g * &o).sum_keep(&[-1]);
+        let slopes = g.matmul(&values.transpose(-1, -2)) - (&g * &o).sum_keep(&[-1]);
         let scores_gradient = &probabilities * slopes * self.attention.scale;
-        let to_keys = |weights: &Tensor, rows: &Tensor| product(&weights.transpose(-1, -2), rows).sum(&[2]);
+        let to_keys = |weights: &Tensor, rows: &Tensor| weights.transpose(-1, -2).matmul(rows).sum(&[2]);
         vec![
-            product(&scores_gradient, &keys).reshape(q.shape()).cast(q.dtype()),
+            scores_gradient.matmul(&keys).reshape(q.shape()).cast(q.dtype()),
             to_keys(&scores_gradient, &queries).cast(k.dtype()),
             to_keys(&probabilities, &g).cast(v.dtype()),
         ]
