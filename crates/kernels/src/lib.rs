@@ -5,6 +5,7 @@
 //! job is written once, as plain loops, and compiled for each instruction set by [`multiversion!`]; which
 //! version runs is decided when the job is built, not when it runs.
 
+pub mod conv;
 pub mod copy;
 mod element;
 pub mod elementwise;
@@ -17,6 +18,7 @@ mod operand;
 mod pool;
 pub mod reduce;
 pub mod softmax;
+mod window;
 
 pub use element::Element;
 pub use fault::{Fault, FaultCell};
