@@ -1,7 +1,7 @@
 //! Correlation of planes with weights: convolution, and its gradient with respect to the input.
 
 use super::gather::{Axis, gather};
-use super::tile::{Factors, LANES, Lanes, multiply_add};
+use super::tile::{Factors, Lanes, multiply_add};
 use super::{BLOCK, Geometry, PART_PRODUCTS, ROWS, chunk_positions};
 use crate::isa::multiversion;
 use crate::{Element, In, Isa, Job, Out, chunk, parts_of};
@@ -10,6 +10,9 @@ use std::sync::Arc;
 
 /// Weights that a part of [`PackWeights`] moves.
 const PART_WEIGHTS: usize = 8 * 1024;
+
+/// Target planes that are computed side by side in a tile, unless there is only one.
+const PANEL: usize = 4;
 
 /// How a correlation is cut up: fixed by the problem.
 #[derive(Debug)]
@@ -104,12 +107,6 @@ impl CorrelationPlan {
         let starts = |(at, phase): (usize, &Phase)| {
             (0..phase.positions()).step_by(positions).map(move |first| (at, first)).collect::<Vec<_>>()
         };
-        let panel = match targets {
-            0 | 1 => 1,
-            2..=4 => 4,
-            _ if isa == Isa::Avx512 => 8,
-            _ => 4,
-        };
         Arc::new(CorrelationPlan {
             isa,
             images: geometry.images,
@@ -125,7 +122,7 @@ impl CorrelationPlan {
             chunks: phases.iter().enumerate().flat_map(starts).collect(),
             phases,
             positions,
-            panel,
+            panel: if targets == 1 { 1 } else { PANEL },
             panel_depth,
         })
     }
@@ -291,10 +288,10 @@ multiversion! {
                     gather(plane, [&phase.axes[0], &phase.axes[1]], taps, positions.clone(), row);
                 }
                 let depths = phase.depth_start + depths.start..phase.depth_start + depths.end;
-                match plan.panel {
-                    8 => plan.multiply::<8, LANES>(gathered, packed, depths, positions.len(), sums),
-                    4 => plan.multiply::<4, LANES>(gathered, packed, depths, positions.len(), sums),
-                    _ => plan.multiply::<1, 64>(gathered, packed, depths, positions.len(), sums),
+                match (plan.panel, plan.isa) {
+                    (1, _) => plan.multiply::<1, 64>(gathered, packed, depths, positions.len(), sums),
+                    (_, Isa::Avx512) => plan.multiply::<PANEL, 32>(gathered, packed, depths, positions.len(), sums),
+                    _ => plan.multiply::<PANEL, 16>(gathered, packed, depths, positions.len(), sums),
                 }
             }
             for (target, sums) in targets.zip(sums.chunks_exact(plan.positions)) {
@@ -309,7 +306,7 @@ multiversion! {
 impl CorrelationPlan {
     /// Adds the products of the gathered rows with every panel to the sums.
     #[inline(always)]
-    fn multiply<const PANEL: usize, const WIDTH: usize>(
+    fn multiply<const ROWS: usize, const WIDTH: usize>(
         &self,
         gathered: &[f32],
         packed: &[f32],
@@ -318,11 +315,11 @@ impl CorrelationPlan {
         sums: &mut [f32],
     ) {
         let panels = packed.chunks_exact(self.panel_elements());
-        for (panel, sums) in panels.zip(sums.chunks_exact_mut(PANEL * self.positions)) {
-            let weights = Factors { data: &panel[depths.start * PANEL..], depth_step: PANEL, row_step: 1 };
+        for (panel, sums) in panels.zip(sums.chunks_exact_mut(ROWS * self.positions)) {
+            let weights = Factors { data: &panel[depths.start * ROWS..], depth_step: ROWS, row_step: 1 };
             for lane in (0..positions).step_by(WIDTH) {
                 let lanes = Lanes { data: &gathered[lane..], depth_step: self.positions };
-                multiply_add::<PANEL, WIDTH>(weights, lanes, depths.len(), &mut sums[lane..], self.positions);
+                multiply_add::<ROWS, WIDTH>(weights, lanes, depths.len(), &mut sums[lane..], self.positions);
             }
         }
     }

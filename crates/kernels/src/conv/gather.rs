@@ -1,5 +1,6 @@
 //! Gathering: the sources that a chunk of positions has under one tap of the filter, as a row of numbers.
 
+use super::tile::LANES;
 use crate::Element;
 use crate::window::inside;
 use std::ops::Range;
@@ -83,7 +84,9 @@ impl AxisSizes {
     }
 }
 
-/// The sources under one tap, for a range of positions counted along the rows of the targets.
+/// The sources under one tap, for a range of positions counted along the rows of the targets. What `out` holds
+/// behind them is overwritten too: whole blocks are written from left to right, each over the excess of the one
+/// before, since most rows are too short for anything finer to pay.
 #[inline(always)]
 pub(super) fn gather<T: Element>(
     plane: &[T],
@@ -95,38 +98,58 @@ pub(super) fn gather<T: Element>(
     let columns_inside = inside(columns.source_step, column_tap.offset, columns.sources, columns.count);
     let rows_inside = inside(rows.source_step, row_tap.offset, rows.sources, rows.count);
     let (mut row, mut first) = (positions.start / columns.count, positions.start % columns.count);
-    let mut rest = &mut out[..positions.len()];
-    while !rest.is_empty() {
-        let last = columns.count.min(first + rest.len());
-        let (target, after) = rest.split_at_mut(last - first);
+    let mut done = 0;
+    while done < positions.len() {
+        let last = columns.count.min(first + positions.len() - done);
         if rows_inside.contains(&row) {
-            let source_row = (row * rows.source_step).wrapping_add_signed(row_tap.offset);
-            let line = &plane[source_row * columns.sources..][..columns.sources];
             let start = columns_inside.start.clamp(first, last);
             let end = columns_inside.end.clamp(start, last);
-            target[..start - first].fill(0.0);
+            zero(&mut out[done..], start - first);
             if start < end {
-                let source = &line[(start * columns.source_step).wrapping_add_signed(column_tap.offset)..];
-                load(source, columns.source_step, &mut target[start - first..end - first]);
+                let source_row = (row * rows.source_step).wrapping_add_signed(row_tap.offset);
+                let source_column = (start * columns.source_step).wrapping_add_signed(column_tap.offset);
+                let source = &plane[source_row * columns.sources + source_column..];
+                load(source, columns.source_step, &mut out[done + start - first..], end - start);
             }
-            target[end - first..].fill(0.0);
+            zero(&mut out[done + end - first..], last - end);
         } else {
-            target.fill(0.0);
+            zero(&mut out[done..], last - first);
         }
-        (row, first, rest) = (row + 1, 0, after);
+        done += last - first;
+        (row, first) = (row + 1, 0);
     }
 }
 
-/// Every `step`-th element, as f32.
+/// Zeros at the first `count` places, and maybe some more.
 #[inline(always)]
-fn load<T: Element>(source: &[T], step: usize, target: &mut [f32]) {
-    if step == 1 {
-        for (to, from) in target.iter_mut().zip(source) {
+fn zero(target: &mut [f32], count: usize) {
+    for start in (0..count).step_by(LANES) {
+        match target[start..].first_chunk_mut::<LANES>() {
+            Some(block) => *block = [0.0; LANES],
+            None => target[start..count].fill(0.0),
+        }
+    }
+}
+
+/// Every `step`-th element, as f32, at the first `count` places, and maybe some more.
+#[inline(always)]
+fn load<T: Element>(source: &[T], step: usize, target: &mut [f32], count: usize) {
+    if step > 1 {
+        for (to, from) in target[..count].iter_mut().zip(source.iter().step_by(step)) {
             *to = from.to_f32();
         }
-    } else {
-        for (to, from) in target.iter_mut().zip(source.iter().step_by(step)) {
-            *to = from.to_f32();
+        return;
+    }
+    for start in (0..count).step_by(LANES) {
+        let (source, target) = (&source[start..], &mut target[start..]);
+        if let (Some(from), Some(to)) = (source.first_chunk::<LANES>(), target.first_chunk_mut::<LANES>()) {
+            for lane in 0..LANES {
+                to[lane] = from[lane].to_f32();
+            }
+        } else {
+            for (to, from) in target[..count - start].iter_mut().zip(source) {
+                *to = from.to_f32();
+            }
         }
     }
 }

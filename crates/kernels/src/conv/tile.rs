@@ -1,6 +1,6 @@
 //! The inner product of convolution: a tile of the result in registers, one rank-one update after another.
 
-/// The lanes of a tile of several rows.
+/// The fewest lanes of a tile.
 pub(super) const LANES: usize = 16;
 
 /// The factors of the rows: that of (depth, row) lies at `depth * depth_step + row * row_step`.
@@ -40,12 +40,12 @@ pub(super) fn multiply_add<const ROWS: usize, const WIDTH: usize>(
     }
     for at in 0..depth {
         // SAFETY: the lanes of the last depth were found to be inside, above, and `at` is at most that depth.
-        let lane = unsafe { &*lanes.data.as_ptr().add(at * lanes.depth_step).cast::<[f32; WIDTH]>() };
+        let lane = unsafe { lanes.data.as_ptr().add(at * lanes.depth_step).cast::<[f32; WIDTH]>().read() };
         for (row, tile) in tile.iter_mut().enumerate() {
             // SAFETY: as above, for the last row of the last depth.
             let factor = unsafe { *factors.data.get_unchecked(at * factors.depth_step + row * factors.row_step) };
-            for (sum, lane) in tile.iter_mut().zip(lane) {
-                *sum += factor * lane;
+            for index in 0..WIDTH {
+                tile[index] += factor * lane[index];
             }
         }
     }
