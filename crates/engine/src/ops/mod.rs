@@ -118,11 +118,13 @@ macro_rules! operations {
 }
 
 mod concat;
+mod conv2d;
 mod elementwise;
 mod reduce;
 mod softmax;
 mod view;
 
+pub use conv2d::Conv2dOptions;
 pub use elementwise::{Argument, Elementwise, Function, ScalarProgram};
 
 operations! {
@@ -135,4 +137,7 @@ operations! {
     Concat = "concat" in concat;
     Reduce = "reduce" in reduce;
     Softmax = "softmax" in softmax;
+    Conv2d = "conv2d" in conv2d;
+    Conv2dInputGradient = "conv2d_input_gradient" in conv2d;
+    Conv2dWeightGradient = "conv2d_weight_gradient" in conv2d;
 }
