@@ -16,6 +16,7 @@ pub mod lanes;
 pub mod math;
 mod operand;
 mod pool;
+pub mod pooling;
 pub mod reduce;
 pub mod softmax;
 mod window;
