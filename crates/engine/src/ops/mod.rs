@@ -120,6 +120,7 @@ macro_rules! operations {
 mod concat;
 mod conv2d;
 mod elementwise;
+mod pool2d;
 mod reduce;
 mod softmax;
 mod view;
@@ -140,4 +141,9 @@ operations! {
     Conv2d = "conv2d" in conv2d;
     Conv2dInputGradient = "conv2d_input_gradient" in conv2d;
     Conv2dWeightGradient = "conv2d_weight_gradient" in conv2d;
+    MaxPool2d = "max_pool2d" in pool2d;
+    MaxPool2dGradient = "max_pool2d_gradient" in pool2d;
+    MaxPool2dGather = "max_pool2d_gather" in pool2d;
+    AvgPool2d = "avg_pool2d" in pool2d;
+    AvgPool2dGradient = "avg_pool2d_gradient" in pool2d;
 }
