@@ -375,7 +375,7 @@ mod tests {
     fn numbers<T: Element>(count: usize) -> Vec<T> {
         let special = |index: usize| match index % 41 {
             7 => f32::NEG_INFINITY,
-            20 if index % 5 == 0 => f32::NAN,
+            20 if index.is_multiple_of(5) => f32::NAN,
             _ => ((index * 7919) % 61) as f32 / 8.0 - 3.0,
         };
         (0..count).map(|index| T::from_f32(special(index))).collect()

@@ -34,6 +34,8 @@ pub struct CorrelationPlan {
     /// Chunks of positions: the phase, and the first position in it.
     chunks: Vec<(usize, usize)>,
     positions: usize,
+    /// Rows that are gathered at once.
+    rows: usize,
     /// Target planes that are computed side by side in a tile.
     panel: usize,
     /// Packed weights of one panel for each of its planes.
@@ -122,6 +124,7 @@ impl CorrelationPlan {
             chunks: phases.iter().enumerate().flat_map(starts).collect(),
             phases,
             positions,
+            rows: depth.min(ROWS),
             panel: if targets == 1 { 1 } else { PANEL },
             panel_depth,
         })
@@ -152,13 +155,14 @@ impl CorrelationPlan {
     /// Numbers of scratch for the gathered rows, and for the sums of a block.
     fn scratch(&self) -> [usize; 2] {
         let sums = self.targets.min(BLOCK).next_multiple_of(self.panel);
-        [ROWS * self.positions, sums * self.positions]
+        [self.rows * self.positions, sums * self.positions]
     }
 
-    /// Units of a part.
+    /// Units of a part. Gathering an element costs about as much as multiplying it eight times.
     fn units_per_part(&self) -> usize {
-        let products = self.targets.min(BLOCK) * self.positions * self.panel_depth / self.phases.len().max(1);
-        parts_of(PART_PRODUCTS, products.max(ROWS * 16))
+        let depth = self.panel_depth / self.phases.len().max(1);
+        let products = (self.targets.min(BLOCK) + 8) * self.positions * depth.max(1);
+        parts_of(PART_PRODUCTS, products)
     }
 }
 

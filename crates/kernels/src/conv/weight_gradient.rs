@@ -12,6 +12,8 @@ use std::sync::Arc;
 const PARTS: usize = 64;
 /// Below so many filters, lanes run along the positions and not along the filters.
 const FEW_FILTERS: usize = 8;
+/// The most rows of a tile.
+const TILE_ROWS: usize = 8;
 /// Elements of a part of [`SumPartials`].
 const PART_ELEMENTS: usize = 16 * 1024;
 
@@ -79,7 +81,8 @@ impl WeightGradientPlan {
 
     /// Numbers of scratch for the gathered inputs, the output's gradients, and the sums.
     fn scratch(&self) -> [usize; 3] {
-        [ROWS * self.positions, self.padded_filters() * self.positions, ROWS * self.padded_filters()]
+        let rows = self.depth.min(ROWS).next_multiple_of(TILE_ROWS);
+        [rows * self.positions, self.padded_filters() * self.positions, rows * self.padded_filters()]
     }
 }
 
@@ -158,7 +161,9 @@ multiversion! {
             } else {
                 load_columns(planes, plan.padded_filters(), gradients);
                 match plan.isa {
-                    Isa::Avx512 => plan.add_products::<8>(gathered, gradients, depths.len(), positions.len(), sums),
+                    Isa::Avx512 => {
+                        plan.add_products::<TILE_ROWS>(gathered, gradients, depths.len(), positions.len(), sums);
+                    }
                     _ => plan.add_products::<4>(gathered, gradients, depths.len(), positions.len(), sums),
                 }
             }

@@ -118,3 +118,53 @@ pub(super) fn output_of(x: &[usize; 4], weight: &[usize; 4], options: Conv2dOpti
     let geometry = options.geometry(&(*x).into(), &(*weight).into()).expect("a case that fits");
     output_shape(&geometry).to_vec()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DType, Trace};
+
+    /// The message for a convolution that does not fit.
+    fn refused(x: &[usize], weight: &[usize], bias: Option<usize>, options: Conv2dOptions) -> String {
+        let trace = Trace::new();
+        let x = trace.input("x", DType::F32, x);
+        let weight = trace.input("weight", DType::F32, weight);
+        let bias = bias.map(|size| trace.input("bias", DType::F32, [size]));
+        let y = x.conv2d(&weight, bias.as_ref(), options);
+        y.handle().expect_err("a convolution that does not fit").to_string()
+    }
+
+    #[test]
+    fn what_does_not_fit_is_said_in_words() {
+        let plain = Conv2dOptions::default();
+        let dilated = Conv2dOptions { dilation: [3, 3], padding: [1, 1], ..plain };
+        let (x, weight) = (&[1, 2, 4, 8][..], &[3, 2, 3, 3][..]);
+        assert!(refused(x, weight, None, dilated).contains("the smallest input that fits has 5"));
+        assert!(refused(x, &[3, 1, 3, 3], None, plain).contains("need weights for 2 channels, not 1"));
+        assert!(refused(x, &[3, 2, 3, 0], None, plain).contains("must be at least 1"));
+        assert!(refused(&[2, 4, 8], weight, None, plain).contains("must have 4 axes [n, c, h, w], not 3"));
+        assert!(refused(x, &[3, 2], None, plain).contains("must have 4 axes [o, c / groups, kh, kw], not 2"));
+        assert!(refused(x, weight, Some(4), plain).contains("the bias must be of shape [3], not [4]"));
+        for groups in [0, 2, 3] {
+            let options = Conv2dOptions { groups, ..plain };
+            assert!(refused(x, weight, None, options).contains("choose a divisor of both"), "{groups} groups");
+        }
+        for options in [
+            Conv2dOptions { stride: [0, 1], ..plain },
+            Conv2dOptions { dilation: [usize::MAX, 1], ..plain },
+            Conv2dOptions { padding: [1, usize::MAX], ..plain },
+        ] {
+            assert!(refused(x, weight, None, options).contains("must be at"), "{options:?}");
+        }
+    }
+
+    #[test]
+    fn an_error_along_one_axis_names_the_users_line() {
+        let trace = Trace::new();
+        let x = trace.input("x", DType::F32, [2, 3]);
+        let weight = trace.input("weight", DType::F32, [4, 3, 3]);
+        let (y, line) = (x.conv1d(&weight, None, 1, 0, 1, 1), line!());
+        let message = y.handle().expect_err("rows without an axis").to_string();
+        assert!(message.contains(&format!("methods.rs:{line}: conv1d")), "{message}");
+    }
+}

@@ -101,8 +101,7 @@ impl Conv2dOptions {
     }
 }
 
-/// The axis of a shape that says something about another one, whose rank is checked with the rest; 0 if it is not
-/// there.
+/// The size of an axis; 0 if it is not there, which a check of the whole shape reports.
 pub(super) fn size(shape: &Shape, axis: usize) -> usize {
     shape.get(axis).copied().unwrap_or(0)
 }

@@ -97,3 +97,26 @@ fn shapes() -> Vec<(&'static str, [usize; 4], Window)> {
         ("more than one part", [3, 5, 40, 41], window([3, 3], [2, 2], [1, 1])),
     ]
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{DType, Tensor, Trace};
+
+    fn refused(pool: impl Fn(&Tensor) -> Tensor) -> String {
+        let trace = Trace::new();
+        let x = trace.input("x", DType::F32, [1, 2, 3, 4]);
+        pool(&x).handle().expect_err("a window that does not fit").to_string()
+    }
+
+    #[test]
+    fn what_does_not_fit_is_said_in_words() {
+        let message = refused(|x| x.max_pool2d([2, 2], [2, 2], [0, 2]));
+        assert!(message.contains("padding 2 is more than half of the window's 2"), "{message}");
+        let message = refused(|x| x.avg_pool2d([6, 2], [2, 2], [1, 0]));
+        assert!(message.contains("the smallest input that fits has 4"), "{message}");
+        let message = refused(|x| x.max_pool2d([2, 0], [2, 2], [0, 0]));
+        assert!(message.contains("must be at least 1"), "{message}");
+        let message = refused(|x| x.max_pool1d(2, 2, 0));
+        assert!(message.contains("takes tensors of 3 axes, not 4"), "{message}");
+    }
+}
