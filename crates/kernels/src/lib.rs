@@ -6,6 +6,7 @@
 //! version runs is decided when the job is built, not when it runs.
 
 pub mod attention;
+pub mod conv;
 pub mod copy;
 pub mod cross_entropy;
 pub mod dropout;
@@ -24,11 +25,13 @@ pub mod norm;
 mod operand;
 mod pool;
 pub mod random;
+pub mod pooling;
 pub mod reduce;
 pub mod rotary;
 pub mod softmax;
 mod strided;
 pub mod updates;
+mod window;
 
 pub use element::Element;
 pub use fault::{Fault, FaultCell};

@@ -129,6 +129,9 @@ mod embedding;
 mod gather;
 mod layer_norm;
 mod matmul;
+mod conv2d;
+mod elementwise;
+mod pool2d;
 mod reduce;
 mod rms_norm;
 mod rotary;
@@ -145,6 +148,8 @@ pub use updates::{AdamW, AdamWInputs, AdamWOutputs};
 pub use updates::{Lion, LionInputs, LionOutputs};
 pub use updates::{Sgd, SgdInputs, SgdOutputs};
 pub use updates::{clip_by_global_norm, clip_by_value};
+pub use conv2d::Conv2dOptions;
+pub use elementwise::{Argument, Elementwise, Function, ScalarProgram};
 
 operations! {
     Elementwise = "elementwise" in elementwise;
@@ -175,4 +180,12 @@ operations! {
     Matmul = "matmul" in matmul;
     CrossEntropy = "cross_entropy" in cross_entropy;
     CrossEntropyGradient = "cross_entropy_gradient" in cross_entropy;
+    Conv2d = "conv2d" in conv2d;
+    Conv2dInputGradient = "conv2d_input_gradient" in conv2d;
+    Conv2dWeightGradient = "conv2d_weight_gradient" in conv2d;
+    MaxPool2d = "max_pool2d" in pool2d;
+    MaxPool2dGradient = "max_pool2d_gradient" in pool2d;
+    MaxPool2dGather = "max_pool2d_gather" in pool2d;
+    AvgPool2d = "avg_pool2d" in pool2d;
+    AvgPool2dGradient = "avg_pool2d_gradient" in pool2d;
 }

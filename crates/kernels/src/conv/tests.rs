@@ -1,0 +1,168 @@
+//! The kernels against the bilinear form written out in f64.
+
+use super::*;
+use crate::{Element, In, Isa, Job, Out, bf16, run_alone};
+use std::sync::Arc;
+
+/// Calls `visit` with the positions in input, weights and output of every product of the convolution.
+fn every_product(g: &Geometry, mut visit: impl FnMut(usize, usize, usize)) {
+    let [h, w] = g.input;
+    let [oh, ow] = g.output;
+    let [kh, kw] = g.kernel;
+    for image in 0..g.images {
+        for filter in 0..g.groups * g.filters {
+            for channel in 0..g.channels {
+                let plane = (image * g.groups + filter / g.filters) * g.channels + channel;
+                for (oy, ox) in (0..oh).flat_map(|oy| (0..ow).map(move |ox| (oy, ox))) {
+                    for (ky, kx) in (0..kh).flat_map(|ky| (0..kw).map(move |kx| (ky, kx))) {
+                        let y = (oy * g.stride[0] + ky * g.dilation[0]).wrapping_sub(g.padding[0]);
+                        let x = (ox * g.stride[1] + kx * g.dilation[1]).wrapping_sub(g.padding[1]);
+                        if y < h && x < w {
+                            let weight = ((filter * g.channels + channel) * kh + ky) * kw + kx;
+                            let output = ((image * g.groups * g.filters + filter) * oh + oy) * ow + ox;
+                            visit((plane * h + y) * w + x, weight, output);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+struct Sizes {
+    input: usize,
+    weights: usize,
+    output: usize,
+}
+
+fn sizes(g: &Geometry) -> Sizes {
+    Sizes {
+        input: g.images * g.groups * g.channels * g.input[0] * g.input[1],
+        weights: g.groups * g.filters * g.channels * g.taps(),
+        output: g.images * g.groups * g.filters * g.output[0] * g.output[1],
+    }
+}
+
+/// Repeatable numbers between -1 and 1 that bf16 holds without rounding.
+fn numbers<T: Element>(count: usize, seed: usize) -> Vec<T> {
+    let number = |index: usize| ((index * 7919 + seed * 104_729) % 129) as f32 / 64.0 - 1.0;
+    (0..count).map(|index| T::from_f32(number(index))).collect()
+}
+
+fn output_size(input: usize, kernel: usize, stride: usize, padding: usize, dilation: usize) -> usize {
+    (input + 2 * padding - (kernel - 1) * dilation - 1) / stride + 1
+}
+
+/// Images, groups, channels, filters, input, kernel, stride, padding, dilation.
+type Row = (usize, [usize; 3], [usize; 2], [usize; 2], [usize; 2], [usize; 2], [usize; 2]);
+
+fn geometries() -> Vec<Geometry> {
+    let rows: [Row; 16] = [
+        (1, [1, 1, 1], [1, 1], [1, 1], [1, 1], [0, 0], [1, 1]),
+        (2, [1, 3, 5], [7, 6], [3, 3], [1, 1], [1, 1], [1, 1]),
+        (2, [1, 2, 9], [9, 11], [3, 2], [2, 3], [1, 2], [1, 1]),
+        (1, [2, 3, 2], [8, 9], [2, 3], [1, 2], [2, 0], [3, 2]),
+        (2, [5, 1, 1], [10, 9], [3, 3], [1, 1], [1, 1], [1, 1]),
+        (1, [3, 1, 2], [5, 70], [5, 1], [2, 1], [2, 0], [1, 1]),
+        (3, [1, 4, 3], [5, 5], [1, 1], [2, 2], [0, 0], [1, 1]),
+        (1, [1, 2, 3], [2, 2], [2, 2], [5, 5], [3, 3], [1, 1]),
+        (1, [1, 1, 2], [1, 300], [1, 9], [1, 4], [0, 4], [1, 2]),
+        (0, [1, 2, 3], [4, 4], [3, 3], [1, 1], [1, 1], [1, 1]),
+        (2, [1, 0, 3], [4, 4], [3, 3], [1, 1], [1, 1], [1, 1]),
+        (2, [1, 3, 0], [4, 4], [3, 3], [1, 1], [1, 1], [1, 1]),
+        (2, [1, 20, 70], [13, 11], [3, 3], [1, 1], [1, 1], [1, 1]),
+        (2, [1, 70, 20], [9, 15], [3, 3], [2, 2], [1, 1], [1, 1]),
+        (5, [1, 3, 16], [24, 21], [5, 5], [1, 1], [2, 2], [1, 1]),
+        (3, [40, 1, 1], [19, 23], [3, 3], [2, 2], [1, 1], [1, 1]),
+    ];
+    let geometry = |(images, [groups, channels, filters], input, kernel, stride, padding, dilation): Row| {
+        let size = |axis: usize| output_size(input[axis], kernel[axis], stride[axis], padding[axis], dilation[axis]);
+        let output = [size(0), size(1)];
+        Geometry { images, groups, channels, filters, input, kernel, output, stride, padding, dilation }
+    };
+    rows.map(geometry).to_vec()
+}
+
+fn reads<T>(numbers: &[T]) -> In<T> {
+    In::new(numbers.as_ptr(), numbers.len())
+}
+
+fn writes<T>(numbers: &mut [T]) -> Out<T> {
+    Out::new(numbers.as_mut_ptr(), numbers.len())
+}
+
+fn correlate<T: Element>(plan: &Arc<CorrelationPlan>, source: &[T], weights: &[T], target: &mut [T]) {
+    let mut packed = vec![f32::NAN; plan.packed()];
+    let packed = writes(&mut packed);
+    run_alone(&PackWeights::new(plan, reads(weights), packed));
+    run_alone(&Correlation::new(plan, reads(source), packed.as_in(), writes(target)));
+}
+
+/// Compares to a rounding of the result and the sum's own error, both relative to the largest number.
+fn compare<T: Element>(what: &str, found: &[T], expected: &[f64], tolerance: f64) {
+    let scale = expected.iter().fold(1.0f64, |largest, x| largest.max(x.abs()));
+    for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
+        let found = found.to_f32() as f64;
+        assert!((found - expected).abs() <= tolerance * scale, "{what}: element {index}: {found}, not {expected}");
+    }
+}
+
+fn check<T: Element>(tolerance: f64) {
+    for g in geometries() {
+        let Sizes { input, weights, output } = sizes(&g);
+        let (x, w, gradient) = (numbers::<T>(input, 1), numbers::<T>(weights, 2), numbers::<T>(output, 3));
+        let (mut y, mut dx, mut dw) = (vec![0.0; output], vec![0.0; input], vec![0.0; weights]);
+        let product = |a: T, b: T| a.to_f32() as f64 * b.to_f32() as f64;
+        every_product(&g, |at_x, at_w, at_y| {
+            y[at_y] += product(x[at_x], w[at_w]);
+            dx[at_x] += product(gradient[at_y], w[at_w]);
+            dw[at_w] += product(x[at_x], gradient[at_y]);
+        });
+        let mut bits: Option<Vec<u32>> = None;
+        for isa in Isa::available() {
+            let wrong = T::from_f32(f32::NAN);
+            let what = format!("{g:?} on {isa}");
+            let mut found_y = vec![wrong; output];
+            correlate(&CorrelationPlan::forward(isa, &g), &x, &w, &mut found_y);
+            compare(&format!("{what}: result"), &found_y, &y, tolerance);
+
+            let mut found_dx = vec![wrong; input];
+            correlate(&CorrelationPlan::backward(isa, &g), &gradient, &w, &mut found_dx);
+            compare(&format!("{what}: gradient of the input"), &found_dx, &dx, tolerance);
+
+            let mut found_dw = vec![wrong; weights];
+            let plan = WeightGradientPlan::new(isa, &g);
+            let mut partials = vec![f32::NAN; plan.partials()];
+            let partials = writes(&mut partials);
+            run_alone(&WeightGradient::new(&plan, reads(&x), reads(&gradient), partials));
+            run_alone(&SumPartials::new(&plan, partials.as_in(), writes(&mut found_dw)));
+            compare(&format!("{what}: gradient of the weights"), &found_dw, &dw, tolerance);
+
+            let all = found_y.iter().chain(&found_dx).chain(&found_dw).map(|x| x.to_f32().to_bits()).collect();
+            assert_eq!(*bits.get_or_insert_with(|| Vec::clone(&all)), all, "{what}: the levels agree to the bit");
+        }
+    }
+}
+
+#[test]
+fn f32_equals_the_written_out_form() {
+    check::<f32>(2e-6);
+}
+
+#[test]
+fn bf16_equals_the_written_out_form() {
+    check::<bf16>(4e-3);
+}
+
+#[test]
+fn large_problems_have_several_parts() {
+    let large = geometries()[12];
+    for isa in Isa::available() {
+        for plan in [CorrelationPlan::forward(isa, &large), CorrelationPlan::backward(isa, &large)] {
+            let job = Correlation::<f32>::new(&plan, reads(&[]), reads(&[]), writes(&mut []));
+            assert!(job.parts() > 1, "{isa}: the correlation");
+        }
+        let plan = WeightGradientPlan::new(isa, &large);
+        assert!(plan.partials() > sizes(&large).weights, "{isa}: the gradient of the weights");
+    }
+}
