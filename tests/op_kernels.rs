@@ -260,8 +260,10 @@ fn kernels_equal_the_reference() {
                     Err(error) => panic!("{what}: {error}"),
                 };
                 let (results, _) = halves.run(best, Options::default());
-                // Numbers between the operations are rounded too, so small results of large ones are off by more.
-                compare(&format!("{what}, {dtype}"), &results, &halves.reference(), 8.0 * rounding, 0.05);
+                // Numbers between the operations are rounded too, so small results of large ones are off by more;
+                // and a case that is worse conditioned in f32 is so here.
+                let tolerance = 8.0 * rounding * (case.tolerance / 1e-5).max(1.0);
+                compare(&format!("{what}, {dtype}"), &results, &halves.reference(), tolerance, 0.05);
                 let (results_plain, _) = halves.run(best, plain);
                 assert!(same_bits(&results, &results_plain), "{what}, {dtype}: other bits with a plain plan");
             }

@@ -182,7 +182,7 @@ impl Operation for Attention {
         cases.push(Case::new("causal, with the logarithms of the sums", &[q, k, k], both(true)));
         let far_apart = |x: &[Tensor]| vec![x[0].attention_scaled(&x[1], &x[2], false, 8.0)];
         cases.push(
-            Case::new("scores far apart", &[&[1, 1, 3, 2], &[1, 1, 4, 2], &[1, 1, 4, 2]], far_apart).within(5e-5),
+            Case::new("scores far apart", &[&[1, 1, 3, 2], &[1, 1, 4, 2], &[1, 1, 4, 2]], far_apart).within(2e-4),
         );
         let joint = |x: &[Tensor]| {
             let parts = x[0].reshape([2, 5, 3, 2, 4]).permute(&[2, 0, 3, 1, 4]);

@@ -122,6 +122,7 @@ mod attention;
 mod batch_norm;
 mod check_finite;
 mod concat;
+mod conv2d;
 mod cross_entropy;
 mod dropout;
 mod elementwise;
@@ -129,8 +130,6 @@ mod embedding;
 mod gather;
 mod layer_norm;
 mod matmul;
-mod conv2d;
-mod elementwise;
 mod pool2d;
 mod reduce;
 mod rms_norm;
@@ -140,6 +139,7 @@ mod updates;
 mod view;
 
 pub use batch_norm::BatchNorm;
+pub use conv2d::Conv2dOptions;
 pub use elementwise::{Argument, Elementwise, Function, Instruction, ScalarProgram};
 pub use matmul::Activation;
 pub use rotary::rotary_tables;
@@ -148,8 +148,6 @@ pub use updates::{AdamW, AdamWInputs, AdamWOutputs};
 pub use updates::{Lion, LionInputs, LionOutputs};
 pub use updates::{Sgd, SgdInputs, SgdOutputs};
 pub use updates::{clip_by_global_norm, clip_by_value};
-pub use conv2d::Conv2dOptions;
-pub use elementwise::{Argument, Elementwise, Function, ScalarProgram};
 
 operations! {
     Elementwise = "elementwise" in elementwise;

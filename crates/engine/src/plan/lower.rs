@@ -24,6 +24,17 @@ enum Leaf {
 }
 
 impl Buffers {
+    /// A buffer for every input and state, whether or not a routine uses it: their names always work.
+    pub fn of_leaves(graph: &Graph) -> Buffers {
+        let mut buffers = Buffers::default();
+        for node in graph.nodes() {
+            if let Source::Input(_) | Source::State(..) = node.source {
+                buffers.leaf(&node.source, &node.outputs[0]);
+            }
+        }
+        buffers
+    }
+
     pub fn add(&mut self, kind: BufferKind, ty: TensorType) -> BufferId {
         self.all.push(Buffer::new(kind, ty));
         self.all.len() - 1

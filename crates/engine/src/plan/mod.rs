@@ -217,7 +217,7 @@ pub struct Plan {
 
 /// Plans routines over one graph, for one arena.
 pub(crate) fn plan(graph: &Graph, requests: &[Request], machine: &dyn Machine, options: Options) -> Result<Plan> {
-    let mut buffers = lower::Buffers::default();
+    let mut buffers = lower::Buffers::of_leaves(graph);
     let mut drafts = vec![];
     let mut worker_scratch = 0;
     for request in requests {
