@@ -35,7 +35,7 @@ fn follow(fixture: &Fixture, mut program: Program, data: &[(&str, Array)]) {
     program.run("gradients").unwrap();
     let losses = fixture.array("losses").to_f64();
     let names = fixture.names("gradient.");
-    assert!(names.len() > 9, "the fixture has gradients");
+    assert!(names.len() >= 9, "the fixture has gradients");
     for name in names {
         let computed = program.read(&format!("gradient.{name}")).unwrap();
         compare(&name, &computed, &fixture.array(&format!("gradient.{name}")), GRADIENT_TOLERANCE);
@@ -118,7 +118,7 @@ fn a_convolutional_network_trains_as_in_pytorch() {
 
 fn convolutional<'a>(images: &Tensor, labels: &Tensor, weight: &dyn Fn(&str) -> &'a Tensor) -> Tensor {
     let same = Conv2dOptions { padding: [1, 1], ..Conv2dOptions::default() };
-    let x = images.conv2d(weight("conv1.weight"), Some(weight("conv1.bias")), same); // [n, 6, 13, 16]
+    let x = images.conv2d(weight("conv1.weight"), None, same); // [n, 6, 13, 16]
     let x = x.batch_norm(weight("norm1.weight"), weight("norm1.bias"), 1e-5).output.relu();
     let x = x.max_pool2d([2, 2], [2, 2], [0, 0]); // [n, 6, 6, 8]
     let wide = Conv2dOptions { stride: [2, 2], padding: [2, 2], dilation: [2, 2], groups: 2 };
