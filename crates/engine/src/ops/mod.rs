@@ -120,6 +120,7 @@ macro_rules! operations {
 mod concat;
 mod cross_entropy;
 mod elementwise;
+mod linear_cross_entropy;
 mod matmul;
 mod reduce;
 mod softmax;
@@ -141,4 +142,6 @@ operations! {
     Matmul = "matmul" in matmul;
     CrossEntropy = "cross_entropy" in cross_entropy;
     CrossEntropyGradient = "cross_entropy_gradient" in cross_entropy;
+    LinearCrossEntropy = "linear_cross_entropy" in linear_cross_entropy;
+    LinearCrossEntropyGradient = "linear_cross_entropy_gradient" in linear_cross_entropy;
 }
