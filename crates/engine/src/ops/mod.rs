@@ -129,6 +129,7 @@ mod elementwise;
 mod embedding;
 mod gather;
 mod layer_norm;
+mod linear_cross_entropy;
 mod matmul;
 mod pool2d;
 mod reduce;
@@ -186,4 +187,6 @@ operations! {
     MaxPool2dGather = "max_pool2d_gather" in pool2d;
     AvgPool2d = "avg_pool2d" in pool2d;
     AvgPool2dGradient = "avg_pool2d_gradient" in pool2d;
+    LinearCrossEntropy = "linear_cross_entropy" in linear_cross_entropy;
+    LinearCrossEntropyGradient = "linear_cross_entropy_gradient" in linear_cross_entropy;
 }

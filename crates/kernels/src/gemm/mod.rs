@@ -52,6 +52,32 @@ pub struct MatrixMut<T> {
     pub row_stride: usize,
 }
 
+impl<T> Matrix<T> {
+    /// The rows from this one on.
+    pub fn rows_from(&self, row: usize) -> Matrix<T> {
+        let start = (row * self.row_stride).min(self.elements.len());
+        let elements = In::new(self.elements.as_ptr().wrapping_add(start), self.elements.len() - start);
+        Matrix { elements, ..*self }
+    }
+
+    /// Rows taken for columns.
+    pub fn transposed(&self) -> Matrix<T> {
+        Matrix { elements: self.elements, row_stride: self.column_stride, column_stride: self.row_stride }
+    }
+}
+
+impl<T> MatrixMut<T> {
+    /// The rows from this one on.
+    pub fn rows_from(&self, row: usize) -> MatrixMut<T> {
+        MatrixMut { elements: self.elements.offset(row * self.row_stride), row_stride: self.row_stride }
+    }
+
+    /// The same matrix, to be read.
+    pub fn as_matrix(&self) -> Matrix<T> {
+        Matrix { elements: self.elements.as_in(), row_stride: self.row_stride, column_stride: 1 }
+    }
+}
+
 /// An axis along which products are repeated, and how far apart the matrices lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchAxis {
@@ -253,10 +279,11 @@ impl<A: Element, B: Element, C: Element> Tile<'_, A, B, C> {
         for block in 0..cut.depth_blocks {
             let depth = chunk(block, cut.depth_block, self.job.sizes.depth);
             let add = block > 0 || self.job.accumulate;
-            // SAFETY (all): every panel lies inside the operands, and the results are this tile's own.
+            // SAFETY: the tile's panels lie inside the operands.
             unsafe { self.pack_columns::<L, COLUMNS>(&depth, columns_lie_ready, column_block) };
             for row in self.rows.clone().step_by(ROWS) {
                 let band = row..(row + ROWS).min(self.rows.end);
+                // SAFETY: as above.
                 unsafe { self.pack_rows::<L, ROWS>(&band, &depth, row_panel) };
                 let to = first.wrapping_add((row - self.rows.start) * stride);
                 for column in self.columns.clone().step_by(COLUMNS) {
@@ -267,9 +294,11 @@ impl<A: Element, B: Element, C: Element> Tile<'_, A, B, C> {
                     };
                     let panels = Panels { depth: depth.len(), a: row_panel.as_ptr(), b, b_stride };
                     let to = Results { first: to.wrapping_add(column - self.columns.start), stride, add };
+                    // SAFETY: the panels were packed, or lie ready, and the results are this tile's own.
                     unsafe { multiply_block::<L>(panels, to, band.len(), width) };
                 }
                 if block + 1 == cut.depth_blocks {
+                    // SAFETY: the sums of the band are complete, and its rows are this tile's own.
                     unsafe { self.finish(band, to, stride) };
                 }
             }

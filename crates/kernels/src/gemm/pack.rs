@@ -28,12 +28,14 @@ const TURN: usize = 8;
 #[inline(always)]
 pub(super) unsafe fn pack<T: Element, L: Level, const FULL: usize>(panel: Panel<T>, to: &mut [f32]) {
     let (steps, _) = to[..panel.depth * FULL].as_chunks_mut::<FULL>();
-    // SAFETY (all three): the caller's promise is theirs.
     if panel.width == FULL && panel.line_stride == 1 {
+        // SAFETY: the caller's promise is that of each way to pack.
         unsafe { copy_steps(panel, steps) }
     } else if panel.width == FULL && panel.step_stride == 1 {
+        // SAFETY: as above.
         unsafe { turn_lines::<T, L, FULL>(panel, steps) }
     } else {
+        // SAFETY: as above.
         unsafe { gather(panel, steps) }
     }
 }

@@ -129,12 +129,12 @@ fn batches_repeat_and_stride_their_operands() {
             &Gemm::new(isa, sizes(rows, columns, depth), matrix(&a, depth, 1), matrix(&b, columns, 1), to)
                 .batched(&batch),
         );
-        for index in 0..c.len() {
+        for (index, found) in c.iter().enumerate() {
             let (product, row, column) = (index / c_size, index / columns % rows, index % columns);
             let term =
                 |step| a[product * a_size + row * depth + step] * b[product % inner * b_size + step * columns + column];
             let expected: f32 = (0..depth).map(term).sum();
-            assert!((c[index] - expected).abs() < 1e-5, "{isa} {index}: {}, not {expected}", c[index]);
+            assert!((found - expected).abs() < 1e-5, "{isa} {index}: {found}, not {expected}");
         }
     }
 }
@@ -150,5 +150,28 @@ fn accumulates_over_calls_as_over_the_depth() {
             let expected: f32 = 1.0 + (0..40).map(|k| a[index / 50 * 40 + k] * b[k * 50 + index % 50]).sum::<f32>();
             assert!((found - expected).abs() < 1e-4, "{isa} {index}");
         }
+    }
+}
+
+#[test]
+fn every_number_of_threads_gives_the_same_bits() {
+    let Sizes { rows, columns, depth } = sizes(150, 190, 300);
+    let (a, b) = (numbers::<f32>(rows * depth, 1), numbers::<f32>(depth * columns, 2));
+    for isa in Isa::available() {
+        let product = |threads: usize| {
+            let mut c = vec![0.0f32; rows * columns];
+            let to = MatrixMut { elements: Out::new(c.as_mut_ptr(), c.len()), row_stride: columns };
+            let job = Gemm::new(isa, sizes(rows, columns, depth), matrix(&a, depth, 1), matrix(&b, columns, 1), to);
+            assert!(job.parts() > 1);
+            let bytes = job.worker_scratch().next_multiple_of(64);
+            let mut scratch = vec![0u8; threads * bytes + 64];
+            let start = scratch.as_ptr().align_offset(64);
+            let pool = crate::Pool::new(threads).unwrap();
+            // SAFETY: the operands and the scratch live in this function, and only the job uses them.
+            unsafe { pool.run(&job, scratch[start..].as_mut_ptr(), bytes) };
+            c.iter().map(|x| x.to_bits()).collect::<Vec<u32>>()
+        };
+        let alone = product(1);
+        assert!((2..=4).all(|threads| product(threads) == alone), "{isa}");
     }
 }

@@ -1,0 +1,406 @@
+//! The last projection of a language model and its cross-entropy in one: the logits, by far the largest tensor of
+//! a small model, come and go in blocks and never lie in memory all at once.
+
+use super::cross_entropy::{CrossEntropy, CrossEntropyGradient, check_rows, kernel_targets, mean_loss, targets};
+use super::*;
+use crate::backend::Operand;
+use crate::{DType, Shape};
+use gradus_kernels::elementwise::{Map, Source, Target};
+use gradus_kernels::gemm::{Gemm, Matrix, MatrixMut, Sizes};
+use gradus_kernels::{Element, In, Out, chunk, cross_entropy as kernel};
+use std::ops::Range;
+
+/// Numbers of a block of logits: 3 MB.
+const BLOCK: usize = 768 * 1024;
+/// Classes of a block at most; so even with a large vocabulary a block has rows enough for a fast product.
+const BLOCK_CLASSES: usize = 1536;
+
+/// The loss and the log-sum-exp of each row of `x @ weight^T`: `x` is [rows, channels], the weight
+/// [classes, channels] as an embedding table is, the targets [rows].
+#[derive(Debug)]
+pub struct LinearCrossEntropy {
+    ignored: Option<i32>,
+}
+
+/// The gradients of `x` and the weight, from (x, weight, targets, log-sum-exp, gradient of each row's loss).
+#[derive(Debug)]
+pub struct LinearCrossEntropyGradient {
+    ignored: Option<i32>,
+}
+
+impl Operation for LinearCrossEntropy {
+    fn kind(&self) -> OpKind {
+        OpKind::LinearCrossEntropy
+    }
+
+    fn attributes(&self) -> String {
+        format!("ignored {:?}", self.ignored)
+    }
+
+    fn output_count(&self) -> usize {
+        2
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, Mismatch> {
+        let rows = check(inputs)?;
+        Ok(vec![TensorType::new(DType::F32, &rows), TensorType::new(DType::F32, &rows)])
+    }
+
+    fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
+        if at.has_gradient(1) {
+            return at.through(|x| {
+                let logits = x[0].matmul(&x[1].transpose(0, 1));
+                logits.trace().apply(CrossEntropy { ignored: self.ignored }, &[&logits, &x[2]])
+            });
+        }
+        let op = LinearCrossEntropyGradient { ignored: self.ignored };
+        let operands = [&at.inputs[0], &at.inputs[1], &at.inputs[2], &at.outputs[1], &at.gradient(0)];
+        let mut gradients: Vec<Option<Tensor>> =
+            at.inputs[0].trace().apply(op, &operands).into_iter().map(Some).collect();
+        gradients.push(None);
+        gradients
+    }
+
+    fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
+        Cost {
+            operations: logits_of(inputs) * (2 * inputs[0].shape[1] as u64 + 18),
+            bytes: Cost::traffic(inputs, outputs),
+        }
+    }
+
+    fn in_place(&self) -> Vec<(usize, usize)> {
+        vec![]
+    }
+
+    fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
+        let op = CrossEntropy { ignored: self.ignored };
+        op.reference(&[&logits(inputs[0], inputs[1]), inputs[2]], outputs)
+    }
+
+    fn lowering(&self) -> Lowering<'_> {
+        Lowering::Kernels(self)
+    }
+
+    fn cases() -> Vec<Case> {
+        let both = |x: &[Tensor]| x[0].trace().apply(LinearCrossEntropy { ignored: None }, &[&x[0], &x[1], &x[2]]);
+        let mean = |ignored: Option<i32>| move |x: &[Tensor]| vec![x[0].linear_cross_entropy(&x[1], &x[2], ignored)];
+        let mut with_ignored = operands(4, 3, 6);
+        with_ignored[2] = targets(DType::I32, &[5.0, -100.0, 0.0, -100.0]);
+        let mut with_axes = operands(6, 4, 5);
+        with_axes[0] = CaseInput::uniform([2, 3, 4], -1.0, 1.0);
+        with_axes[2] = CaseInput::integers(DType::U32, [2, 3], 5);
+        vec![
+            Case::with_inputs("mean", operands(5, 4, 7), mean(None)),
+            Case::with_inputs("both results", operands(3, 5, 6), both),
+            Case::with_inputs("single numbers", operands(1, 1, 1), mean(None)),
+            Case::with_inputs("no rows", operands(0, 3, 4), both),
+            Case::with_inputs("an ignored number", with_ignored, mean(Some(-100))),
+            Case::with_inputs("two axes of rows", with_axes, mean(None)),
+            Case::with_inputs("several blocks of classes", operands(4, 2, 1600), mean(Some(3))),
+            Case::with_inputs("several blocks of rows", unchecked(operands(900, 2, 1000)), both).within(2e-5),
+        ]
+    }
+}
+
+impl Kernels for LinearCrossEntropy {
+    fn takes(&self, input: usize, layout: &Layout) -> bool {
+        input < 2 || layout.is_dense()
+    }
+
+    fn cpu(&self, linker: &mut Linker<'_>) -> Result<(), Unsupported> {
+        let (x, weight) = (linker.input(0), linker.input(1));
+        let (loss, total) = (linker.output(0).write(), linker.output(1).write());
+        let blocks = Blocks::new(&x, &weight);
+        let logits = linker.scratch(blocks.scratch());
+        let targets = kernel_targets(linker, 2, self.ignored);
+        with_float!(x.dtype, T => {
+            let (x, weight) = (matrix::<T>(&x), matrix::<T>(&weight));
+            for (rows, classes) in blocks.all() {
+                let block = blocks.logits(linker, &x, &weight, &rows, &classes, logits);
+                let (loss, total) = (part(loss, &rows), part(total, &rows));
+                let (targets, columns) = (rows_of(targets, &rows), blocks.columns(&classes));
+                linker.job(kernel::CrossEntropy::new(linker.isa(), block.as_in(), targets, columns, loss, total));
+            }
+        });
+        Ok(())
+    }
+}
+
+impl Operation for LinearCrossEntropyGradient {
+    fn kind(&self) -> OpKind {
+        OpKind::LinearCrossEntropyGradient
+    }
+
+    fn attributes(&self) -> String {
+        format!("ignored {:?}", self.ignored)
+    }
+
+    fn output_count(&self) -> usize {
+        2
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, Mismatch> {
+        let rows = check(inputs)?;
+        check_rows(&inputs[3..5], &rows)?;
+        Ok(inputs[..2].to_vec())
+    }
+
+    fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
+        at.through(|x| {
+            let logits = x[0].matmul(&x[1].transpose(0, 1));
+            let op = CrossEntropyGradient { ignored: self.ignored };
+            let g = logits.trace().apply_one(op, &[&logits, &x[2], &x[3], &x[4]]);
+            vec![g.matmul(&x[1]), g.transpose(0, 1).matmul(&x[0])]
+        })
+    }
+
+    fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
+        Cost {
+            operations: logits_of(inputs) * (6 * inputs[0].shape[1] as u64 + 18),
+            bytes: Cost::traffic(inputs, outputs),
+        }
+    }
+
+    fn in_place(&self) -> Vec<(usize, usize)> {
+        vec![]
+    }
+
+    fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
+        let (x, weight) = (inputs[0], inputs[1]);
+        let logits = logits(x, weight);
+        let op = CrossEntropyGradient { ignored: self.ignored };
+        let ty = TensorType::new(DType::F32, &logits.shape);
+        let g = op.reference(&[&logits, inputs[2], inputs[3], inputs[4]], &[ty]).remove(0);
+        let (mut dx, mut dweight) = (Reals::zeros(&outputs[0]), Reals::zeros(&outputs[1]));
+        for (row, g) in g.rows().enumerate() {
+            for (class, g) in g.iter().enumerate() {
+                for channel in 0..x.shape[1] {
+                    *dx.at_mut(&[row, channel]) += g * weight.at(&[class, channel]);
+                    *dweight.at_mut(&[class, channel]) += g * x.at(&[row, channel]);
+                }
+            }
+        }
+        vec![dx, dweight]
+    }
+
+    fn lowering(&self) -> Lowering<'_> {
+        Lowering::Kernels(self)
+    }
+
+    fn cases() -> Vec<Case> {
+        let gradient = |ignored: Option<i32>| {
+            move |x: &[Tensor]| {
+                x[0].trace().apply(LinearCrossEntropyGradient { ignored }, &x.iter().collect::<Vec<_>>())
+            }
+        };
+        // The log-sum-exp need not be that of the logits; it must only be large enough.
+        let with_rows = |rows: usize, channels: usize, classes: usize| {
+            let mut inputs = operands(rows, channels, classes);
+            inputs.extend([CaseInput::uniform([rows], 3.0, 5.0), CaseInput::uniform([rows], -2.0, 2.0)]);
+            inputs
+        };
+        vec![
+            Case::with_inputs("small", with_rows(5, 4, 7), gradient(None)),
+            Case::with_inputs("single numbers", with_rows(1, 1, 1), gradient(None)),
+            Case::with_inputs("no rows", with_rows(0, 3, 4), gradient(None)),
+            Case::with_inputs("an ignored class", with_rows(8, 3, 5), gradient(Some(2))),
+            Case::with_inputs("several blocks of classes", with_rows(3, 1, 1600), gradient(None)).within(2e-5),
+            Case::with_inputs("several blocks of rows", unchecked(with_rows(900, 2, 1000)), gradient(None))
+                .within(2e-5),
+        ]
+    }
+}
+
+impl Kernels for LinearCrossEntropyGradient {
+    fn takes(&self, input: usize, layout: &Layout) -> bool {
+        input < 2 || layout.is_dense()
+    }
+
+    fn cpu(&self, linker: &mut Linker<'_>) -> Result<(), Unsupported> {
+        let (x, weight) = (linker.input(0), linker.input(1));
+        let (total, row_gradient) = (linker.input(3).read::<f32>(), linker.input(4).read::<f32>());
+        let blocks = Blocks::new(&x, &weight);
+        let channels = x.shape()[1];
+        let logits = linker.scratch(blocks.scratch());
+        let (dx, dweight) = (Sums::new(linker, 0), Sums::new(linker, 1));
+        let targets = kernel_targets(linker, 2, self.ignored);
+        with_float!(x.dtype, T => {
+            let (x, weight) = (matrix::<T>(&x), matrix::<T>(&weight));
+            for (rows, classes) in blocks.all() {
+                let block = blocks.logits(linker, &x, &weight, &rows, &classes, logits);
+                let (targets, columns) = (rows_of(targets, &rows), blocks.columns(&classes));
+                let (total, row_gradient) = (part_in(total, &rows), part_in(row_gradient, &rows));
+                let job = kernel::CrossEntropyGradient::new;
+                linker.job(job(linker.isa(), block.as_in(), targets, columns, total, row_gradient, block));
+                let g = Matrix { elements: block.as_in(), row_stride: classes.len(), column_stride: 1 };
+                let sizes = Sizes { rows: rows.len(), columns: channels, depth: classes.len() };
+                let to = dx.matrix.rows_from(rows.start);
+                linker.job(Gemm::new(linker.isa(), sizes, g, weight.rows_from(classes.start), to).accumulating(classes.start > 0));
+                let sizes = Sizes { rows: classes.len(), columns: channels, depth: rows.len() };
+                let to = dweight.matrix.rows_from(classes.start);
+                let job = Gemm::new(linker.isa(), sizes, g.transposed(), x.rows_from(rows.start), to);
+                linker.job(job.accumulating(rows.start > 0));
+            }
+        });
+        dx.store(linker);
+        dweight.store(linker);
+        Ok(())
+    }
+}
+
+/// How rows and classes are cut into blocks of logits: by the number of classes alone.
+struct Blocks {
+    rows: usize,
+    channels: usize,
+    classes: usize,
+    block_rows: usize,
+    block_classes: usize,
+}
+
+impl Blocks {
+    fn new(x: &Operand, weight: &Operand) -> Blocks {
+        let (rows, channels, classes) = (x.shape()[0], x.shape()[1], weight.shape()[0]);
+        let pieces = classes.div_ceil(BLOCK_CLASSES);
+        let block_classes = classes.div_ceil(pieces).next_multiple_of(32).min(classes);
+        Blocks { rows, channels, classes, block_rows: BLOCK / block_classes, block_classes }
+    }
+
+    /// Numbers of the largest block.
+    fn scratch(&self) -> usize {
+        self.block_rows.min(self.rows) * self.block_classes
+    }
+
+    /// Rows and classes of each block. There is one even of no rows, for it sets the weight's gradient to zero.
+    fn all(&self) -> impl Iterator<Item = (Range<usize>, Range<usize>)> {
+        let (row_blocks, class_blocks) =
+            (self.rows.div_ceil(self.block_rows).max(1), self.classes.div_ceil(self.block_classes));
+        (0..class_blocks * row_blocks).map(move |index| {
+            let rows = chunk(index % row_blocks, self.block_rows, self.rows);
+            (rows, chunk(index / row_blocks, self.block_classes, self.classes))
+        })
+    }
+
+    fn columns(&self, classes: &Range<usize>) -> kernel::Columns {
+        kernel::Columns { first: classes.start, count: classes.len(), classes: self.classes }
+    }
+
+    /// Adds the job that computes a block of logits, in f32, and says where they lie.
+    fn logits<T: Element>(
+        &self,
+        linker: &mut Linker<'_>,
+        x: &Matrix<T>,
+        weight: &Matrix<T>,
+        rows: &Range<usize>,
+        classes: &Range<usize>,
+        scratch: Out<f32>,
+    ) -> Out<f32> {
+        let sizes = Sizes { rows: rows.len(), columns: classes.len(), depth: self.channels };
+        let block = Out::new(scratch.as_ptr(), rows.len() * classes.len());
+        let to = MatrixMut { elements: block, row_stride: classes.len() };
+        let weight = weight.rows_from(classes.start).transposed();
+        linker.job(Gemm::new(linker.isa(), sizes, x.rows_from(rows.start), weight, to));
+        block
+    }
+}
+
+/// Where a gradient is summed in f32: the result itself, or scratch that is rounded to the result at the end.
+struct Sums {
+    matrix: MatrixMut<f32>,
+    result: Operand,
+}
+
+impl Sums {
+    fn new(linker: &mut Linker<'_>, output: usize) -> Sums {
+        let result = linker.output(output);
+        let elements = match result.dtype {
+            DType::F32 => result.write(),
+            _ => linker.scratch(result.shape().elements()),
+        };
+        Sums { matrix: MatrixMut { elements, row_stride: result.shape()[1] }, result }
+    }
+
+    fn store(self, linker: &mut Linker<'_>) {
+        let target = match self.result.dtype {
+            DType::Bf16 => Target::Bf16(self.result.write()),
+            DType::F16 => Target::F16(self.result.write()),
+            _ => return,
+        };
+        let program = ScalarProgram { instructions: vec![], result: Argument::Input(0) };
+        let strides = Layout::dense(self.result.shape()).strides;
+        let source = (Source::F32(self.matrix.elements.as_in()), strides);
+        linker.job(Map::new(linker.isa(), &program, vec![source], target, self.result.shape()));
+    }
+}
+
+fn matrix<T: Element + crate::Native>(operand: &Operand) -> Matrix<T> {
+    let strides = &operand.layout.strides;
+    Matrix { elements: operand.read(), row_stride: strides[0], column_stride: strides[1] }
+}
+
+fn part(numbers: Out<f32>, rows: &Range<usize>) -> Out<f32> {
+    Out::new(numbers.offset(rows.start).as_ptr(), rows.len())
+}
+
+fn part_in<T>(numbers: In<T>, rows: &Range<usize>) -> In<T> {
+    In::new(numbers.as_ptr().wrapping_add(rows.start), rows.len())
+}
+
+fn rows_of(targets: kernel::Targets, rows: &Range<usize>) -> kernel::Targets {
+    kernel::Targets { classes: part_in(targets.classes, rows), ..targets }
+}
+
+/// Checks x, weight and targets, and gives the shape of the rows.
+fn check(inputs: &[TensorType]) -> Result<Shape, Mismatch> {
+    Mismatch::unless_same_float(&inputs[..2])?;
+    Mismatch::unless_integer(&inputs[2])?;
+    let (x, weight) = (&inputs[0].shape, &inputs[1].shape);
+    if x.rank() != 2 || weight.rank() != 2 || x[1] != weight[1] {
+        let problem = "takes x of [rows, channels] and a weight of [classes, channels]; reshape or transpose one";
+        return Err(Mismatch::Shape(problem.to_string()));
+    }
+    if weight[0] == 0 {
+        return Err(Mismatch::Shape("the weight has no rows; there must be a class".to_string()));
+    }
+    let rows = Shape::from([x[0]]);
+    Mismatch::unless_shape("the targets", &inputs[2], &rows)?;
+    Ok(rows)
+}
+
+/// How many logits there are.
+fn logits_of(inputs: &[TensorType]) -> u64 {
+    (inputs[0].shape[0] * inputs[1].shape[0]) as u64
+}
+
+/// The logits themselves.
+fn logits(x: &Reals, weight: &Reals) -> Reals {
+    let dot = |x: &[f64], w: &[f64]| x.iter().zip(w).map(|(x, w)| x * w).sum::<f64>();
+    let data = x.rows().flat_map(|x| weight.rows().map(move |w| dot(x, w))).collect();
+    Reals::new([x.shape[0], weight.shape[0]], data)
+}
+
+fn operands(rows: usize, channels: usize, classes: usize) -> Vec<CaseInput> {
+    vec![
+        CaseInput::uniform([rows, channels], -1.0, 1.0),
+        CaseInput::uniform([classes, channels], -1.0, 1.0),
+        CaseInput::integers(DType::I32, [rows], classes),
+    ]
+}
+
+/// Operands too large for finite differences.
+fn unchecked(inputs: Vec<CaseInput>) -> Vec<CaseInput> {
+    inputs.into_iter().map(CaseInput::without_gradient).collect()
+}
+
+impl Tensor {
+    /// The mean cross-entropy of the logits `self @ weight^T`, which are never all held: `self` is
+    /// [..., channels], the weight [classes, channels], the targets [...]. Rows whose target is the ignored one
+    /// do not count.
+    #[track_caller]
+    pub fn linear_cross_entropy(&self, weight: &Tensor, targets: &Tensor, ignored: Option<i32>) -> Tensor {
+        let (rows, channels) = self.shape().rows_and_columns();
+        let x = self.reshape([rows, channels]);
+        let targets = targets.reshape([targets.shape().elements()]);
+        let losses = self.trace().apply(LinearCrossEntropy { ignored }, &[&x, weight, &targets]).swap_remove(0);
+        mean_loss(&losses, &targets, ignored)
+    }
+}
