@@ -33,7 +33,8 @@ fn shapes_that_do_not_fit_name_operation_shapes_and_line() {
 
 #[test]
 fn every_shape_error_is_an_error_and_not_a_panic() {
-    let failures: Vec<(&str, fn(&Trace, &Tensor) -> Tensor)> = vec![
+    type Failure = fn(&Trace, &Tensor) -> Tensor;
+    let failures: Vec<(&str, Failure)> = vec![
         ("matmul", |_, x| x.matmul(x)),
         ("reshape", |_, x| x.reshape([7])),
         ("permute", |_, x| x.permute(&[0, 0])),

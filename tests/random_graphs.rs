@@ -97,7 +97,7 @@ fn random_operation(pool: &[Tensor], random: &mut Random) -> Tensor {
         1 => x.sigmoid() - 0.25,
         2 => x.gelu() * 0.75,
         3 => (x * x * -0.5).exp(),
-        4 | 5 | 6 => {
+        4..=6 => {
             let joins = |y: &&Tensor| x.shape().broadcast(&y.shape()).is_some();
             let partners: Vec<&Tensor> = pool.iter().filter(joins).collect();
             let y = partners[random.below(partners.len())];

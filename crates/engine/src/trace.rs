@@ -41,7 +41,7 @@ impl Trace {
     /// A tensor that the caller writes before a replay.
     #[track_caller]
     pub fn input(&self, name: &str, dtype: DType, shape: impl Into<Shape>) -> Tensor {
-        self.leaf(name, |name| Source::Input(name), TensorType::new(dtype, shape))
+        self.leaf(name, Source::Input, TensorType::new(dtype, shape))
     }
 
     /// A tensor kept from replay to replay, with what it holds at first: a weight, a moment, a counter.

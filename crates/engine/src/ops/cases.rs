@@ -6,6 +6,9 @@
 
 use crate::{DType, Shape, Tensor, TensorType};
 
+/// From operands to results.
+pub type Build = Box<dyn Fn(&[Tensor]) -> Vec<Tensor>>;
+
 /// A small computation to be tested.
 pub struct Case {
     /// What is special about it.
@@ -13,7 +16,7 @@ pub struct Case {
     /// Its operands.
     pub inputs: Vec<CaseInput>,
     /// The computation.
-    pub build: Box<dyn Fn(&[Tensor]) -> Vec<Tensor>>,
+    pub build: Build,
     /// The largest error of the f32 kernels, relative to the largest number of each result.
     pub tolerance: f64,
 }

@@ -112,7 +112,7 @@ impl Kernels for LinearCrossEntropy {
         let (loss, total) = (linker.output(0).write(), linker.output(1).write());
         let blocks = Blocks::new(&x, &weight);
         let logits = linker.scratch(blocks.scratch());
-        let targets = kernel_targets(linker, 2, self.ignored);
+        let targets = kernel_targets(linker, 2, self.ignored, blocks.classes);
         with_float!(x.dtype, T => {
             let (x, weight) = (matrix::<T>(&x), matrix::<T>(&weight));
             for (rows, classes) in blocks.all() {
@@ -223,7 +223,7 @@ impl Kernels for LinearCrossEntropyGradient {
         let channels = x.shape()[1];
         let logits = linker.scratch(blocks.scratch());
         let (dx, dweight) = (Sums::new(linker, 0), Sums::new(linker, 1));
-        let targets = kernel_targets(linker, 2, self.ignored);
+        let targets = kernel_targets(linker, 2, self.ignored, blocks.classes);
         with_float!(x.dtype, T => {
             let (x, weight) = (matrix::<T>(&x), matrix::<T>(&weight));
             for (rows, classes) in blocks.all() {

@@ -181,9 +181,12 @@ impl Storages {
         let by_size = |s: &Storage| (usize::MAX - s.bytes, s.first);
         let by_span = |s: &Storage| (usize::MAX - (s.last - s.first), usize::MAX - s.bytes);
         let by_start = |s: &Storage| (s.first, usize::MAX - s.bytes);
-        let orders: [&dyn Fn(&Storage) -> (usize, usize); 3] = [&by_size, &by_span, &by_start];
-        let placements = orders.iter().map(|key| self.packed(key, alignment, share));
-        let (bytes, offsets) = placements.min_by_key(|(bytes, _)| *bytes).expect("there are orders to try");
+        let placements = [
+            self.packed(by_size, alignment, share),
+            self.packed(by_span, alignment, share),
+            self.packed(by_start, alignment, share),
+        ];
+        let (bytes, offsets) = placements.into_iter().min_by_key(|(bytes, _)| *bytes).expect("three placements");
         for (storage, offset) in self.all.iter_mut().zip(offsets) {
             storage.offset = base + offset;
         }

@@ -172,8 +172,7 @@ fn gelu_tanh_curvature(x: &Tensor) -> Tensor {
     let square = &(x * x);
     let t = &(x * (square * (scale * cubic) + scale)).tanh();
     let inner = &(square * (3.0 * scale * cubic) + scale);
-    let bend = (1.0 - t * t) * (inner + x * x * (3.0 * scale * cubic) - x * t * inner * inner);
-    bend
+    (1.0 - t * t) * (inner + x * x * (3.0 * scale * cubic) - x * t * inner * inner)
 }
 
 fn gelu_argument(x: f64) -> f64 {
