@@ -19,6 +19,9 @@ pub(super) struct Lines<T> {
     pub step_stride: usize,
 }
 
+/// Steps that a copy asks the cache for in advance: they may lie on pages that the machine does not foresee.
+const AHEAD: usize = 8;
+
 /// Lines and steps that are turned at once.
 const TURN: usize = 8;
 
@@ -38,7 +41,7 @@ pub(super) unsafe fn pack<T: Element, L: Level, const FULL: usize>(lines: Lines<
     };
     if lines.line_stride == 1 {
         // SAFETY: the caller's promise is that of each way to pack.
-        unsafe { copy_steps(lines, full) }
+        unsafe { copy_steps::<T, L, FULL>(lines, full) }
     } else {
         for (panel, steps) in full.chunks_exact_mut(lines.depth.max(1)).enumerate() {
             let lines = from(panel * FULL, FULL);
@@ -57,7 +60,7 @@ pub(super) unsafe fn pack<T: Element, L: Level, const FULL: usize>(lines: Lines<
 /// Neighbouring lines are neighbours in memory: each step is a copy, for all panels at once, since the next step
 /// may lie on another page.
 #[inline(always)]
-unsafe fn copy_steps<T: Element, const FULL: usize>(lines: Lines<T>, steps: &mut [[f32; FULL]]) {
+unsafe fn copy_steps<T: Element, L: Level, const FULL: usize>(lines: Lines<T>, steps: &mut [[f32; FULL]]) {
     for index in 0..lines.depth.min(steps.len()) {
         let mut from = lines.first.wrapping_add(index * lines.step_stride);
         for step in steps[index..].iter_mut().step_by(lines.depth) {
@@ -65,6 +68,7 @@ unsafe fn copy_steps<T: Element, const FULL: usize>(lines: Lines<T>, steps: &mut
             // might be the same, and it would move one number at a time.
             let (runs, rest) = step.as_chunks_mut::<TURN>();
             for run in runs {
+                L::prefetch(from.wrapping_add(AHEAD * lines.step_stride).cast());
                 // SAFETY: `FULL` lines lie side by side at this step of each lines.
                 *run = unsafe { from.cast::<[T; TURN]>().read_unaligned() }.map(T::to_f32);
                 from = from.wrapping_add(TURN);
