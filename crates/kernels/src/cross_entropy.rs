@@ -223,7 +223,8 @@ multiversion! {
             }
             let column = job.columns.of(target);
             // SAFETY: the column is inside the row; it is read before the gradient is written over it.
-            let logit = column.map(|column| unsafe { job.logits.slice(start + column..start + column + 1) }[0].to_f32());
+            let read = |column: usize| unsafe { job.logits.slice(start + column..start + column + 1) }[0].to_f32();
+            let logit = column.map(read);
             for first in (0..count).step_by(BLOCK) {
                 let range = start + first..start + count.min(first + BLOCK);
                 let mut block = [0.0f32; BLOCK];

@@ -235,7 +235,8 @@ impl Kernels for LinearCrossEntropyGradient {
                 let g = Matrix { elements: block.as_in(), row_stride: classes.len(), column_stride: 1 };
                 let sizes = Sizes { rows: rows.len(), columns: channels, depth: classes.len() };
                 let to = dx.matrix.rows_from(rows.start);
-                linker.job(Gemm::new(linker.isa(), sizes, g, weight.rows_from(classes.start), to).accumulating(classes.start > 0));
+                let job = Gemm::new(linker.isa(), sizes, g, weight.rows_from(classes.start), to);
+                linker.job(job.accumulating(classes.start > 0));
                 let sizes = Sizes { rows: classes.len(), columns: channels, depth: rows.len() };
                 let to = dweight.matrix.rows_from(classes.start);
                 let job = Gemm::new(linker.isa(), sizes, g.transposed(), x.rows_from(rows.start), to);

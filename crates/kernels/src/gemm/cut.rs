@@ -7,8 +7,12 @@ use std::ops::Range;
 /// Depth of a block: a row panel of it lies in a first-level cache of 32 KB with room to spare.
 const DEPTH: usize = 256;
 
+/// Panels of rows that are packed together: where rows lie side by side, a panel alone would use a part of each
+/// cache line.
+pub(super) const ROW_PANELS: usize = 4;
+
 /// Rows and columns of the largest tile: its columns, packed, take a quarter of a second-level cache of 1 MB.
-const TILE_ROWS: usize = 264;
+const TILE_ROWS: usize = 256;
 const TILE_COLUMNS: usize = 256;
 
 /// Tiles that a large product is cut into at least: two for each of 16 threads.
@@ -81,9 +85,9 @@ impl Cut {
         self.tile_columns * self.depth_block
     }
 
-    /// Numbers of scratch for a panel of rows, in whole cache lines.
-    pub fn row_panel(&self) -> usize {
-        (self.panel_rows * self.depth_block).next_multiple_of(16)
+    /// Numbers of scratch for the panels of rows that are packed together, in whole cache lines.
+    pub fn row_block(&self) -> usize {
+        (self.panel_rows * ROW_PANELS * self.depth_block).next_multiple_of(16)
     }
 }
 

@@ -49,6 +49,9 @@ pub(super) trait Level {
     /// # Safety
     /// The machine must have the level.
     unsafe fn turn(lines: [[f32; 8]; 8]) -> [[f32; 8]; 8];
+
+    /// Asks the cache for what lies at an address, which need not be there.
+    fn prefetch(address: *const u8);
 }
 
 /// Plain loops that every machine runs.
@@ -87,6 +90,9 @@ impl Level for Portable {
     unsafe fn turn(lines: [[f32; 8]; 8]) -> [[f32; 8]; 8] {
         std::array::from_fn(|step| std::array::from_fn(|line| lines[line][step]))
     }
+
+    #[inline(always)]
+    fn prefetch(_address: *const u8) {}
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -121,6 +127,12 @@ mod x86 {
                 unsafe fn turn(lines: [[f32; 8]; 8]) -> [[f32; 8]; 8] {
                     // SAFETY: both levels have AVX.
                     unsafe { turn_avx(lines) }
+                }
+
+                #[inline(always)]
+                fn prefetch(address: *const u8) {
+                    // SAFETY: asking for an address that is not there does nothing.
+                    unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
                 }
             }
 

@@ -2,7 +2,7 @@
 //!
 //! A part is a tile of the result, or several small products of a batch. The depth is taken in blocks, in order:
 //! for each, the columns of the tile are packed into scratch, where the second-level cache keeps them, and row
-//! panels are packed one after another, each multiplied with all columns while the first-level cache holds it.
+//! panels are packed a few at a time, each multiplied with all columns while the first-level cache holds it.
 //! Every element is summed in the order of the depth whatever the cut, and the cut follows from the sizes alone.
 
 mod cut;
@@ -15,9 +15,9 @@ mod tests;
 pub use epilogue::Activation;
 
 use crate::{Element, In, Isa, Job, Out, chunk, parts_of};
-use cut::Cut;
+use cut::{Cut, ROW_PANELS};
 use microkernel::{BLOCK_MAX, Level, Panels, Portable, Results};
-use pack::Panel;
+use pack::Lines;
 use std::any::TypeId;
 use std::ops::Range;
 
@@ -169,7 +169,7 @@ impl<A: Element, B: Element, C: Element> Job for Gemm<A, B, C> {
 
     fn worker_scratch(&self) -> usize {
         let results = if is_f32::<C>() { 0 } else { self.cut.tile_rows * self.cut.tile_columns };
-        (self.cut.column_block() + self.cut.row_panel() + results) * size_of::<f32>()
+        (self.cut.column_block() + self.cut.row_block() + results) * size_of::<f32>()
     }
 
     unsafe fn run(&self, part: usize, scratch: &mut [u8]) {
@@ -266,7 +266,7 @@ impl<A: Element, B: Element, C: Element> Tile<'_, A, B, C> {
     unsafe fn multiply<L: Level, const ROWS: usize, const COLUMNS: usize>(&self, scratch: &mut [f32]) {
         let cut = &self.job.cut;
         let (column_block, rest) = scratch.split_at_mut(cut.column_block());
-        let (row_panel, results) = rest.split_at_mut(cut.row_panel());
+        let (row_block, results) = rest.split_at_mut(cut.row_block());
         // The sums gather in the result itself where it is f32, else in scratch, so that they are rounded once.
         let (first, stride) = match is_f32::<C>() {
             true => (
@@ -279,12 +279,16 @@ impl<A: Element, B: Element, C: Element> Tile<'_, A, B, C> {
         for block in 0..cut.depth_blocks {
             let depth = chunk(block, cut.depth_block, self.job.sizes.depth);
             let add = block > 0 || self.job.accumulate;
-            // SAFETY: the tile's panels lie inside the operands.
+            // SAFETY: the tile's columns lie inside the operand.
             unsafe { self.pack_columns::<L, COLUMNS>(&depth, columns_lie_ready, column_block) };
             for row in self.rows.clone().step_by(ROWS) {
                 let band = row..(row + ROWS).min(self.rows.end);
-                // SAFETY: as above.
-                unsafe { self.pack_rows::<L, ROWS>(&band, &depth, row_panel) };
+                let group_row = (row - self.rows.start) % (ROWS * ROW_PANELS);
+                if group_row == 0 {
+                    // SAFETY: the tile's rows lie inside the operand.
+                    unsafe { self.pack_rows::<L, ROWS>(row, &depth, row_block) };
+                }
+                let a = row_block[group_row * depth.len()..].as_ptr();
                 let to = first.wrapping_add((row - self.rows.start) * stride);
                 for column in self.columns.clone().step_by(COLUMNS) {
                     let width = COLUMNS.min(self.columns.end - column);
@@ -292,7 +296,7 @@ impl<A: Element, B: Element, C: Element> Tile<'_, A, B, C> {
                         true => (self.b_at(depth.start, column).cast(), self.job.b.row_stride),
                         false => (column_block[(column - self.columns.start) * depth.len()..].as_ptr(), COLUMNS),
                     };
-                    let panels = Panels { depth: depth.len(), a: row_panel.as_ptr(), b, b_stride };
+                    let panels = Panels { depth: depth.len(), a, b, b_stride };
                     let to = Results { first: to.wrapping_add(column - self.columns.start), stride, add };
                     // SAFETY: the panels were packed, or lie ready, and the results are this tile's own.
                     unsafe { multiply_block::<L>(panels, to, band.len(), width) };
@@ -322,6 +326,7 @@ impl<A: Element, B: Element, C: Element> Tile<'_, A, B, C> {
         self.c + row * self.job.c.row_stride + self.columns.start
     }
 
+    /// Packs the columns of the tile; where they lie ready, only those of the last panel, if it is not full.
     #[inline(always)]
     unsafe fn pack_columns<L: Level, const COLUMNS: usize>(
         &self,
@@ -329,35 +334,31 @@ impl<A: Element, B: Element, C: Element> Tile<'_, A, B, C> {
         lie_ready: bool,
         to: &mut [f32],
     ) {
-        for column in self.columns.clone().step_by(COLUMNS) {
-            let width = COLUMNS.min(self.columns.end - column);
-            if lie_ready && width == COLUMNS {
-                continue;
-            }
-            let panel = Panel {
-                first: self.b_at(depth.start, column),
-                width,
-                line_stride: self.job.b.column_stride,
-                depth: depth.len(),
-                step_stride: self.job.b.row_stride,
-            };
-            // SAFETY: the panel is inside the operand, which nothing writes while the job runs.
-            unsafe { pack::pack::<B, L, COLUMNS>(panel, &mut to[(column - self.columns.start) * depth.len()..]) };
-        }
+        let ready = if lie_ready { self.columns.len() / COLUMNS * COLUMNS } else { 0 };
+        let lines = Lines {
+            first: self.b_at(depth.start, self.columns.start + ready),
+            count: self.columns.len() - ready,
+            line_stride: self.job.b.column_stride,
+            depth: depth.len(),
+            step_stride: self.job.b.row_stride,
+        };
+        // SAFETY: the lines are inside the operand, which nothing writes while the job runs.
+        unsafe { pack::pack::<B, L, COLUMNS>(lines, &mut to[ready * depth.len()..]) };
     }
 
+    /// Packs some panels of rows, from this one on.
     #[inline(always)]
-    unsafe fn pack_rows<L: Level, const ROWS: usize>(&self, band: &Range<usize>, depth: &Range<usize>, to: &mut [f32]) {
+    unsafe fn pack_rows<L: Level, const ROWS: usize>(&self, row: usize, depth: &Range<usize>, to: &mut [f32]) {
         let Matrix { row_stride, column_stride, .. } = self.job.a;
-        let panel = Panel {
-            first: self.a.wrapping_add(band.start * row_stride + depth.start * column_stride),
-            width: band.len(),
+        let lines = Lines {
+            first: self.a.wrapping_add(row * row_stride + depth.start * column_stride),
+            count: (self.rows.end - row).min(ROWS * ROW_PANELS),
             line_stride: row_stride,
             depth: depth.len(),
             step_stride: column_stride,
         };
         // SAFETY: as for the columns.
-        unsafe { pack::pack::<A, L, ROWS>(panel, to) };
+        unsafe { pack::pack::<A, L, ROWS>(lines, to) };
     }
 
     /// Finishes a band of rows whose sums are complete, and rounds them where the result is not f32.
