@@ -46,7 +46,10 @@ fn overhead(threads: usize) {
         }
     });
     let each = (replay - arithmetic) / steps as f64;
-    println!("{steps} operations on 4 numbers, {threads} thread(s): {:.3} us an operation beyond its arithmetic", each * 1e6);
+    println!(
+        "{steps} operations on 4 numbers, {threads} thread(s): {:.3} us an operation beyond its arithmetic",
+        each * 1e6
+    );
 }
 
 fn training_step(name: &str, config: &Gpt2Config, batch: usize, threads: usize) {

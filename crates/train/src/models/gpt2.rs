@@ -99,10 +99,7 @@ impl<'a> Gpt2<'a> {
         let hidden = self.hidden(tokens); // [b, t, c]
         let rows = hidden.shape().elements() / self.config.width;
         let targets = targets.reshape([rows]);
-        hidden
-            .reshape([rows, self.config.width])
-            .matmul(&self.head().transpose(0, 1))
-            .cross_entropy(&targets, Some(-100))
+        hidden.reshape([rows, self.config.width]).linear_cross_entropy(self.head(), &targets, Some(-100))
     }
 
     #[track_caller]
