@@ -3,7 +3,7 @@
 //! `cargo bench --bench replay` prints medians; nothing here is a test.
 
 use gradus::backend::Cpu;
-use gradus::models::{Gpt2, Gpt2Config, Weights};
+use gradus::models::{Gpt2, ModelConfig, Weights};
 use gradus::ops::AdamW;
 use gradus::plan::Options;
 use gradus::{Array, DType, Program, Routine, Trace, gradient, optimisers};
@@ -52,7 +52,7 @@ fn overhead(threads: usize) {
     );
 }
 
-fn training_step(name: &str, config: &Gpt2Config, batch: usize, threads: usize) {
+fn training_step(name: &str, config: &ModelConfig, batch: usize, threads: usize) {
     let trace = Trace::new();
     let tokens = trace.input("tokens", DType::I32, [batch, config.context]);
     let targets = trace.input("targets", DType::I32, [batch, config.context]);
@@ -85,15 +85,7 @@ fn main() {
     for threads in [1, 2] {
         overhead(threads);
     }
-    let reference = Gpt2Config {
-        vocabulary: 788,
-        width: 256,
-        layers: 6,
-        heads: 8,
-        feed_forward: 1024,
-        context: 128,
-        tie_embeddings: true,
-    };
+    let reference = ModelConfig::gpt2(788, 256, 6, 8, 128);
     for threads in [1, 2] {
         training_step("reference case", &reference, 32, threads);
     }

@@ -4,7 +4,7 @@
 mod support;
 
 use gradus::backend::Cpu;
-use gradus::models::{Gpt2, Gpt2Config, Parameter, Weights};
+use gradus::models::{Gpt2, ModelConfig, Parameter, Weights};
 use gradus::ops::{AdamW, Conv2dOptions, Sgd, SgdInputs};
 use gradus::{Array, DType, Program, Routine, Tensor, Trace, gradient, optimisers};
 use support::fixture::Fixture;
@@ -60,15 +60,7 @@ fn gradients_routine(weights: &Weights, gradients: &[Tensor]) -> Routine {
 #[test]
 fn a_transformer_trains_as_in_pytorch() {
     let fixture = Fixture::open("transformer");
-    let config = Gpt2Config {
-        vocabulary: 37,
-        width: 24,
-        layers: 2,
-        heads: 3,
-        feed_forward: 80,
-        context: 13,
-        tie_embeddings: true,
-    };
+    let config = ModelConfig { feed_forward: 80, ..ModelConfig::gpt2(37, 24, 2, 3, 13) };
     let trace = Trace::new();
     let tokens = trace.input("tokens", DType::I32, [3, 13]);
     let targets = trace.input("targets", DType::I32, [3, 13]);

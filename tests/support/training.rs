@@ -1,23 +1,15 @@
 //! A small transformer training step, as the tests of replay use it.
 
 use gradus::backend::Backend;
-use gradus::models::{Gpt2, Gpt2Config, Weights};
+use gradus::models::{Gpt2, ModelConfig, Weights};
 use gradus::ops::AdamW;
 use gradus::{DType, Program, Routine, Trace, gradient, optimisers};
 
 pub const BATCH: usize = 4;
 pub const SEQUENCE: usize = 40;
 
-pub fn config() -> Gpt2Config {
-    Gpt2Config {
-        vocabulary: 97,
-        width: 64,
-        layers: 2,
-        heads: 4,
-        feed_forward: 256,
-        context: SEQUENCE,
-        tie_embeddings: true,
-    }
+pub fn config() -> ModelConfig {
+    ModelConfig::gpt2(97, 64, 2, 4, SEQUENCE)
 }
 
 /// Forward, backward, clipping and update of a transformer.

@@ -1,34 +1,14 @@
 //! GPT-2: learned positions, norms before each part of a block, GELU in its tanh form.
 
-use super::{Parameter, Start, Weights};
+use super::{ModelConfig, Parameter, Start, Weights};
 use gradus_engine::Tensor;
-
-/// The sizes of a GPT-2 model.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Gpt2Config {
-    /// Number of tokens (v).
-    pub vocabulary: usize,
-    /// Numbers that stand for a token inside the model (c).
-    pub width: usize,
-    /// Blocks.
-    pub layers: usize,
-    /// Attention heads of a block (h); must divide the width.
-    pub heads: usize,
-    /// Width of the feed-forward part (f).
-    pub feed_forward: usize,
-    /// Longest sequence.
-    pub context: usize,
-    /// Whether the table of tokens is also the projection to logits.
-    pub tie_embeddings: bool,
-}
 
 /// Deviation of the published initialisation.
 const DEVIATION: f32 = 0.02;
-const EPSILON: f32 = 1e-5;
 
-impl Gpt2Config {
-    /// Every weight, by its published name.
-    pub fn parameters(&self) -> Vec<Parameter> {
+impl ModelConfig {
+    /// Every weight of a GPT-2 model, by its published name.
+    pub(super) fn gpt2_parameters(&self) -> Vec<Parameter> {
         let (c, f) = (self.width, self.feed_forward);
         let normal = Start::Normal { deviation: DEVIATION };
         // What is added to the residual stream by each of 2 * layers parts keeps its variance.
@@ -65,13 +45,13 @@ impl Gpt2Config {
 
 /// A GPT-2 model over weights in a trace.
 pub struct Gpt2<'a> {
-    config: &'a Gpt2Config,
+    config: &'a ModelConfig,
     weights: &'a Weights,
 }
 
 impl<'a> Gpt2<'a> {
     /// The model of these sizes over weights made from its parameters.
-    pub fn new(config: &'a Gpt2Config, weights: &'a Weights) -> Gpt2<'a> {
+    pub fn new(config: &'a ModelConfig, weights: &'a Weights) -> Gpt2<'a> {
         Gpt2 { config, weights }
     }
 
@@ -84,7 +64,11 @@ impl<'a> Gpt2<'a> {
         for layer in 0..self.config.layers {
             x = self.block(layer, &x); // [b, t, c]
         }
-        x.layer_norm(self.weight("transformer.ln_f.weight"), self.weight("transformer.ln_f.bias"), EPSILON)
+        x.layer_norm(
+            self.weight("transformer.ln_f.weight"),
+            self.weight("transformer.ln_f.bias"),
+            self.config.norm_epsilon,
+        )
     }
 
     /// A logit for each token of the vocabulary: [b, t, v].
@@ -105,11 +89,11 @@ impl<'a> Gpt2<'a> {
     #[track_caller]
     fn block(&self, layer: usize, x: &Tensor) -> Tensor {
         let weight = |name: &str| self.weight(&format!("transformer.h.{layer}.{name}"));
-        let normed = x.layer_norm(weight("ln_1.weight"), weight("ln_1.bias"), EPSILON); // [b, t, c]
+        let normed = x.layer_norm(weight("ln_1.weight"), weight("ln_1.bias"), self.config.norm_epsilon); // [b, t, c]
         let joint = normed.linear(weight("attn.c_attn.weight"), Some(weight("attn.c_attn.bias"))); // [b, t, 3c]
         let attended = self.attention(&joint); // [b, t, c]
         let x = x + attended.linear(weight("attn.c_proj.weight"), Some(weight("attn.c_proj.bias")));
-        let normed = x.layer_norm(weight("ln_2.weight"), weight("ln_2.bias"), EPSILON); // [b, t, c]
+        let normed = x.layer_norm(weight("ln_2.weight"), weight("ln_2.bias"), self.config.norm_epsilon); // [b, t, c]
         let inner = normed.linear(weight("mlp.c_fc.weight"), Some(weight("mlp.c_fc.bias"))).gelu(); // [b, t, f]
         &x + inner.linear(weight("mlp.c_proj.weight"), Some(weight("mlp.c_proj.bias")))
     }

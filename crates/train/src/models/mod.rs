@@ -2,11 +2,75 @@
 
 mod gpt2;
 
-pub use gpt2::{Gpt2, Gpt2Config};
+pub use gpt2::Gpt2;
+
+use serde::{Deserialize, Serialize};
 
 use gradus_engine::{Array, DType, Shape, Tensor, Trace};
 use gradus_kernels::random::philox;
 use std::collections::HashMap;
+
+/// The families of models.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Family {
+    /// Learned positions, layer norm, GELU.
+    Gpt2,
+    /// Rotary positions, RMS norm, SwiGLU, grouped heads.
+    Llama,
+}
+
+/// The sizes of a model.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct ModelConfig {
+    /// Which family.
+    pub family: Family,
+    /// Number of tokens (v).
+    pub vocabulary: usize,
+    /// Numbers that stand for a token inside the model (c).
+    pub width: usize,
+    /// Blocks.
+    pub layers: usize,
+    /// Attention heads of a block (h); must divide the width.
+    pub heads: usize,
+    /// Heads of keys and values (g); must divide the heads. As many as heads in GPT-2.
+    pub kv_heads: usize,
+    /// Width of the feed-forward part (f).
+    pub feed_forward: usize,
+    /// Longest sequence.
+    pub context: usize,
+    /// Whether the table of tokens is also the projection to logits.
+    pub tie_embeddings: bool,
+    /// Added to variances.
+    pub norm_epsilon: f32,
+    /// Base of the rotary angles; of no use in GPT-2.
+    pub rope_theta: f32,
+}
+
+impl ModelConfig {
+    /// A GPT-2 of these sizes, with tied embeddings.
+    pub fn gpt2(vocabulary: usize, width: usize, layers: usize, heads: usize, context: usize) -> ModelConfig {
+        ModelConfig {
+            family: Family::Gpt2,
+            vocabulary,
+            width,
+            layers,
+            heads,
+            kv_heads: heads,
+            feed_forward: 4 * width,
+            context,
+            tie_embeddings: true,
+            norm_epsilon: 1e-5,
+            rope_theta: 10_000.0,
+        }
+    }
+
+    /// Every weight, by its published name.
+    pub fn parameters(&self) -> Vec<Parameter> {
+        self.gpt2_parameters()
+    }
+}
 
 /// A weight of a model before it has numbers.
 #[derive(Clone, Debug, PartialEq)]
