@@ -125,12 +125,23 @@ impl Program {
 
     /// Writes an input or a state.
     pub fn write<T: Native>(&mut self, name: &str, numbers: &[T]) -> Result<()> {
-        let Some(operand) = self.leaves.get(name) else {
-            let known = listed(self.leaves.keys().map(|known| &**known));
-            return Err(Error::UnknownName { kind: "input or state", name: name.to_string(), known });
-        };
+        let operand = self.writable(name)?;
         check_fit::<T>(name, operand, numbers.len())?;
-        self.executable.write(operand.buffer, bytemuck::cast_slice(numbers));
+        let buffer = operand.buffer;
+        self.executable.write(buffer, bytemuck::cast_slice(numbers));
+        Ok(())
+    }
+
+    /// Writes an input or a state from an array of its type and size.
+    pub fn write_array(&mut self, name: &str, array: &Array) -> Result<()> {
+        let ty = array.ty();
+        let operand = self.writable(name)?;
+        if operand.dtype != ty.dtype || operand.layout.shape != ty.shape {
+            let (name, expected) = (format!("{name:?}"), operand.ty().to_string());
+            return Err(Error::Data { name, expected, given: ty.to_string() });
+        }
+        let buffer = operand.buffer;
+        self.executable.write(buffer, array.bytes());
         Ok(())
     }
 
@@ -161,6 +172,13 @@ impl Program {
     /// What the program will do, to the byte.
     pub fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    fn writable(&self, name: &str) -> Result<&Operand> {
+        self.leaves.get(name).ok_or_else(|| {
+            let known = listed(self.leaves.keys().map(|known| &**known));
+            Error::UnknownName { kind: "input or state", name: name.to_string(), known }
+        })
     }
 
     fn readable(&self, name: &str) -> Result<&Operand> {

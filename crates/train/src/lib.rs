@@ -1,8 +1,12 @@
 //! Models and how they are trained: plain functions on the engine's tensors.
 
+pub mod clipping;
 pub mod config;
 mod error;
+pub mod memory;
+pub mod metrics;
 pub mod models;
 pub mod optimisers;
+pub mod schedule;
 
 pub use error::{Error, Result};
