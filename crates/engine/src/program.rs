@@ -4,7 +4,7 @@ use crate::backend::{Backend, Executable};
 use crate::dtype::Native;
 use crate::error::Place;
 use crate::graph::Source;
-use crate::plan::{self, Buffer, BufferKind, Operand, Options, Plan, Request};
+use crate::plan::{self, Buffer, BufferKind, Operand, Options, Plan, Report, Request};
 use crate::{Array, Error, Result, Tensor, Trace};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -106,9 +106,20 @@ impl Trace {
 
     /// The plan alone, with no memory taken.
     pub fn plan(&self, backend: &dyn Backend, routines: &[Routine], options: Options) -> Result<Plan> {
+        self.plan_in_stages(backend, routines, options, &mut |_, _| {})
+    }
+
+    /// As [`Trace::plan`]; what each stage made of the routines is shown to `report`, to be printed.
+    pub fn plan_in_stages(
+        &self,
+        backend: &dyn Backend,
+        routines: &[Routine],
+        options: Options,
+        report: &mut Report<'_>,
+    ) -> Result<Plan> {
         self.check()?;
         let requests = routines.iter().map(|routine| routine.request(self)).collect::<Result<Vec<_>>>()?;
-        plan::plan(&self.graph(), &requests, backend, options)
+        plan::plan(&self.graph(), &requests, backend, options, report)
     }
 }
 

@@ -40,7 +40,8 @@ impl Optimiser {
         gradient: &Tensor,
         at: StepInputs<'_>,
     ) -> Routine {
-        let state = |kind: &str, shape: &Shape| trace.zero_state(&format!("optimizer.{kind}.{name}"), DType::F32, shape);
+        let state =
+            |kind: &str, shape: &Shape| trace.zero_state(&format!("optimizer.{kind}.{name}"), DType::F32, shape);
         let shape = &weight.shape();
         let weight_decay = if shape.rank() >= 2 { self.weight_decay } else { 0.0 };
         let StepInputs { learning_rate, step } = at;
