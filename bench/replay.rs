@@ -3,7 +3,7 @@
 //! `cargo bench --bench replay` prints medians; nothing here is a test.
 
 use gradus::backend::Cpu;
-use gradus::models::{Gpt2, ModelConfig, Weights};
+use gradus::models::{Model, ModelConfig, Weights};
 use gradus::ops::AdamW;
 use gradus::plan::Options;
 use gradus::{Array, DType, Program, Routine, Trace, gradient, optimisers};
@@ -57,7 +57,7 @@ fn training_step(name: &str, config: &ModelConfig, batch: usize, threads: usize)
     let tokens = trace.input("tokens", DType::I32, [batch, config.context]);
     let targets = trace.input("targets", DType::I32, [batch, config.context]);
     let weights = Weights::new(&trace, &config.parameters(), |parameter| parameter.numbers(1));
-    let loss = Gpt2::new(config, &weights).loss(&tokens, &targets);
+    let loss = Model::new(config, &weights).loss(&tokens, &targets);
     let gradients = gradient(&loss, &weights.tensors()).expect("gradients");
     let rule = AdamW { weight_decay: 0.1, ..AdamW::default() };
     let learning_rate = trace.full(3e-4, DType::F32, []);

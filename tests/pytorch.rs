@@ -4,7 +4,7 @@
 mod support;
 
 use gradus::backend::Cpu;
-use gradus::models::{Gpt2, ModelConfig, Parameter, Weights};
+use gradus::models::{Model, ModelConfig, Parameter, Weights};
 use gradus::ops::{AdamW, Conv2dOptions, Sgd, SgdInputs};
 use gradus::{Array, DType, Program, Routine, Tensor, Trace, gradient, optimisers};
 use support::fixture::Fixture;
@@ -66,7 +66,7 @@ fn a_transformer_trains_as_in_pytorch() {
     let targets = trace.input("targets", DType::I32, [3, 13]);
     let stored = |parameter: &Parameter| fixture.array(&format!("weight.{}", parameter.name));
     let weights = Weights::new(&trace, &config.parameters(), stored);
-    let loss = Gpt2::new(&config, &weights).loss(&tokens, &targets);
+    let loss = Model::new(&config, &weights).loss(&tokens, &targets);
     let gradients = gradient(&loss, &weights.tensors()).unwrap();
     let rule = AdamW { beta1: 0.9, beta2: 0.99, epsilon: 1e-8, weight_decay: 0.1 };
     let learning_rate = trace.full(3e-3, DType::F32, []);

@@ -2,6 +2,7 @@
 
 pub mod config;
 mod error;
+pub mod generate;
 pub mod models;
 pub mod optimisers;
 
