@@ -28,4 +28,4 @@
 //! ```
 
 pub use gradus_engine::*;
-pub use gradus_train::{models, optimisers};
+pub use gradus_train::{self as train, config, generate, models, optimisers};

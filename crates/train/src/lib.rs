@@ -3,10 +3,12 @@
 pub mod clipping;
 pub mod config;
 mod error;
+pub mod generate;
 pub mod memory;
 pub mod metrics;
 pub mod models;
 pub mod optimisers;
 pub mod schedule;
+pub mod step;
 
 pub use error::{Error, Result};

@@ -1,6 +1,7 @@
 //! Optimisers: the update of every weight, traced like the rest of the step, with its moments as states.
 
 use crate::config::OptimizerKind;
+use crate::models::Weights;
 use gradus_engine::ops::{
     Adafactor, AdafactorInputs, AdamW, AdamWInputs, Lion, LionInputs, SecondMoment, Sgd, SgdInputs,
 };
@@ -21,17 +22,41 @@ pub struct Optimiser {
 
 /// What all updates of a step need.
 #[derive(Clone, Copy)]
-pub struct StepInputs<'a> {
-    /// The learning rate, a single f32.
-    pub learning_rate: &'a Tensor,
-    /// The number of the step, from 1, a single f32.
-    pub step: &'a Tensor,
+struct StepInputs<'a> {
+    learning_rate: &'a Tensor,
+    /// The number of the step, from 1.
+    step: &'a Tensor,
 }
 
 impl Optimiser {
-    /// Adds the update of a weight to a routine.
+    /// AdamW with the usual settings of language models.
+    pub fn adamw(weight_decay: f32) -> Optimiser {
+        Optimiser { kind: OptimizerKind::Adamw, weight_decay, beta1: 0.9, beta2: 0.95 }
+    }
+
+    /// Adds the update of every weight to a routine. The steps are counted in a state, which grows by `one`: a single
+    /// 1, which a caller may let depend on whatever must be so before anything is updated.
     #[track_caller]
-    pub fn update(
+    pub fn update_all(
+        &self,
+        trace: &Trace,
+        mut routine: Routine,
+        weights: &Weights,
+        gradients: &[Tensor],
+        learning_rate: &Tensor,
+        one: &Tensor,
+    ) -> Routine {
+        let count = trace.zero_state("optimizer.step", DType::F32, []);
+        let step = &(&count + one);
+        routine = routine.assign(&count, step);
+        for ((name, weight), gradient) in weights.iter().zip(gradients) {
+            routine = self.update(trace, routine, name, weight, gradient, StepInputs { learning_rate, step });
+        }
+        routine
+    }
+
+    #[track_caller]
+    fn update(
         &self,
         trace: &Trace,
         routine: Routine,
