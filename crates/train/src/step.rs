@@ -13,6 +13,9 @@ use gradus_engine::backend::Backend;
 use gradus_engine::plan::{Options, Plan};
 use gradus_engine::{DType, Program, Routine, Tensor, Trace, gradient};
 
+/// The states that sum gradients over the micro-batches of a step start with this.
+pub const ACCUMULATED: &str = "accumulated.";
+
 /// What the training program is built from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepConfig {
@@ -94,12 +97,12 @@ impl StepConfig {
         gradients: &[Tensor],
     ) -> Result<()> {
         let share = 1.0 / self.micro_batches as f32;
-        let total = trace.zero_state("accumulated.loss", DType::F32, []);
+        let total = trace.zero_state(&format!("{ACCUMULATED}loss"), DType::F32, []);
         let mut first = Routine::new("first").assign(&total, &(loss * share));
         let mut accumulate = Routine::new("accumulate").assign(&total, &(&total + loss * share));
         let mut sums = vec![];
         for ((name, _), gradient) in weights.iter().zip(gradients) {
-            let sum = trace.zero_state(&format!("accumulated.{name}"), DType::F32, gradient.shape());
+            let sum = trace.zero_state(&format!("{ACCUMULATED}{name}"), DType::F32, gradient.shape());
             first = first.assign(&sum, &(gradient * share));
             accumulate = accumulate.assign(&sum, &(&sum + gradient * share));
             sums.push(sum);
