@@ -4,7 +4,7 @@ use crate::backend::{Backend, Executable};
 use crate::dtype::Native;
 use crate::error::Place;
 use crate::graph::Source;
-use crate::plan::{self, Buffer, BufferKind, Operand, Options, Plan, Request};
+use crate::plan::{self, Buffer, BufferKind, Operand, Options, Plan, Report, Request};
 use crate::{Array, Error, Result, Tensor, TensorType, Trace};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -107,9 +107,20 @@ impl Trace {
 
     /// The plan alone, with no memory taken.
     pub fn plan(&self, backend: &dyn Backend, routines: &[Routine], options: Options) -> Result<Plan> {
+        self.plan_in_stages(backend, routines, options, &mut |_, _| {})
+    }
+
+    /// As [`Trace::plan`]; what each stage made of the routines is shown to `report`, to be printed.
+    pub fn plan_in_stages(
+        &self,
+        backend: &dyn Backend,
+        routines: &[Routine],
+        options: Options,
+        report: &mut Report<'_>,
+    ) -> Result<Plan> {
         self.check()?;
         let requests = routines.iter().map(|routine| routine.request(self)).collect::<Result<Vec<_>>>()?;
-        plan::plan(&self.graph(), &requests, backend, options)
+        plan::plan(&self.graph(), &requests, backend, options, report)
     }
 }
 
@@ -130,6 +141,19 @@ impl Program {
         check_fit::<T>(name, operand, numbers.len())?;
         let buffer = operand.buffer;
         self.executable.write(buffer, bytemuck::cast_slice(numbers));
+        Ok(())
+    }
+
+    /// Writes an input or a state from an array of its type and size.
+    pub fn write_array(&mut self, name: &str, array: &Array) -> Result<()> {
+        let ty = array.ty();
+        let operand = self.leaf(name)?;
+        if operand.dtype != ty.dtype || operand.layout.shape != ty.shape {
+            let (name, expected) = (format!("{name:?}"), operand.ty().to_string());
+            return Err(Error::Data { name, expected, given: ty.to_string() });
+        }
+        let buffer = operand.buffer;
+        self.executable.write(buffer, array.bytes());
         Ok(())
     }
 

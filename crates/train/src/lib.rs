@@ -1,11 +1,17 @@
 //! Models and how they are trained: plain functions on the engine's tensors.
 
 pub mod checkpoint;
+pub mod clipping;
 pub mod config;
 mod error;
 pub mod export;
 pub mod files;
+pub mod generate;
+pub mod memory;
+pub mod metrics;
 pub mod models;
 pub mod optimisers;
+pub mod schedule;
+pub mod step;
 
 pub use error::{Error, Result};

@@ -6,7 +6,7 @@
 
 mod progress;
 
-pub use progress::{Clipping, Progress};
+pub use progress::Progress;
 
 use crate::files::atomic;
 use crate::files::tensors::{self, Entry, TensorFile, Tensors};

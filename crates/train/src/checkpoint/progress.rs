@@ -1,5 +1,6 @@
 //! How far a run is, and the file of a checkpoint that says so.
 
+use crate::clipping::NormStatistics;
 use crate::files::tensors::Seal;
 use crate::models::ModelConfig;
 use serde::{Deserialize, Serialize};
@@ -28,29 +29,15 @@ pub struct Progress {
     /// random state.
     pub seed: u32,
     /// Seconds spent training.
-    #[serde(with = "exact")]
     pub seconds: f64,
     /// Steps skipped without one that was good between.
     pub skipped_in_a_row: u32,
     /// What adaptive clipping knows.
-    pub clipping: Clipping,
+    pub clipping: NormStatistics,
     /// The model.
     pub model: ModelConfig,
     /// The whole configuration, for people to read; the run's `config.toml` is what counts.
     pub configuration: serde_json::Value,
-}
-
-/// What adaptive clipping knows of the norms of earlier gradients.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Clipping {
-    /// Norms seen.
-    pub count: u64,
-    /// Their running mean.
-    #[serde(with = "exact")]
-    pub mean: f64,
-    /// Their running variance.
-    #[serde(with = "exact")]
-    pub variance: f64,
 }
 
 /// What `state.json` holds.
@@ -123,17 +110,4 @@ impl Record {
 
 fn checksum(text: &str) -> String {
     format!("{:08x}", crc32fast::hash(text.as_bytes()))
-}
-
-/// Numbers as text: the same bits when read again, and infinite ones can be written at all.
-mod exact {
-    use serde::{Deserialize, Deserializer, Serializer, de};
-
-    pub fn serialize<S: Serializer>(number: &f64, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&number.to_string())
-    }
-
-    pub fn deserialize<'a, D: Deserializer<'a>>(deserializer: D) -> Result<f64, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
-    }
 }

@@ -1,4 +1,6 @@
 use super::*;
+use crate::clipping::NormStatistics;
+use crate::config::Clip;
 use crate::files::testing::{Folder, Given};
 use crate::models::ModelConfig;
 use gradus_engine::backend::Cpu;
@@ -13,6 +15,13 @@ fn contents() -> Contents {
     Contents { weights: vec![entry("weight", [3, 5])], states: vec![entry("moment", [3, 5]), entry("count", [])] }
 }
 
+/// Statistics whose decimal forms have as many digits as there can be.
+fn norms(step: u64) -> NormStatistics {
+    let mut norms = NormStatistics::default();
+    (0..step % 97).for_each(|index| norms.observe(1.0 / (index as f32 + 3.0), Clip::None));
+    norms
+}
+
 fn progress(step: u64) -> Progress {
     Progress {
         step,
@@ -22,7 +31,7 @@ fn progress(step: u64) -> Progress {
         seed: 7,
         seconds: 0.1 + 0.2,
         skipped_in_a_row: 0,
-        clipping: Clipping { count: 9, mean: 1.0 / 3.0, variance: f64::INFINITY },
+        clipping: norms(step),
         model: ModelConfig::gpt2(97, 64, 2, 4, 40),
         configuration: serde_json::json!({ "learning-rate": 0.001 }),
     }

@@ -49,7 +49,7 @@ fn llama_settings(config: &ModelConfig) -> Value {
         "num_hidden_layers": config.layers,
         "num_attention_heads": config.heads,
         "num_key_value_heads": config.kv_heads,
-        "head_dim": config.width / config.heads,
+        "head_dim": config.head_size(),
         "intermediate_size": config.feed_forward,
         "max_position_embeddings": config.context,
         "rms_norm_eps": decimal(config.norm_epsilon),
@@ -81,10 +81,14 @@ pub fn read_model_config(folder: &Path) -> Result<ModelConfig> {
     };
     let settings = Settings { path, values };
     settings.refuse_given("quantization_config")?;
-    match settings.text("model_type", "")? {
-        "gpt2" => settings.gpt2(),
-        "llama" => settings.llama(),
-        other => Err(settings.refuse(format!("models of type {other:?} are not known; gpt2 and llama are"))),
+    let config = match settings.text("model_type", "")? {
+        "gpt2" => settings.gpt2()?,
+        "llama" => settings.llama()?,
+        other => return Err(settings.refuse(format!("models of type {other:?} are not known, only gpt2 and llama"))),
+    };
+    match config.validate() {
+        Ok(()) => Ok(config),
+        Err(problem) => Err(Error::checkpoint(&settings.path, format!("impossible sizes: {problem}"))),
     }
 }
 

@@ -27,8 +27,8 @@ pub struct Export<'a> {
     pub config: &'a ModelConfig,
     /// What has its weights in f32, by their published names.
     pub weights: &'a dyn Tensors,
-    /// Writes the tokenizer's `tokenizer.json` to a path, if there is a tokenizer.
-    pub save_tokenizer: Option<&'a dyn Fn(&Path) -> Result<()>>,
+    /// Writes the tokenizer's `tokenizer.json` to a path.
+    pub save_tokenizer: &'a dyn Fn(&Path) -> Result<()>,
     /// The token that ends a document.
     pub end_of_text: Option<u32>,
 }
@@ -41,9 +41,8 @@ impl Export<'_> {
             tensors::write(&beside.join(WEIGHTS), &entries, self.weights)?;
             write_json(&beside.join(CONFIG), &config::to_json(self.config, self.end_of_text))?;
             write_json(&beside.join("generation_config.json"), &self.generation_config())?;
-            let Some(save_tokenizer) = self.save_tokenizer else { return Ok(()) };
             let tokenizer = beside.join(TOKENIZER);
-            save_tokenizer(&tokenizer)?;
+            (self.save_tokenizer)(&tokenizer)?;
             write_json(&beside.join("tokenizer_config.json"), &self.tokenizer_config(&tokenizer)?)
         })
     }
