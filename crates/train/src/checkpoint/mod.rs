@@ -51,8 +51,8 @@ pub struct Store {
 }
 
 impl Store {
-    /// Makes the run's folders if they are not there, keeps other processes out, and clears what killed ones left.
-    /// To be opened before anything else writes into the run's folder.
+    /// Makes the run's folders if they are not there, keeps other processes out, clears what killed ones left, and
+    /// makes sure that the first checkpoint will not be refused. To be opened before anything else writes into the run's folder.
     pub fn open(run_folder: &Path) -> Result<Store> {
         let folder = checkpoints_of(run_folder);
         fs::create_dir_all(&folder).map_err(atomic::failed("make", &folder))?;
@@ -64,6 +64,7 @@ impl Store {
         }
         atomic::remove_leftovers(run_folder)?;
         atomic::remove_leftovers(&folder)?;
+        atomic::check_writable(&folder)?;
         Ok(Store { folder, _lock: lock })
     }
 

@@ -228,6 +228,8 @@ fn a_read_only_folder_is_an_error_and_the_former_checkpoint_stays() {
     if File::create(store.folder.join("probe")).is_err() {
         let error = store.save(&contents(), &tensors_at(6), &progress(6), 1).unwrap_err().to_string();
         assert!(error.contains("step-00000006") && error.contains("you may write to"), "{error}");
+        let error = atomic::check_writable(&store.folder).unwrap_err().to_string();
+        assert!(error.contains("cannot write to") && error.contains("you may write to"), "{error}");
     }
     allow(0o755);
     is_of_step(&store.newest_whole().unwrap().unwrap(), 5);

@@ -48,7 +48,7 @@ impl Export<'_> {
     }
 
     fn generation_config(&self) -> Value {
-        let mut generation = json!({ "do_sample": true, "max_length": self.config.context });
+        let mut generation = json!({ "do_sample": true });
         if let Some(id) = self.end_of_text {
             generation["bos_token_id"] = json!(id);
             generation["eos_token_id"] = json!(id);

@@ -22,7 +22,7 @@ const STORED: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
 pub fn read_model_weights(
     folder: &Path,
     config: &ModelConfig,
-    each: &mut dyn FnMut(&str, &Shape, &[f32]) -> Result<()>,
+    mut each: impl FnMut(&str, &Shape, &[f32]) -> Result<()>,
 ) -> Result<()> {
     let parameters = config.parameters();
     let files = weight_files(folder)?.iter().map(|path| TensorFile::open(path)).collect::<Result<Vec<_>>>()?;

@@ -62,6 +62,12 @@ pub fn remove_leftovers(folder: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Makes sure that a folder can be written to, before hours are spent on what is to lie there.
+pub fn check_writable(folder: &Path) -> Result<()> {
+    let probe = beside(&folder.join("probe"), UNFINISHED);
+    File::create(&probe).and_then(|_| fs::remove_file(&probe)).map_err(failed("write to", folder))
+}
+
 /// For `map_err` on what changes files: an error that also says what to do.
 pub fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
     let path = path.to_path_buf();
