@@ -5,7 +5,8 @@ use crate::dtype::Native;
 use crate::error::Place;
 use crate::graph::Source;
 use crate::plan::{self, Buffer, BufferKind, Operand, Options, Plan, Report, Request};
-use crate::{Array, Error, Result, Tensor, Trace};
+use crate::{Array, Error, Result, Tensor, TensorType, Trace};
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -136,7 +137,7 @@ impl Program {
 
     /// Writes an input or a state.
     pub fn write<T: Native>(&mut self, name: &str, numbers: &[T]) -> Result<()> {
-        let operand = self.writable(name)?;
+        let operand = self.leaf(name)?;
         check_fit::<T>(name, operand, numbers.len())?;
         let buffer = operand.buffer;
         self.executable.write(buffer, bytemuck::cast_slice(numbers));
@@ -146,7 +147,7 @@ impl Program {
     /// Writes an input or a state from an array of its type and size.
     pub fn write_array(&mut self, name: &str, array: &Array) -> Result<()> {
         let ty = array.ty();
-        let operand = self.writable(name)?;
+        let operand = self.leaf(name)?;
         if operand.dtype != ty.dtype || operand.layout.shape != ty.shape {
             let (name, expected) = (format!("{name:?}"), operand.ty().to_string());
             return Err(Error::Data { name, expected, given: ty.to_string() });
@@ -154,6 +155,39 @@ impl Program {
         let buffer = operand.buffer;
         self.executable.write(buffer, array.bytes());
         Ok(())
+    }
+
+    /// Writes an input or a state of any element type, from its bytes.
+    pub fn write_bytes(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
+        let operand = self.leaf(name)?;
+        let (buffer, ty) = (operand.buffer, operand.ty());
+        if bytes.len() != ty.bytes() {
+            let (expected, given) = (format!("{ty} ({} bytes)", ty.bytes()), format!("{} bytes", bytes.len()));
+            return Err(Error::Data { name: format!("{name:?}"), expected, given });
+        }
+        self.executable.write(buffer, bytes);
+        Ok(())
+    }
+
+    /// The states and what they are, in an order that depends on the trace alone.
+    pub fn states(&self) -> impl Iterator<Item = (&str, &TensorType)> {
+        self.plan.buffers.iter().filter_map(|buffer| match &buffer.kind {
+            BufferKind::State(name, _) => Some((&**name, &buffer.ty)),
+            _ => None,
+        })
+    }
+
+    /// The bytes of an input or a state: where they lie, if the host can see them there, or else a copy.
+    pub fn bytes(&self, name: &str) -> Result<Cow<'_, [u8]>> {
+        let operand = self.leaf(name)?;
+        Ok(match self.executable.look(operand.buffer) {
+            Some(bytes) => Cow::Borrowed(bytes),
+            None => {
+                let mut bytes = vec![0; operand.ty().bytes()];
+                self.executable.read(operand, &mut bytes);
+                Cow::Owned(bytes)
+            }
+        })
     }
 
     /// Reads an output of the routine that ran last, or a state or an input, into `numbers`.
@@ -185,7 +219,7 @@ impl Program {
         &self.plan
     }
 
-    fn writable(&self, name: &str) -> Result<&Operand> {
+    fn leaf(&self, name: &str) -> Result<&Operand> {
         self.leaves.get(name).ok_or_else(|| {
             let known = listed(self.leaves.keys().map(|known| &**known));
             Error::UnknownName { kind: "input or state", name: name.to_string(), known }

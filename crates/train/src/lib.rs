@@ -1,8 +1,11 @@
 //! Models and how they are trained: plain functions on the engine's tensors.
 
+pub mod checkpoint;
 pub mod clipping;
 pub mod config;
 mod error;
+pub mod export;
+pub mod files;
 pub mod generate;
 pub mod memory;
 pub mod metrics;
