@@ -1,6 +1,7 @@
 //! Models and how they are trained: plain functions on the engine's tensors.
 
 pub mod config;
+pub mod data;
 mod error;
 pub mod models;
 pub mod optimisers;
