@@ -220,10 +220,10 @@ impl Cut {
 
     /// Where the next piece of text is cut: at its end, if it lies before the cut; at 0, if after.
     fn place(&mut self, text: &str, continues: bool) -> usize {
-        if !self.in_document {
-            self.document_start = self.position;
-        }
         let (start, starts_document) = (self.position, !self.in_document);
+        if starts_document {
+            self.document_start = start;
+        }
         self.position += text.len() as u64;
         self.in_document = continues;
         if self.done {
@@ -233,8 +233,8 @@ impl Cut {
             return text.len();
         }
         let is_large = self.position - self.document_start > self.held_out / 2;
-        let overdue = self.at <= start;
-        if !is_large && !(overdue && starts_document) {
+        let between_documents = starts_document && self.at <= start;
+        if !is_large && !between_documents {
             return text.len();
         }
         self.done = true;

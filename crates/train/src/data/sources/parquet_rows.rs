@@ -10,7 +10,9 @@ use parquet::errors::ParquetError;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::schema::types::SchemaDescriptor;
 use std::fs::{self, File, OpenOptions};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Rows asked of a column at a time.
 const ROWS: usize = 64;
@@ -122,14 +124,17 @@ fn choose_column(path: &Path, schema: &SchemaDescriptor, wanted: Option<&str>) -
 
 /// A Parquet file is read from its end, so a compressed one is unpacked into a file that has no name any more.
 fn unpack(file: &SourceFile) -> Result<File> {
-    let name = format!("gradus-{}-{}.parquet", std::process::id(), file.modified_nanoseconds ^ file.bytes);
-    let path = std::env::temp_dir().join(name);
+    static UNPACKED: AtomicU64 = AtomicU64::new(0);
+    let number = UNPACKED.fetch_add(1, Ordering::Relaxed);
+    let path = std::env::temp_dir().join(format!("gradus-{}-{number}.parquet", std::process::id()));
     let mut packed = decompress::open(file)?;
-    let mut options = OpenOptions::new();
-    let mut unpacked =
-        options.read(true).write(true).create(true).truncate(true).open(&path).map_err(Error::io("write", &path))?;
+    let unpacked = OpenOptions::new().read(true).write(true).create_new(true).open(&path);
+    let mut unpacked = unpacked.map_err(Error::io("write", &path))?;
     let _ = fs::remove_file(&path);
-    std::io::copy(&mut packed, &mut unpacked).map_err(|error| read_error(&file.path, file.compression, error))?;
+    std::io::copy(&mut packed, &mut unpacked).map_err(|error| match error.kind() {
+        ErrorKind::StorageFull => Error::io("write", &path)(error),
+        _ => read_error(&file.path, file.compression, error),
+    })?;
     Ok(unpacked)
 }
 

@@ -1,15 +1,19 @@
 //! Who is in the stories, and how they begin.
 
 /// Someone in a story.
+#[derive(Clone, Copy)]
 pub struct Character {
     pub name: &'static str,
     /// What they are, as in "a little girl".
     pub kind: &'static str,
+    /// The name as it is first told: an animal's says what it is.
+    pub full: &'static str,
     /// He, him, his, or as it is for her.
     pub pronouns: [&'static str; 3],
 }
 
 /// Words that are chosen together, one row for a story, and kept in it.
+#[derive(Clone, Copy)]
 pub struct Choice {
     pub slots: &'static [&'static str],
     pub rows: &'static [&'static [&'static str]],
@@ -19,19 +23,19 @@ const HE: [&str; 3] = ["he", "him", "his"];
 const SHE: [&str; 3] = ["she", "her", "her"];
 
 const fn boy(name: &'static str) -> Character {
-    Character { name, kind: "boy", pronouns: HE }
+    Character { name, kind: "boy", full: name, pronouns: HE }
 }
 
 const fn girl(name: &'static str) -> Character {
-    Character { name, kind: "girl", pronouns: SHE }
+    Character { name, kind: "girl", full: name, pronouns: SHE }
 }
 
-const fn he(name: &'static str, kind: &'static str) -> Character {
-    Character { name, kind, pronouns: HE }
+const fn he(name: &'static str, kind: &'static str, full: &'static str) -> Character {
+    Character { name, kind, full, pronouns: HE }
 }
 
-const fn she(name: &'static str, kind: &'static str) -> Character {
-    Character { name, kind, pronouns: SHE }
+const fn she(name: &'static str, kind: &'static str, full: &'static str) -> Character {
+    Character { name, kind, full, pronouns: SHE }
 }
 
 pub const HEROES: &[Character] = &[
@@ -51,27 +55,18 @@ pub const HEROES: &[Character] = &[
     girl("Emma"),
     girl("Zoe"),
     girl("Kate"),
-    he("Bruno", "bear"),
-    he("Hops", "rabbit"),
-    he("Rusty", "dog"),
-    he("Dot", "duck"),
-    she("Mimi", "cat"),
-    she("Pip", "mouse"),
-    she("Bella", "fox"),
-    she("Nutty", "squirrel"),
+    he("Bruno", "bear", "Bruno the bear"),
+    he("Hops", "rabbit", "Hops the rabbit"),
+    he("Rusty", "dog", "Rusty the dog"),
+    he("Dot", "duck", "Dot the duck"),
+    she("Mimi", "cat", "Mimi the cat"),
+    she("Pip", "mouse", "Pip the mouse"),
+    she("Bella", "fox", "Bella the fox"),
+    she("Nutty", "squirrel", "Nutty the squirrel"),
 ];
 
-/// A friend may be anyone who can be a hero.
-pub const FRIENDS: &[Character] = HEROES;
-
-pub const HELPERS: &[Character] = &[
-    she("mom", "mom"),
-    he("dad", "dad"),
-    she("grandma", "grandma"),
-    he("grandpa", "grandpa"),
-    she("aunt", "aunt"),
-    he("uncle", "uncle"),
-];
+/// The hero's own; pronouns are kept for the hero.
+pub const HELPERS: &[&str] = &["mom", "dad", "grandma", "grandpa", "aunt", "uncle"];
 
 /// Words that any story may use.
 pub const CHOICES: &[Choice] = &[
@@ -79,6 +74,7 @@ pub const CHOICES: &[Choice] = &[
         slots: &["nature"],
         rows: &[&["little"], &["happy"], &["kind"], &["brave"], &["small"], &["clever"], &["shy"], &["funny"]],
     },
+    Choice { slots: &["mood"], rows: &[&["nice"], &["curious"], &["good"], &["playful"], &["friendly"]] },
     Choice {
         slots: &["color"],
         rows: &[&["red"], &["blue"], &["green"], &["yellow"], &["pink"], &["white"], &["orange"], &["purple"]],
@@ -88,7 +84,7 @@ pub const CHOICES: &[Choice] = &[
         rows: &[
             &["the park"],
             &["the garden"],
-            &["the woods"],
+            &["the river"],
             &["the lake"],
             &["the farm"],
             &["the beach"],
@@ -125,5 +121,5 @@ pub const OPENINGS: &[&str] = &[
     "{hero} was a {nature} {kind}.",
     "There once was a {nature} {kind}. {his} name was {hero}.",
     "[Once upon a time|Long ago], a {nature} {kind} named {hero} lived near {place}.",
-    "{hero} the {kind} was very {mood}.",
+    "{hero full} was very {mood}.",
 ];

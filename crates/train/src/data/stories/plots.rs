@@ -3,6 +3,7 @@
 use super::grammar::Choice;
 
 /// A story without its opening.
+#[derive(Clone, Copy)]
 pub struct Plot {
     pub choices: &'static [Choice],
     pub sentences: &'static [&'static str],
@@ -13,13 +14,9 @@ const TOYS: Choice = Choice {
     rows: &[&["ball"], &["kite"], &["doll"], &["toy car"], &["toy boat"], &["drum"], &["hat"], &["book"], &["bell"]],
 };
 
-const MOOD: Choice =
-    Choice { slots: &["mood"], rows: &[&["nice"], &["curious"], &["good"], &["playful"], &["friendly"]] };
-
 const LOST: Plot = Plot {
     choices: &[
         TOYS,
-        MOOD,
         Choice {
             slots: &["first spot", "last spot"],
             rows: &[
@@ -34,31 +31,25 @@ const LOST: Plot = Plot {
     ],
     sentences: &[
         "{hero} had a {color} {toy} and [loved it very much|played with it every day|took it everywhere].",
-        "{time}, {hero} could not find the {toy}. [{he} was very sad.|{he} began to cry.|\"Where is my {toy}?\" {he} asked.]",
-        "{he} looked {first spot}, but it was not there.",
-        "[{friend} came to help.|Then {friend} the {friend kind} came by and said, \"I will help you look.\"]",
-        "They looked and looked. [At last|Then|Soon], {friend} found the {color} {toy} {last spot}!",
-        "[\"Thank you, {friend}!\" said {hero}.|{hero} gave {friend} a big hug.]",
-        "[They played with the {toy} until the sun went down.|{hero} was happy again.|After that, {hero} always put the {toy} in a safe place.]",
+        "{time}, {he} could not find the {toy}. {he} looked {first spot}, but it was not there.",
+        "[\"Where is my {toy}?\" {he} asked.|{he} was very sad.|] {friend full} came to help.",
+        "[At last,|Then|Soon,] {friend} found the {color} {toy} {last spot}!",
+        "[\"Thank you, {friend}!\" said {hero}.|{hero} gave {friend} a big hug.] [They played with the {toy} until the sun went down.|{hero} was happy again.|]",
     ],
 };
 
 const SHARE: Plot = Plot {
-    choices: &[MOOD],
+    choices: &[],
     sentences: &[
-        "{time}, {his} {helper} gave {him} {treat}. [It smelled so good.|{hero} could not wait to eat it.|]",
-        "{he} took it to {place} and sat down [under a tree|on a rock|on the grass].",
-        "[Then|Just then], {he} saw {friend} the {friend kind}. {friend} looked [sad|tired] and hungry.",
-        "[\"What is wrong?\" asked {hero}. \"I have nothing to eat,\" said {friend}.|\"I did not eat today,\" said {friend}.]",
-        "{hero} thought about it. [\"We can share,\" {he} said.|Then {he} gave half of it to {friend}.]",
-        "[They ate together and it tasted very good.|They sat side by side and ate it all.]",
-        "[From that day on, {hero} and {friend} were best friends.|{hero} felt warm inside. It is good to share.|\"You are a good friend,\" said {friend}, and {hero} smiled.]",
+        "{time}, {his} {helper} gave {him} {treat}. {he} took it to {place} and sat down [under a tree|on a rock|on the grass].",
+        "[Then|Just then,] {he} saw {friend full}. {friend} looked [sad|tired] and hungry.",
+        "[\"We can share,\" said {hero}.|{hero} thought about it and gave half to {friend}.] [They ate together and it tasted very good.|They sat side by side and ate it all.]",
+        "[From that day on, they were best friends.|It is good to share.|\"You are a good friend,\" said {friend}, and {hero} smiled.]",
     ],
 };
 
 const STUCK: Plot = Plot {
     choices: &[
-        MOOD,
         Choice { slots: &["toy"], rows: &[&["ball"], &["kite"], &["hat"], &["balloon"], &["paper plane"]] },
         Choice {
             slots: &["tool"],
@@ -69,218 +60,178 @@ const STUCK: Plot = Plot {
         "{time}, {hero} went to {place} to play with {his} {color} {toy}.",
         "[A strong wind came|The wind blew hard] and the {toy} flew up into a [tall|big] tree. [It was stuck!|\"Oh no!\" said {hero}.]",
         "{hero} [jumped and jumped|tried to climb the tree|threw a little stone], but {he} could not get it.",
-        "{friend} the {friend kind} saw {him} and [ran home to get|came with|brought] {tool}.",
-        "[They worked together.|\"Let us do it together,\" said {friend}.] [Soon|At last], the {toy} came down.",
-        "[\"Thank you!\" said {hero}. \"You are so clever.\"|{hero} was so happy that {he} danced.]",
-        "[They played with the {color} {toy} all day.|Then they both went to play.|They laughed and played until it was dark.]",
+        "{friend full} saw {him} and [ran home to get|came with|brought] {tool}. [Soon|At last], the {toy} came down.",
+        "[\"Thank you!\" said {hero}. \"You are so clever.\"|{hero} was so happy that {he} danced.|They played with the {color} {toy} all day.|They laughed and played until it was dark.]",
     ],
 };
 
 const AFRAID: Plot = Plot {
-    choices: &[
-        MOOD,
-        Choice {
-            slots: &["noise", "cause"],
-            rows: &[
-                &["a loud boom", "only the thunder"],
-                &["a soft tap", "only the rain on the window"],
-                &["a strange hoot", "only an owl in the tree"],
-                &["a scratch at the door", "only the cat who wanted to come in"],
-                &["a long whoosh", "only the wind"],
-                &["a little squeak", "only a mouse"],
-            ],
-        },
-    ],
+    choices: &[Choice {
+        slots: &["noise", "cause"],
+        rows: &[
+            &["a loud boom", "only the thunder"],
+            &["a soft tap", "only the rain on the window"],
+            &["a strange hoot", "only an owl in the tree"],
+            &["a scratch at the door", "only the cat who wanted to come in"],
+            &["a long whoosh", "only the wind"],
+            &["a little squeak", "only a mouse"],
+        ],
+    }],
     sentences: &[
-        "[It was night|It was late|The moon was up], and {hero} was in bed.",
-        "[Then|Suddenly], {he} heard {noise}. [{hero} was scared.|{he} hid under the blanket.|\"What is that?\" {he} asked.]",
-        "{he} called {his} {helper}, and {his} {helper} came [at once|with a small light].",
+        "[It was night|It was late|The moon was up], and {hero} was in bed. [Then|Suddenly,] {he} heard {noise}.",
+        "[{hero} was scared.|{he} hid under the blanket.|\"What is that?\" {he} asked.] {his} {helper} came [at once|with a small light].",
         "[They listened together.|They went to look, hand in hand.] It was {cause}!",
-        "[\"See? You are safe,\" said {his} {helper}.|\"There is nothing to fear,\" said {his} {helper}.]",
-        "[{hero} laughed.|{hero} felt brave again.] {his} {helper} [sang a song|told {him} a story|gave {him} a kiss], and {he} fell asleep.",
+        "[\"See? You are safe,\" said {his} {helper}.|{hero} laughed.|{hero} felt brave again.] {his} {helper} [sang a song|told a story|gave {him} a kiss], and {hero} fell asleep.",
     ],
 };
 
 const LEARN: Plot = Plot {
-    choices: &[
-        MOOD,
-        Choice {
-            slots: &["skill", "trouble"],
-            rows: &[
-                &["swim", "got water in the nose"],
-                &["ride a bike", "fell on the grass"],
-                &["skate", "fell on the ice"],
-                &["fly a kite", "made a big knot"],
-                &["climb a tree", "slid down again"],
-                &["jump over the brook", "fell into the water"],
-                &["bake bread", "burned it"],
-                &["sing a long song", "forgot the words"],
-            ],
-        },
-    ],
+    choices: &[Choice {
+        slots: &["skill", "trouble"],
+        rows: &[
+            &["swim", "was afraid of the water"],
+            &["ride a bike", "fell on the grass"],
+            &["skate", "fell on the ice"],
+            &["fly a kite", "made a big knot"],
+            &["climb a tree", "slid down again"],
+            &["jump over the brook", "got very wet"],
+            &["bake bread", "burned it"],
+            &["sing a long song", "forgot the words"],
+        ],
+    }],
     sentences: &[
-        "{hero} wanted to learn how to {skill}. [{friend} could do it very well.|It looked like so much fun.]",
-        "{time}, {hero} went to {place} and tried. But {he} {trouble}.",
+        "{hero} wanted to learn how to {skill}. [{friend} could do it very well.|It looked like so much fun.|]",
+        "{time}, {he} tried it for the first time, but {he} {trouble}.",
         "[\"I can not do it,\" {he} said.|{he} was sad and wanted to stop.] [\"Do not give up,\" said {friend}.|\"Try again,\" said {friend}. \"I will help you.\"]",
-        "So {hero} tried again and again, [day after day|every day|all week].",
-        "[At last|Then, one day], {hero} could {skill}! [{friend} clapped.|\"You did it!\" said {friend}.|]",
-        "{hero} was [very proud|so happy]. [{he} ran home to tell {his} {helper}.|Now {he} knew that you must try and try.]",
+        "So {hero} tried [day after day|every day|all week]. [At last|Then, one day], {he} could {skill}!",
+        "[\"You did it!\" said {friend}.|{hero} was very proud.|{he} ran home to tell {his} {helper}.|Now {he} knew that you must try and try.]",
     ],
 };
 
 const RAIN: Plot = Plot {
-    choices: &[
-        MOOD,
-        Choice {
-            slots: &["indoor game"],
-            rows: &[
-                &["made a tent out of a blanket"],
-                &["painted a big picture"],
-                &["built a house out of boxes"],
-                &["made little boats out of paper"],
-                &["sang songs and danced"],
-                &["read a book about the sea"],
-            ],
-        },
-    ],
+    choices: &[Choice {
+        slots: &["indoor game"],
+        rows: &[
+            &["made a tent out of a blanket"],
+            &["painted a big picture"],
+            &["built a house out of boxes"],
+            &["made little boats out of paper"],
+            &["sang songs and danced"],
+            &["read a book about the sea"],
+        ],
+    }],
     sentences: &[
         "{time}, {hero} and {friend} wanted to go to {place}. But it [began to rain|rained and rained].",
-        "[\"Now we can not go,\" said {hero}.|They sat at the window and were sad.]",
-        "[Then {friend} had an idea.|\"I have an idea,\" said {friend}.] They [stayed inside and|went in and] {indoor game}. [It was so much fun!|They laughed a lot.|]",
-        "{hero}'s {helper} gave them {treat}.",
-        "[Soon|After a while], the rain stopped, and there was a [big|bright] rainbow in the sky.",
-        "[\"Look!\" said {friend}. \"It is so pretty.\"|They ran out and jumped in the puddles.]",
-        "[\"I like the rain now,\" said {hero}.|It was the best day of all.]",
+        "[\"Now we can not go,\" said {hero}.|They sat at the window and were sad.] [Then {friend} had an idea.|\"I have an idea,\" said {friend}.]",
+        "They [stayed inside and|went in and] {indoor game}. [It was so much fun!|They laughed a lot.|{hero}'s {helper} gave them {treat}.]",
+        "[Soon|After a while], the rain stopped, and there was a [big|bright] rainbow in the sky. [They ran out and jumped in the puddles.|\"I like the rain now,\" said {hero}.|It was the best day of all.]",
     ],
 };
 
 const RESCUE: Plot = Plot {
-    choices: &[
-        MOOD,
-        Choice {
-            slots: &["animal", "hurt", "leaves"],
-            rows: &[
-                &["bird", "wing", "flew up into the sky"],
-                &["butterfly", "wing", "flew from flower to flower"],
-                &["frog", "leg", "jumped into the pond"],
-                &["turtle", "foot", "walked slowly to the water"],
-                &["lamb", "leg", "ran back to the other sheep"],
-                &["owl", "wing", "flew back to the trees"],
-            ],
-        },
-    ],
+    choices: &[Choice {
+        slots: &["animal", "hurt", "leaves"],
+        rows: &[
+            &["bird", "wing", "flew up into the sky"],
+            &["butterfly", "wing", "flew from flower to flower"],
+            &["frog", "leg", "jumped into the pond"],
+            &["turtle", "foot", "walked slowly to the water"],
+            &["lamb", "leg", "ran back to the other sheep"],
+            &["owl", "wing", "flew back to the trees"],
+        ],
+    }],
     sentences: &[
-        "{time}, {hero} [went for a walk to|was on the way to|played near] {place}. There {he} saw a small {animal} on the ground.",
-        "The {animal} had a hurt {hurt} [and could not move|and looked at {him}].",
+        "{time}, {hero} [went for a walk to|was on the way to|played near] {place}. There {he} saw a small {animal} with a hurt {hurt}.",
         "[\"Do not worry, I will help you,\" said {hero}.|{hero} felt sorry for the {animal}.] {he} took it home with care.",
-        "{his} {helper} [helped {him} to make|made] a soft bed, and {hero} gave the {animal} food and water.",
+        "{his} {helper} made a soft bed, and {hero} gave the {animal} [food|water|some bread] every day.",
         "After [a few days|a week], the {hurt} was well again. The {animal} {leaves}.",
-        "[\"Goodbye, little {animal}!\" called {hero}.|{hero} waved for a long time.] [{he} was a little sad, but very happy too.|{his} {helper} was proud of {him}.|]",
+        "[\"Goodbye, little {animal}!\" called {hero}.|{hero} waved for a long time.|{hero} was a little sad, but very happy too.|{his} {helper} was proud of {him}.]",
     ],
 };
 
 const BUILD: Plot = Plot {
-    choices: &[
-        MOOD,
-        Choice {
-            slots: &["work", "part"],
-            rows: &[
-                &["tower", "blocks"],
-                &["castle", "sand"],
-                &["little house", "sticks"],
-                &["bridge", "stones"],
-                &["snowman", "snow"],
-                &["boat", "wood"],
-            ],
-        },
-    ],
+    choices: &[Choice {
+        slots: &["work", "part"],
+        rows: &[
+            &["tower", "blocks"],
+            &["castle", "sand"],
+            &["house", "sticks"],
+            &["bridge", "stones"],
+            &["snowman", "snow"],
+            &["fort", "boxes"],
+        ],
+    }],
     sentences: &[
-        "{time}, {hero} wanted to make a big {work} out of {part}. {he} worked [all morning|for a long time].",
+        "{time}, {hero} made a big {work} out of {part}. It took [all morning|a long time].",
         "Then {friend} came running and did not look. [Bump!|Crash!] The {work} fell down.",
-        "[{hero} was angry.|{hero} wanted to cry.|\"Look what you did!\" said {hero}.] \"I am sorry,\" said {friend}. \"[I did not see it|I did not want to do that].\"",
-        "{hero} [took a deep breath|was quiet for a moment]. \"[That is all right|I am not angry],\" {he} said. \"[Will you help me?|Let us make it again.]\"",
-        "So they made a new {work} together. It was [even bigger than the first one|the best {work} of all].",
-        "[{hero}'s {helper} came to see it and smiled.|They put a {color} flag on top.] [\"It is better with a friend,\" said {hero}.|Two can do more than one.]",
+        "[{hero} was angry.|{hero} wanted to cry.|] \"I am sorry,\" said {friend}. \"[I did not see it|I did not want to do that].\"",
+        "\"[That is all right|I am not angry],\" said {hero}. \"[Will you help me?|Let us make it again.]\"",
+        "So they made a new {work} together. It was [even bigger than the first one|the best {work} of all]. [They put a {color} flag on top.|Two can do more than one.|]",
     ],
 };
 
 const GROW: Plot = Plot {
-    choices: &[
-        MOOD,
-        Choice {
-            slots: &["plant"],
-            rows: &[&["flower"], &["apple tree"], &["pumpkin"], &["bean plant"], &["strawberry plant"], &["rose"]],
-        },
-    ],
+    choices: &[Choice {
+        slots: &["plant"],
+        rows: &[&["flower"], &["apple tree"], &["pumpkin"], &["bean plant"], &["strawberry plant"], &["rose"]],
+    }],
     sentences: &[
-        "{time}, {his} {helper} gave {hero} a small seed. [\"What is it?\" {he} asked. \"Wait and see,\" said {his} {helper}.|\"Take good care of it,\" said {his} {helper}.]",
-        "{hero} put the seed in the ground and gave it water [every day|each morning].",
-        "But nothing came up. [{hero} was sad.|\"It does not grow,\" said {hero}.] [\"You must wait,\" said {friend}.|\"Good things take time,\" said {friend}.]",
-        "{hero} waited and waited. The sun was warm, and the rain was soft.",
-        "Then, one morning, there was a [tiny|small] green leaf! [It grew and grew.|Each day it was a little bigger.]",
-        "In the end it was a [big|beautiful] {plant}. {hero} [showed it to {friend}|danced around it], and [they were both very happy|everyone came to see it].",
+        "{time}, {his} {helper} gave {hero} a small seed. [{he} put it in the ground and gave it water every day.|{hero} put it in the ground near {place}.]",
+        "But nothing came up. [\"It does not grow,\" said {hero}.|{hero} was sad.] [\"You must wait,\" said {friend}.|\"Good things take time,\" said {friend}.]",
+        "[{hero} waited and waited.|The sun was warm, and the rain was soft.] Then, one morning, there was a [tiny|small] green leaf!",
+        "[It grew and grew.|Each day it was a little bigger.] In the end it was a [big|beautiful] {plant}, and [they were both very happy|everyone came to see it].",
     ],
 };
 
 const TURNS: Plot = Plot {
-    choices: &[MOOD, TOYS],
+    choices: &[TOYS],
     sentences: &[
         "{time}, {hero} and {friend} found a {color} {toy} at {place}. [They both wanted it.|\"It is mine!\" said {hero}. \"No, it is mine!\" said {friend}.]",
         "They pulled and pulled, and [the {toy} fell into the mud|the {toy} broke a little|both of them fell down].",
-        "[Now they were both sad.|Then it was very quiet.] {hero}'s {helper} [saw it and said|came and said], \"You can take turns.\"",
-        "[\"I am sorry,\" said {hero}.|\"You can go first,\" said {hero}.] [\"I am sorry too,\" said {friend}.|\"Thank you,\" said {friend}.]",
-        "They [cleaned the {toy}|made the {toy} nice again] and took turns. [First it was {friend}, and then it was {hero}.|]",
-        "[It was much more fun that way.|They played all day and did not fight again.] [Then they ate {treat} together.|]",
+        "{hero}'s {helper} [saw it and said|came and said], \"You can take turns.\"",
+        "[\"I am sorry,\" said {hero}. \"I am sorry too,\" said {friend}.|\"You can go first,\" said {hero}. \"Thank you,\" said {friend}.]",
+        "[It was much more fun that way.|They played all day and did not fight again.|Then they ate {treat} together.]",
     ],
 };
 
 const GIFT: Plot = Plot {
-    choices: &[
-        MOOD,
-        Choice {
-            slots: &["gift", "making"],
-            rows: &[
-                &["a card", "drew a big heart on it"],
-                &["a crown of flowers", "picked the best flowers"],
-                &["a cake", "mixed milk, eggs and sugar"],
-                &["a scarf", "used soft wool"],
-                &["a song", "sang it again and again"],
-                &["a picture", "used every color"],
-            ],
-        },
-    ],
+    choices: &[Choice {
+        slots: &["gift", "making"],
+        rows: &[
+            &["a card", "drew a big heart on it"],
+            &["a crown of flowers", "picked the best flowers"],
+            &["a cake", "mixed milk, eggs and sugar"],
+            &["a scarf", "used soft wool"],
+            &["a song", "sang it again and again"],
+            &["a picture", "used every color"],
+        ],
+    }],
     sentences: &[
-        "{time}, it was {friend}'s birthday. {hero} had no gift and [no money|did not know what to do].",
-        "[\"What can I do?\" {he} asked {his} {helper}.|{he} asked {his} {helper} for help.] \"[Make something with love|The best gifts are made by hand],\" said {his} {helper}.",
+        "{time}, it was {friend}'s birthday, but {hero} had no gift. [{he} asked {his} {helper} for help.|\"What can I do?\" {he} asked {his} {helper}.]",
+        "\"[Make something with love|The best gifts are made by hand],\" said {his} {helper}.",
         "So {hero} made {gift}. {he} {making}. [It took all day.|It was hard work.|]",
-        "[Then {he} went to {friend}'s house.|In the evening, {he} ran to {friend}.] {he} was a little shy. \"This is for you,\" {he} said.",
-        "{friend} [smiled a big smile|jumped for joy]. \"[This is the best gift of all|I love it],\" said {friend}.",
-        "[They ate {treat} and played games.|Then they danced and sang.] [{hero} went home with a happy heart.|]",
+        "\"This is for you,\" {he} said to {friend}. {friend} [smiled a big smile|jumped for joy]. [They ate {treat} and played games.|Then they danced and sang.|{hero} went home with a happy heart.]",
     ],
 };
 
 const FOUND: Plot = Plot {
-    choices: &[
-        MOOD,
-        Choice {
-            slots: &["thing", "inside"],
-            rows: &[
-                &["a small box", "a shiny coin"],
-                &["an old bag", "a map of the woods"],
-                &["a glass jar", "a letter"],
-                &["a wooden chest", "a golden key"],
-                &["a basket", "three tiny kittens"],
-                &["a blue shell", "a white pearl"],
-            ],
-        },
-    ],
+    choices: &[Choice {
+        slots: &["thing", "inside"],
+        rows: &[
+            &["a small box", "a shiny coin"],
+            &["an old bag", "a map of the woods"],
+            &["a glass jar", "a letter"],
+            &["a wooden chest", "a golden key"],
+            &["a basket", "a silver ring"],
+            &["a blue shell", "a white pearl"],
+        ],
+    }],
     sentences: &[
         "{he} liked to look for [new things|secrets|treasure] at {place}.",
-        "{time}, {hero} found {thing} [under a bush|behind a rock|near the path]. [\"What can it be?\" {he} asked.|{he} opened it slowly.]",
-        "Inside there was {inside}! {hero} [ran to show it to {friend}|called {friend} at once].",
-        "[\"Wow!\" said {friend}.|{friend} could not believe it.] \"[But it is not ours|Who lost it?],\" said {hero}. \"[We must give it back|We must ask around].\"",
+        "{time}, {hero} found {thing} [under a bush|behind a rock|near the path]. Inside there was {inside}!",
+        "{hero} showed it to {friend}. \"[But it is not ours|We can not keep it],\" said {friend}. \"[We must give it back|We must ask around].\"",
         "They asked [everyone they met|at every house]. [At last|In the end], an old [man|woman] said, \"That is mine! I lost it long ago.\"",
-        "[{hero} gave it back|They gave it back with a smile]. [As a thank you|In return], they got {treat}. {hero} and {friend} [were proud|felt very good].",
+        "[They gave it back with a smile.|{hero} gave it back.] [As a thank you|In return], they got {treat}.",
     ],
 };
 
