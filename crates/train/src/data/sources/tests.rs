@@ -174,9 +174,9 @@ fn what_bad_tables_and_archives_get() {
 fn a_damaged_table_never_panics() {
     let folder = Folder::new("damaged");
     let table = parquet([&["three", "four"], &["five"]]);
-    for index in 0..table.len() {
+    for (index, mask) in (0..table.len()).flat_map(|index| [(index, 0x01), (index, 0x55), (index, 0xff)]) {
         let mut damaged = table.clone();
-        damaged[index] ^= 0x55;
+        damaged[index] ^= mask;
         let _ = texts(&[folder.write("damaged.parquet", damaged)], None);
     }
 }
