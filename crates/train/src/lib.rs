@@ -3,6 +3,7 @@
 pub mod checkpoint;
 pub mod clipping;
 pub mod config;
+pub mod data;
 mod error;
 pub mod export;
 pub mod files;
