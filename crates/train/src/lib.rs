@@ -4,5 +4,6 @@ pub mod config;
 mod error;
 pub mod models;
 pub mod optimisers;
+pub mod tokenizer;
 
 pub use error::{Error, Result};
