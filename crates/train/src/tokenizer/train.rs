@@ -1,12 +1,12 @@
 //! Byte pairs, trained on a corpus of any size.
 
-use super::encode::{CHUNK_BYTES, pieces};
+use super::encode::pieces;
 use super::{END_OF_TEXT, Tokenizer, problem};
-use crate::{Error, Result};
-use std::collections::HashSet;
+use crate::Result;
+use std::collections::{HashMap, HashSet};
 use tokenizers::models::bpe::{BPE, BpeTrainer};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
-use tokenizers::{AddedToken, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer, Trainer};
+use tokenizers::{AddedToken, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer};
 
 /// Tokens without any merge: the bytes and the end of text.
 const VOCABULARY_MIN: usize = 257;
@@ -15,35 +15,34 @@ const VOCABULARY_MIN: usize = 257;
 const BYTES_MAX: u64 = i32::MAX as u64;
 
 impl Tokenizer {
-    /// Byte pairs, the most frequent of the texts (of their first 2 GB), up to `vocab_size` tokens with the end of text,
-    /// which comes last. Texts are taken by several threads, one each at a time; `progress` gets the bytes taken.
-    pub fn train_bpe<T: AsRef<str> + Send>(
+    /// Byte pairs, the most frequent of the texts (of their first 2 GB), up to `vocab_size` tokens with the end of
+    /// text, which comes last. `progress` gets the bytes read.
+    pub fn train_bpe<T: AsRef<str>>(
         vocab_size: usize,
-        texts: impl Iterator<Item = Result<T>> + Send,
-        mut progress: impl FnMut(u64) + Send,
+        texts: impl IntoIterator<Item = Result<T>>,
+        mut progress: impl FnMut(u64),
     ) -> Result<Tokenizer> {
         if vocab_size < VOCABULARY_MIN {
             let least = format!("--vocab-size {vocab_size} is too small: give {VOCABULARY_MIN} or more");
             return Err(problem(&"bpe", format!("{least} (256 bytes and the end of text)")));
         }
-        let alphabet: HashSet<char> = ByteLevel::alphabet().into_iter().collect();
-        let mut trainer =
-            BpeTrainer::builder().show_progress(false).vocab_size(vocab_size - 1).initial_alphabet(alphabet).build();
-        let mut stopped_by = None;
+        let mut words = WordCounts::default();
         let mut bytes = 0;
-        let readable = texts.map_while(|text| {
-            let text = text.map_err(|error| stopped_by = Some(error)).ok()?;
+        for text in texts {
+            let text = text?;
             bytes += text.as_ref().len() as u64;
-            progress(bytes.min(BYTES_MAX));
-            (bytes <= BYTES_MAX).then_some(text)
-        });
-        trainer.feed(readable, words_of).map_err(failed)?;
-        stopped_by.map_or(Ok(()), Err)?;
-        Tokenizer::from_library(trained(&trainer).map_err(failed)?, "bpe")
+            if bytes > BYTES_MAX {
+                break;
+            }
+            words.add(text.as_ref()).map_err(failed)?;
+            progress(bytes);
+        }
+        let library = words.finish().and_then(|counts| train(vocab_size, counts)).map_err(failed)?;
+        Tokenizer::from_library(library, "bpe")
     }
 }
 
-fn failed(error: tokenizers::Error) -> Error {
+fn failed(error: tokenizers::Error) -> crate::Error {
     problem(&"bpe", format!("cannot train it: {error}"))
 }
 
@@ -52,21 +51,60 @@ fn byte_level() -> ByteLevel {
     ByteLevel::new(false, true, true)
 }
 
-/// The words of a text, each byte as its visible character. The end of text is no word.
-fn words_of(text: &str) -> tokenizers::Result<Vec<String>> {
-    let mut words = Vec::new();
-    for chunk in text.split(END_OF_TEXT).flat_map(|part| pieces(part, CHUNK_BYTES)) {
-        let mut cut = PreTokenizedString::from(chunk);
-        byte_level().pre_tokenize(&mut cut)?;
-        let splits = cut.get_splits(OffsetReferential::Original, OffsetType::None);
-        words.extend(splits.into_iter().map(|(word, _, _)| word.to_string()));
-    }
-    Ok(words)
+/// How often each word occurs. To cut text into words takes long, so it is first cut at spaces, which does not, and
+/// then only the distinct pieces into words.
+#[derive(Default)]
+struct WordCounts {
+    words: HashMap<String, u64>,
+    pieces: HashMap<String, u64>,
+    piece_bytes: usize,
 }
 
-fn trained(trainer: &BpeTrainer) -> tokenizers::Result<tokenizers::Tokenizer> {
+impl WordCounts {
+    /// Bytes of distinct pieces held; more are cut into words, of which there are fewer.
+    const PIECE_BYTES_MAX: usize = 1 << 24;
+
+    /// Counts the words of a text. The end of text is none.
+    fn add(&mut self, text: &str) -> tokenizers::Result<()> {
+        for piece in text.split(END_OF_TEXT).flat_map(|part| pieces(part, 1)) {
+            if let Some(count) = self.pieces.get_mut(piece) {
+                *count += 1;
+                continue;
+            }
+            self.pieces.insert(piece.to_string(), 1);
+            self.piece_bytes += piece.len();
+            if self.piece_bytes > WordCounts::PIECE_BYTES_MAX {
+                self.cut_pieces()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn cut_pieces(&mut self) -> tokenizers::Result<()> {
+        for (piece, count) in self.pieces.drain() {
+            let mut cut = PreTokenizedString::from(piece);
+            byte_level().pre_tokenize(&mut cut)?;
+            for (word, _, _) in cut.get_splits(OffsetReferential::Original, OffsetType::None) {
+                *self.words.entry(word.to_string()).or_default() += count;
+            }
+        }
+        self.piece_bytes = 0;
+        Ok(())
+    }
+
+    fn finish(mut self) -> tokenizers::Result<HashMap<String, u64>> {
+        self.cut_pieces()?;
+        Ok(self.words)
+    }
+}
+
+/// Byte pairs for words that occur so often.
+fn train(vocab_size: usize, counts: HashMap<String, u64>) -> tokenizers::Result<tokenizers::Tokenizer> {
+    let alphabet: HashSet<char> = ByteLevel::alphabet().into_iter().collect();
+    let trainer =
+        BpeTrainer::builder().show_progress(false).vocab_size(vocab_size - 1).initial_alphabet(alphabet).build();
     let mut model = BPE::default();
-    trainer.train(&mut model)?;
+    trainer.do_train(&counts.into_iter().map(|(word, count)| (word.into(), count)).collect(), &mut model)?;
     let mut library = tokenizers::Tokenizer::new(model);
     library.with_pre_tokenizer(Some(byte_level())).with_decoder(Some(byte_level()));
     library.add_special_tokens([AddedToken::from(END_OF_TEXT, true)])?;
