@@ -43,7 +43,7 @@ fn hard_text() -> String {
     fixture("byte")["text"].as_str().unwrap().to_string()
 }
 
-fn one(text: &str) -> impl Iterator<Item = Result<&str>> + Send {
+fn one(text: &str) -> impl Iterator<Item = Result<&str>> {
     std::iter::once(Ok(text))
 }
 
@@ -143,7 +143,7 @@ fn characters_are_sorted_and_no_more_than_the_corpus_has() {
 #[test]
 fn byte_pairs_have_the_size_asked_for_and_are_always_the_same() {
     let text = hard_text().repeat(3);
-    let halves = || [&text[..text.len() / 3], &text[text.len() / 3..]].map(Ok).into_iter();
+    let halves = || [&text[..text.len() / 3], &text[text.len() / 3..]].map(Ok);
     let tokenizer = Tokenizer::train_bpe(400, halves(), |_| ()).unwrap();
     assert_eq!((tokenizer.vocabulary(), tokenizer.end_of_text()), (400, Some(399)));
     for _ in 0..8 {
@@ -158,9 +158,9 @@ fn byte_pairs_have_the_size_asked_for_and_are_always_the_same() {
 #[test]
 fn training_tells_its_progress_and_passes_on_what_stops_it() {
     let mut seen = Vec::new();
-    Tokenizer::train_bpe(300, ["some", "more text"].map(Ok).into_iter(), |bytes| seen.push(bytes)).unwrap();
+    Tokenizer::train_bpe(300, ["some", "more text"].map(Ok), |bytes| seen.push(bytes)).unwrap();
     assert_eq!(seen, [4, 13]);
-    let broken = || [Ok("some"), Err(Error::corpus(Path::new("corpus.jsonl"), "line 7 is broken"))].into_iter();
+    let broken = || [Ok("some"), Err(Error::corpus(Path::new("corpus.jsonl"), "line 7 is broken"))];
     assert_eq!(refusal(Tokenizer::train_bpe(300, broken(), |_| ())), "corpus.jsonl: line 7 is broken");
     assert_eq!(refusal(Tokenizer::characters(broken())), "corpus.jsonl: line 7 is broken");
 }

@@ -99,11 +99,8 @@ fn encode_bytes(text: &str) -> Vec<u32> {
 
 fn character_id(ids: &HashMap<char, u32>, character: char) -> Result<u32, String> {
     ids.get(&character).copied().ok_or_else(|| {
-        let code = character as u32;
-        format!(
-            "the character {character:?} (U+{code:04X}) is not among its {}: take it out, or use byte or bpe",
-            ids.len()
-        )
+        let named = format!("the character {character:?} (U+{:04X})", character as u32);
+        format!("{named} is not among its {} characters: take it out, or use byte or bpe", ids.len())
     })
 }
 

@@ -107,7 +107,7 @@ impl Tokenizer {
         self.scheme.name()
     }
 
-    /// A number that is the same for tokenizers that give the same ids, now and in later versions (FNV-1a of the JSON).
+    /// A number that changes when the JSON does (its FNV-1a hash, the same on every machine).
     pub fn fingerprint(&self) -> u64 {
         self.json.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ byte as u64).wrapping_mul(0x0100_0000_01b3))
     }
@@ -115,10 +115,8 @@ impl Tokenizer {
     /// What `transformers` reads beside a `tokenizer.json` (`tokenizer_config.json`), so that it takes the tokenizer as
     /// it is instead of the one usual for the model.
     pub fn transformers_config(&self) -> String {
-        let end = self.end_of_text.and_then(|id| self.library.id_to_token(id));
         let mut config = json!({ "tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": false });
-        if let Some(end) = end {
-            config["bos_token"] = json!(end);
+        if let Some(end) = self.end_of_text.and_then(|id| self.library.id_to_token(id)) {
             config["eos_token"] = json!(end);
         }
         format!("{config:#}\n")

@@ -110,3 +110,23 @@ fn train(vocab_size: usize, counts: HashMap<String, u64>) -> tokenizers::Result<
     library.add_special_tokens([AddedToken::from(END_OF_TEXT, true)])?;
     Ok(library)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_do_not_depend_on_when_pieces_are_cut_into_words() {
+        let texts = ["It's one, and  one\n\nmore; it's", "one more one, that's it.", " one one"];
+        let mut at_once = WordCounts::default();
+        let mut often = WordCounts::default();
+        for text in texts {
+            at_once.add(text).unwrap();
+            often.add(text).unwrap();
+            often.cut_pieces().unwrap();
+        }
+        let counts = at_once.finish().unwrap();
+        assert_eq!(counts, often.finish().unwrap());
+        assert_eq!((counts["\u{120}one"], counts["'s"], counts["one"]), (5, 3, 1));
+    }
+}
