@@ -14,5 +14,6 @@ pub mod models;
 pub mod optimisers;
 pub mod schedule;
 pub mod step;
+pub mod tokenizer;
 
 pub use error::{Error, Result};
