@@ -5,6 +5,7 @@ pub mod clipping;
 pub mod config;
 pub mod data;
 mod error;
+pub mod evaluate;
 pub mod export;
 pub mod files;
 pub mod generate;
@@ -12,8 +13,10 @@ pub mod memory;
 pub mod metrics;
 pub mod models;
 pub mod optimisers;
+pub mod run;
 pub mod schedule;
 pub mod step;
 pub mod tokenizer;
+pub mod training;
 
 pub use error::{Error, Result};

@@ -1,46 +1,10 @@
 //! `metrics.jsonl`: a line for every step, that other tools read.
 
+use crate::run::StepReport;
 use crate::{Error, Result};
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-
-/// What is written down of a step.
-#[derive(Clone, Copy, Debug, PartialEq)]
-#[allow(missing_docs)]
-pub struct Metrics {
-    pub step: u64,
-    pub tokens: u64,
-    pub loss: f32,
-    pub validation_loss: Option<f32>,
-    pub gradient_norm: f32,
-    pub learning_rate: f32,
-    pub tokens_per_second: f64,
-    pub step_ms: f64,
-    pub peak_memory_bytes: u64,
-    pub memory_bytes: u64,
-}
-
-impl Metrics {
-    /// The step as one JSON object; numbers that are not finite become null.
-    pub fn write_json(&self, to: &mut impl Write) -> std::io::Result<()> {
-        write!(to, "{{\"step\":{},\"tokens\":{},\"loss\":", self.step, self.tokens)?;
-        number(to, self.loss as f64)?;
-        if let Some(loss) = self.validation_loss {
-            write!(to, ",\"validation_loss\":")?;
-            number(to, loss as f64)?;
-        }
-        write!(to, ",\"gradient_norm\":")?;
-        number(to, self.gradient_norm as f64)?;
-        write!(to, ",\"learning_rate\":{:e}", self.learning_rate)?;
-        write!(to, ",\"tokens_per_second\":{:.1},\"step_ms\":{:.3}", self.tokens_per_second, self.step_ms)?;
-        write!(to, ",\"peak_memory_bytes\":{},\"memory_bytes\":{}}}", self.peak_memory_bytes, self.memory_bytes)
-    }
-}
-
-fn number(to: &mut impl Write, number: f64) -> std::io::Result<()> {
-    if number.is_finite() { write!(to, "{number:.6}") } else { write!(to, "null") }
-}
 
 /// The file, written line by line without allocating.
 pub struct MetricsLog {
@@ -66,11 +30,12 @@ impl MetricsLog {
         Ok(MetricsLog { path, file, line: Vec::with_capacity(1024) })
     }
 
-    /// Adds a line.
-    pub fn write(&mut self, metrics: &Metrics) -> Result<()> {
+    /// Adds a step's line; numbers that are not finite become null.
+    pub fn write(&mut self, report: &StepReport) -> Result<()> {
         self.line.clear();
-        let written = metrics.write_json(&mut self.line).and_then(|()| self.line.write_all(b"\n"));
-        written.and_then(|()| self.file.write_all(&self.line)).map_err(Error::io("write", &self.path))
+        serde_json::to_writer(&mut self.line, report).expect("numbers can be written to memory");
+        self.line.push(b'\n');
+        self.file.write_all(&self.line).map_err(Error::io("write", &self.path))
     }
 }
 
@@ -93,9 +58,11 @@ fn kept_lines(path: &Path, last: u64) -> Result<Vec<u8>> {
 mod tests {
     use super::*;
 
-    fn metrics(step: u64) -> Metrics {
-        Metrics {
+    fn metrics(step: u64) -> StepReport {
+        StepReport {
             step,
+            steps: None,
+            seconds_left: None,
             tokens: step * 100,
             loss: 2.5,
             validation_loss: (step == 2).then_some(2.25),

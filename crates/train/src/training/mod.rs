@@ -63,7 +63,7 @@ impl Run {
                 warmup_steps: config.warmup_steps,
             },
             log: MetricsLog::open(&config.out, resumed.map(|progress| progress.step))?,
-            statistics: resumed.map_or_else(NormStatistics::default, |progress| progress.norm_statistics),
+            statistics: resumed.map_or_else(NormStatistics::default, |progress| progress.clipping),
             step,
             steps: session.steps,
             started: Instant::now(),
@@ -236,8 +236,9 @@ impl Run {
             seed: session.config.seed,
             seconds: self.seconds(),
             skipped_in_a_row: self.skipped_in_a_row,
-            norm_statistics: self.statistics,
+            clipping: self.statistics,
             model: session.config.model.clone(),
+            configuration: serde_json::to_value(&session.config).expect("a configuration can be written"),
         };
         let path = session.save(&progress)?;
         observer.event(&Event::Saved { step: self.step, path: &path });

@@ -16,7 +16,7 @@ impl Session {
             let numbers = self.training.program().read(&parameter.name)?.to_vec::<f32>()?;
             generator.set_weight(&parameter.name, &numbers)?;
         }
-        let settings = Sampling { temperature: 0.8, top_k: Some(50), top_p: None, seed: self.config.seed };
+        let settings = Sampling { temperature: 0.8, top_k: Some(50), top_p: 1.0, seed: self.config.seed };
         let stop = self.tokenizer.end_of_text().map(|token| token as i32);
         let mut texts = generator.generate(&prompt, &settings, SAMPLE_TOKENS, stop, &mut |_, _| {})?;
         let tokens: Vec<u32> = texts.swap_remove(0).into_iter().map(|token| token as u32).collect();

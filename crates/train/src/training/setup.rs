@@ -13,9 +13,6 @@ use gradus_engine::Shape;
 use gradus_engine::backend::Cpu;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
-const LEARNING: &str = "learning the vocabulary";
 
 /// Everything that a run works with.
 pub(crate) struct Session {
@@ -94,13 +91,8 @@ fn tokenizer(config: &TrainConfig, corpus: &Corpus, observer: &mut dyn Observer)
         (TokenizerKind::Byte, _) => Tokenizer::bytes(),
         (TokenizerKind::Char, _) => Tokenizer::characters(texts())?,
         (TokenizerKind::Bpe, _) => {
-            let mut last = 0;
-            let progress = AtomicU64::new(0);
-            observer.event(&Event::Preparing { what: LEARNING, done: 0, total });
-            let trained = Tokenizer::train_bpe(config.vocab_size, texts(), |done| progress.store(done, Relaxed))?;
-            last += progress.load(Relaxed);
-            observer.event(&Event::Preparing { what: LEARNING, done: last, total });
-            trained
+            let progress = |done| observer.event(&Event::Preparing { what: "learning the vocabulary", done, total });
+            Tokenizer::train_bpe(config.vocab_size, texts(), progress)?
         }
     };
     tokenizer.save(&own)?;
@@ -221,7 +213,7 @@ impl Session {
         let export = Export {
             config: &self.config.model,
             weights: self.training.program(),
-            save_tokenizer: Some(&|path| self.tokenizer.save(path)),
+            save_tokenizer: &|path| self.tokenizer.save(path),
             end_of_text: self.tokenizer.end_of_text(),
         };
         export.write(&self.config.out.join("model"))
