@@ -35,7 +35,8 @@ impl MetricsLog {
         self.line.clear();
         serde_json::to_writer(&mut self.line, report).expect("numbers can be written to memory");
         self.line.push(b'\n');
-        self.file.write_all(&self.line).map_err(Error::io("write", &self.path))
+        // The path is copied only if there is an error to report.
+        self.file.write_all(&self.line).map_err(|error| Error::io("write", &self.path)(error))
     }
 }
 
