@@ -5,5 +5,6 @@ mod error;
 pub mod generate;
 pub mod models;
 pub mod optimisers;
+pub mod run;
 
 pub use error::{Error, Result};

@@ -1,0 +1,102 @@
+//! What is chosen where the user says nothing, to suit the size.
+
+use crate::args::TrainArgs;
+use gradus_train::models::ModelConfig;
+
+/// Sequences a step.
+pub const BATCH: usize = 16;
+/// Steps of the run on the built-in stories: about 100 seconds on two cores.
+const STORIES_STEPS: u64 = 1000;
+/// Tokens of a sequence of the built-in stories: most stories fit.
+const STORIES_SEQUENCE: usize = 128;
+/// Steps of a run on the user's text.
+const STEPS: u64 = 2000;
+/// Memory for activations that a micro-batch may take where the user states none.
+const ACTIVATION_BYTES: usize = 1 << 29;
+
+/// The preset of a run that names none.
+pub fn preset(args: &TrainArgs) -> &'static str {
+    if args.corpus.is_empty() { "tiny" } else { "small" }
+}
+
+/// Tokens of a training sequence.
+pub fn sequence(args: &TrainArgs, preset: &ModelConfig) -> usize {
+    let stories = args.corpus.is_empty() && args.preset.is_none();
+    args.context.unwrap_or(if stories { STORIES_SEQUENCE } else { preset.context })
+}
+
+/// Steps of the run, unless its length is stated otherwise.
+pub fn steps(args: &TrainArgs) -> Option<u64> {
+    let usual = if args.corpus.is_empty() { STORIES_STEPS } else { STEPS };
+    let stated_otherwise = args.epochs.is_some() || args.time.is_some();
+    args.steps.or((!stated_otherwise).then_some(usual))
+}
+
+/// Tokens that bpe trains: larger models can use more.
+pub fn vocab_size(preset: &ModelConfig, model: &ModelConfig) -> usize {
+    match (preset.vocabulary, model.width) {
+        (0, ..=128) => 512,
+        (0, ..=512) => 4096,
+        (0, _) => 32_000,
+        (published, _) => published,
+    }
+}
+
+/// The highest learning rate: wide models take smaller steps.
+pub fn learning_rate(model: &ModelConfig) -> f64 {
+    match model.width {
+        ..=512 => 1e-3,
+        513..=1000 => 6e-4,
+        1001..=1500 => 3e-4,
+        _ => 2e-4,
+    }
+}
+
+/// Steps over which the learning rate rises.
+pub fn warmup_steps(steps: Option<u64>) -> u64 {
+    steps.map_or(100, |steps| (steps / 20).min(100))
+}
+
+/// Steps between events that should occur so many times in a run.
+pub fn every(steps: Option<u64>, times: u64) -> u64 {
+    // A run whose steps are not known beforehand has them at the pace of a middling one.
+    steps.map_or(STEPS / times, |steps| steps.div_ceil(times))
+}
+
+/// The largest part of the batch whose activations stay small.
+pub fn micro_batch(batch: usize, model: &ModelConfig, sequence: usize) -> usize {
+    // In each block about twelve rows of the width and three of the feed-forward part are kept for the gradient.
+    let row = 12 * model.width + 3 * model.feed_forward;
+    let bytes = size_of::<f32>().saturating_mul(row).saturating_mul(model.layers).saturating_mul(sequence);
+    let fits = |part: &usize| batch.is_multiple_of(*part) && bytes.saturating_mul(*part) <= ACTIVATION_BYTES;
+    (1..=batch.min(1024)).rev().find(fits).unwrap_or(1)
+}
+
+/// One thread for each core that the system gives.
+pub fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, |count| count.get())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_micro_batch_divides_the_batch_and_shrinks_with_the_model() {
+        let small = ModelConfig::gpt2(0, 128, 4, 4, 64);
+        assert_eq!(micro_batch(12, &small, 64), 12);
+        let large = ModelConfig::gpt2(0, 2048, 24, 16, 2048);
+        assert_eq!(micro_batch(12, &large, 2048), 1);
+        let middle = ModelConfig::gpt2(0, 768, 12, 12, 1024);
+        let part = micro_batch(16, &middle, 1024);
+        assert!(16 % part == 0 && (1..16).contains(&part));
+    }
+
+    #[test]
+    fn events_occur_about_as_often_as_wished() {
+        assert_eq!(every(Some(1000), 10), 100);
+        assert_eq!(every(Some(3), 10), 1);
+        assert_eq!(every(None, 10), 200);
+        assert_eq!((warmup_steps(Some(10)), warmup_steps(Some(100_000)), warmup_steps(None)), (0, 100, 100));
+    }
+}
