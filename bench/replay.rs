@@ -4,9 +4,9 @@
 
 use gradus::backend::Cpu;
 use gradus::models::{Model, ModelConfig, Weights};
-use gradus::ops::AdamW;
+use gradus::optimisers::Optimiser;
 use gradus::plan::Options;
-use gradus::{Array, DType, Program, Routine, Trace, gradient, optimisers};
+use gradus::{Array, DType, Program, Routine, Trace, gradient};
 use std::time::Instant;
 
 /// The median of several timings of `work`, in seconds, after one that does not count.
@@ -59,11 +59,9 @@ fn training_step(name: &str, config: &ModelConfig, batch: usize, threads: usize)
     let weights = Weights::new(&trace, &config.parameters(), |parameter| parameter.numbers(1));
     let loss = Model::new(config, &weights).loss(&tokens, &targets);
     let gradients = gradient(&loss, &weights.tensors()).expect("gradients");
-    let rule = AdamW { weight_decay: 0.1, ..AdamW::default() };
-    let learning_rate = trace.full(3e-4, DType::F32, []);
-    let named: Vec<_> = weights.iter().collect();
+    let (learning_rate, one) = (trace.full(3e-4, DType::F32, []), trace.full(1.0, DType::F32, []));
     let step = Routine::new("step").output("loss", &loss);
-    let step = optimisers::adamw(&trace, step, rule, &named, &gradients, &learning_rate);
+    let step = Optimiser::adamw(0.1).update_all(&trace, step, &weights, &gradients, &learning_rate, &one);
     let start = Instant::now();
     let mut program: Program = trace.compile(&Cpu::new(threads).expect("a CPU"), &[step]).expect("a program");
     let compile = start.elapsed();

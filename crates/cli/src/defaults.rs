@@ -11,8 +11,6 @@ const STORIES_STEPS: u64 = 1000;
 const STORIES_SEQUENCE: usize = 128;
 /// Steps of a run on the user's text.
 const STEPS: u64 = 2000;
-/// Memory for activations that a micro-batch may take where the user states none.
-const ACTIVATION_BYTES: usize = 1 << 29;
 
 /// The preset of a run that names none.
 pub fn preset(args: &TrainArgs) -> &'static str {
@@ -63,15 +61,6 @@ pub fn every(steps: Option<u64>, times: u64) -> u64 {
     steps.map_or(STEPS / times, |steps| steps.div_ceil(times))
 }
 
-/// The largest part of the batch whose activations stay small.
-pub fn micro_batch(batch: usize, model: &ModelConfig, sequence: usize) -> usize {
-    // In each block about twelve rows of the width and three of the feed-forward part are kept for the gradient.
-    let row = 12 * model.width + 3 * model.feed_forward;
-    let bytes = size_of::<f32>().saturating_mul(row).saturating_mul(model.layers).saturating_mul(sequence);
-    let fits = |part: &usize| batch.is_multiple_of(*part) && bytes.saturating_mul(*part) <= ACTIVATION_BYTES;
-    (1..=batch.min(1024)).rev().find(fits).unwrap_or(1)
-}
-
 /// One thread for each core that the system gives.
 pub fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, |count| count.get())
@@ -80,17 +69,6 @@ pub fn threads() -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_micro_batch_divides_the_batch_and_shrinks_with_the_model() {
-        let small = ModelConfig::gpt2(0, 128, 4, 4, 64);
-        assert_eq!(micro_batch(12, &small, 64), 12);
-        let large = ModelConfig::gpt2(0, 2048, 24, 16, 2048);
-        assert_eq!(micro_batch(12, &large, 2048), 1);
-        let middle = ModelConfig::gpt2(0, 768, 12, 12, 1024);
-        let part = micro_batch(16, &middle, 1024);
-        assert!(16 % part == 0 && (1..16).contains(&part));
-    }
 
     #[test]
     fn events_occur_about_as_often_as_wished() {

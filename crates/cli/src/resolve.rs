@@ -191,14 +191,17 @@ fn train_config(args: &TrainArgs, model: ModelConfig, sequence: usize) -> Result
         return refused("--text-field is of no use without a corpus; leave it out or name the files");
     }
     let tokenizer = tokenizer(args)?;
-    let (batch, micro_batch) = batches(args, &model, sequence)?;
+    let vocab_size = vocab_size(args, &model, &tokenizer)?;
+    // A tokenizer that is trained decides how many tokens it finds; any other must fit the room stated.
+    let vocabulary = if tokenizer == TokenizerKind::Bpe { 0 } else { vocab_size };
+    let (batch, micro_batch) = batches(args)?;
     let steps = defaults::steps(args);
     Ok(TrainConfig {
         text_field: args.text_field.clone(),
         out: PathBuf::new(),
-        init: args.init.as_deref().map(|path| existing("the model folder of --init", path)).transpose()?,
+        init: args.init.as_deref().map(|folder| absolute_path(&folders::model(folder)?)).transpose()?,
         preset: args.preset.clone(),
-        vocab_size: vocab_size(args, &model, &tokenizer)?,
+        vocab_size,
         validation: validation(args)?,
         batch,
         micro_batch,
@@ -223,16 +226,16 @@ fn train_config(args: &TrainArgs, model: ModelConfig, sequence: usize) -> Result
         save_every: args.save_every.unwrap_or_else(|| defaults::every(steps, 5)),
         keep: args.keep.unwrap_or(2),
         corpus,
-        model,
+        model: ModelConfig { vocabulary, ..model },
         sequence,
         tokenizer,
     })
 }
 
-fn batches(args: &TrainArgs, model: &ModelConfig, sequence: usize) -> Result<(usize, usize)> {
+fn batches(args: &TrainArgs) -> Result<(usize, usize)> {
     let batch = args.batch.unwrap_or(defaults::BATCH);
-    let micro_batch = args.micro_batch.unwrap_or_else(|| defaults::micro_batch(batch, model, sequence));
-    if !batch.is_multiple_of(micro_batch) {
+    let micro_batch = args.micro_batch.unwrap_or(0);
+    if micro_batch > 0 && !batch.is_multiple_of(micro_batch) {
         return refused(format!(
             "--batch {batch} is not divisible by --micro-batch {micro_batch}; choose a divisor, or leave --micro-batch out"
         ));
@@ -256,7 +259,7 @@ fn tokenizer(args: &TrainArgs) -> Result<TokenizerKind> {
             let problem = "no such file; give byte, char, bpe or the path of a tokenizer.json".into();
             return Err(Error::Tokenizer { name: path.display().to_string(), problem });
         }
-        (Some(TokenizerKind::File(path)), _) => TokenizerKind::File(existing("the tokenizer", path)?),
+        (Some(TokenizerKind::File(path)), _) => TokenizerKind::File(absolute_path(path)?),
         (Some(kind), _) => kind.clone(),
         (None, Some(folder)) => TokenizerKind::File(absolute_path(&folders::model(folder)?)?),
         (None, None) => TokenizerKind::Bpe,
@@ -289,13 +292,6 @@ fn existing_corpus(path: &Path) -> Result<PathBuf> {
     let is_glob = path.to_string_lossy().contains(['*', '?', '[']);
     if !is_glob && !path.exists() {
         return Err(Error::corpus(path, "no such file or folder; check the path of the text"));
-    }
-    absolute_path(path)
-}
-
-fn existing(what: &str, path: &Path) -> Result<PathBuf> {
-    if !path.exists() {
-        return refused(format!("{}: no such file or folder; check the path of {what}", path.display()));
     }
     absolute_path(path)
 }

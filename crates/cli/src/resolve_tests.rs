@@ -99,17 +99,18 @@ fn sizes_follow_from_each_other() {
     assert_eq!(model(&["--sequence", "32", "--context", "64"]).context, 64);
     assert_eq!(resolved(&["--preset", "gpt2"]).config.vocab_size, 50_257);
     assert_eq!(resolved(&["--tokenizer", "char"]).config.vocab_size, 0);
+    assert_eq!(model(&["--tokenizer", "char", "--vocab-size", "100"]).vocabulary, 100);
 }
 
 #[test]
 fn the_published_recipe_is_as_published() {
     let scratch = Scratch::new("recipe");
     let corpus = scratch.file("shakespeare.txt", "To be, or not to be");
-    let recipe = concat!(env!("CARGO_MANIFEST_DIR"), "/../../recipes/tinyshakespeare.toml");
+    let recipe = concat!(env!("CARGO_MANIFEST_DIR"), "/../../recipes/shakespeare-char.toml");
     let config = resolved(&[&corpus, "--config", recipe]).config;
     let model = &config.model;
     assert_eq!((model.layers, model.heads, model.width, model.context, config.sequence), (4, 4, 128, 64, 64));
-    assert_eq!((config.batch, config.micro_batch, config.steps, config.warmup_steps), (12, 12, Some(2000), 100));
+    assert_eq!((config.batch, config.micro_batch, config.steps, config.warmup_steps), (12, 0, Some(2000), 100));
     assert_eq!((config.learning_rate, config.final_learning_rate_share), (1e-3, 0.1));
     assert_eq!((config.beta1, config.beta2, config.dropout), (0.9, 0.99, 0.0));
     assert_eq!((config.tokenizer, config.validation), (TokenizerKind::Char, Validation::Fraction(0.1)));
@@ -154,6 +155,7 @@ fn a_run_is_resumed_as_it_was() {
     let stated = [&corpus[..], "--preset", "llama-tiny", "--time", "90s", "--clip", "value:0.5", "--tokenizer", "char"];
     let run = scratch.run("run", &stated);
     let first = TrainConfig::read(Path::new(&run)).unwrap();
+    assert_eq!(first.model.vocabulary, 0, "the tokenizer's");
     let again = resolved(&["--resume", &run]);
     assert!(again.resume);
     assert_eq!(again.config, first);

@@ -204,6 +204,7 @@ mod tests {
             steps: Some(20),
             tokens: 700,
             loss: 2.5,
+            validation_loss: None,
             gradient_norm: 1.0,
             learning_rate: 0.001,
             tokens_per_second: 12_345.6,

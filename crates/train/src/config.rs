@@ -37,7 +37,7 @@ pub struct TrainConfig {
     pub validation: Validation,
     /// Sequences a step.
     pub batch: usize,
-    /// Sequences computed at once; must divide the batch.
+    /// Sequences computed at once; must divide the batch. 0 until chosen to fit the memory.
     pub micro_batch: usize,
     /// Steps of the whole run, whatever it was stated in.
     pub steps: Option<u64>,

@@ -1,10 +1,20 @@
 //! Models and how they are trained: plain functions on the engine's tensors.
 
+pub mod checkpoint;
+pub mod clipping;
 pub mod config;
+pub mod data;
 mod error;
+pub mod export;
+pub mod files;
 pub mod generate;
+pub mod memory;
+pub mod metrics;
 pub mod models;
 pub mod optimisers;
 pub mod run;
+pub mod schedule;
+pub mod step;
+pub mod tokenizer;
 
 pub use error::{Error, Result};

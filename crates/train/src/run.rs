@@ -92,6 +92,9 @@ pub struct StepReport {
     pub tokens: u64,
     /// Mean loss of the batch.
     pub loss: f32,
+    /// Loss on held-out text, where it was measured after this step.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub validation_loss: Option<f32>,
     /// Norm of all gradients before clipping.
     pub gradient_norm: f32,
     /// Learning rate of the step.

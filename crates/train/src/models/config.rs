@@ -76,7 +76,7 @@ impl ModelConfig {
         }
     }
 
-    /// Every weight, by its published name.
+    /// Every weight, by its published name. The sizes must be possible: see [`ModelConfig::validate`].
     pub fn parameters(&self) -> Vec<Parameter> {
         match self.family {
             Family::Gpt2 => self.gpt2_parameters(),
@@ -89,7 +89,7 @@ impl ModelConfig {
         self.parameters().iter().map(|parameter| parameter.shape.elements()).sum()
     }
 
-    /// The size of a head (d).
+    /// The size of a head (d). The sizes must be possible: see [`ModelConfig::validate`].
     pub fn head_size(&self) -> usize {
         self.width / self.heads
     }
