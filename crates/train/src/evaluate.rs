@@ -25,17 +25,26 @@ pub struct Evaluation {
     pub bytes: u64,
 }
 
-/// Evaluates the model of a folder on a corpus, `batch` sequences at a time. Every token but the first is predicted
-/// once, from what comes before it in its window of the model's context.
+/// How much is evaluated at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Sequences at a time.
+    pub batch: usize,
+    /// Tokens of a sequence; the model's context if not given.
+    pub sequence: Option<usize>,
+}
+
+/// Evaluates the model of a folder on a corpus. Every token but the first is predicted once, from what comes before it
+/// in its sequence.
 pub fn evaluate(
     folder: &Path,
     corpus: &Corpus,
     backend: &dyn Backend,
-    batch: usize,
+    window: Window,
     progress: &mut dyn FnMut(u64, Option<u64>),
 ) -> Result<Evaluation> {
     let tokenizer = Tokenizer::open(folder)?;
-    let mut evaluator = Evaluator::open(folder, backend, batch)?;
+    let mut evaluator = Evaluator::open(folder, backend, window)?;
     let mut bytes = 0;
     for document in corpus.documents() {
         let document = document?;
@@ -60,7 +69,7 @@ pub fn evaluate(
 /// A model that sums the loss of the tokens it is given.
 struct Evaluator {
     program: Program,
-    context: usize,
+    sequence: usize,
     batch: usize,
     /// Tokens that wait; the first of them was predicted, or is the first of all.
     waiting: Vec<i32>,
@@ -69,23 +78,28 @@ struct Evaluator {
 }
 
 impl Evaluator {
-    fn open(folder: &Path, backend: &dyn Backend, batch: usize) -> Result<Evaluator> {
+    fn open(folder: &Path, backend: &dyn Backend, window: Window) -> Result<Evaluator> {
         let config: ModelConfig = export::read_model_config(folder)?;
+        let (batch, sequence) = (window.batch, window.sequence.unwrap_or(config.context));
+        if sequence > config.context {
+            let problem = format!("--sequence {sequence} is longer than the model's context of {}", config.context);
+            return Err(Error::Config(problem));
+        }
         let trace = Trace::new();
-        let tokens = trace.input("tokens", DType::I32, [batch, config.context]);
-        let targets = trace.input("targets", DType::I32, [batch, config.context]);
+        let tokens = trace.input("tokens", DType::I32, [batch, sequence]);
+        let targets = trace.input("targets", DType::I32, [batch, sequence]);
         let weights = Weights::zeros(&trace, &config.parameters());
         let loss = Model::new(&config, &weights).loss(&tokens, &targets);
         let mut program = trace.compile(backend, &[Routine::new("evaluate").output("loss", &loss)])?;
         let mut write = |name: &str, _: &Shape, numbers: &[f32]| Ok(program.write(name, numbers)?);
         export::read_model_weights(folder, &config, &mut write)?;
-        Ok(Evaluator { program, context: config.context, batch, waiting: vec![], total: 0.0, tokens: 0 })
+        Ok(Evaluator { program, sequence, batch, waiting: vec![], total: 0.0, tokens: 0 })
     }
 
     fn push(&mut self, tokens: &[u32]) -> Result<()> {
         self.waiting.extend(tokens.iter().map(|&token| token as i32));
-        while self.waiting.len() > self.batch * self.context {
-            self.run(self.batch * self.context)?;
+        while self.waiting.len() > self.batch * self.sequence {
+            self.run(self.batch * self.sequence)?;
         }
         Ok(())
     }
@@ -101,8 +115,8 @@ impl Evaluator {
     fn run(&mut self, count: usize) -> Result<()> {
         let mut tokens = self.waiting[..count].to_vec();
         let mut targets = self.waiting[1..=count].to_vec();
-        tokens.resize(self.batch * self.context, 0);
-        targets.resize(self.batch * self.context, IGNORED_TARGET);
+        tokens.resize(self.batch * self.sequence, 0);
+        targets.resize(self.batch * self.sequence, IGNORED_TARGET);
         self.program.write("tokens", &tokens)?;
         self.program.write("targets", &targets)?;
         self.program.run("evaluate")?;

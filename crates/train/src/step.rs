@@ -39,12 +39,12 @@ pub struct StepConfig {
 
 impl StepConfig {
     /// The part of a run's configuration that shapes its program.
-    pub fn of(config: &TrainConfig, sequence: usize) -> StepConfig {
+    pub fn of(config: &TrainConfig) -> StepConfig {
         StepConfig {
             model: config.model.clone(),
             micro_batch: config.micro_batch,
             micro_batches: config.batch / config.micro_batch,
-            sequence,
+            sequence: config.sequence,
             optimiser: Optimiser {
                 kind: config.optimizer,
                 weight_decay: config.weight_decay as f32,

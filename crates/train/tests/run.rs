@@ -5,7 +5,7 @@ mod support;
 use gradus_engine::backend::Cpu;
 use gradus_train::config::TrainConfig;
 use gradus_train::data::Corpus;
-use gradus_train::evaluate::evaluate;
+use gradus_train::evaluate::{Window, evaluate};
 use gradus_train::training::train;
 use support::{Folder, Watcher, tiny};
 
@@ -48,7 +48,9 @@ fn a_run_leaves_everything_it_should() {
     assert_eq!(lines[39]["tokens"], 40 * 4 * 16);
 
     let corpus = Corpus::open(&config.corpus, None).unwrap();
-    let evaluation = evaluate(&config.out.join("model"), &corpus, &Cpu::new(1).unwrap(), 3, &mut |_, _| {}).unwrap();
+    let window = Window { batch: 3, sequence: None };
+    let evaluation =
+        evaluate(&config.out.join("model"), &corpus, &Cpu::new(1).unwrap(), window, &mut |_, _| {}).unwrap();
     assert!((evaluation.loss - last as f64).abs() < 0.5, "{evaluation:?}");
     assert_eq!(evaluation.tokens + 1, evaluation.bytes, "characters are bytes here, and all but the first count");
 }

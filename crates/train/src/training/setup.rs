@@ -1,7 +1,7 @@
 //! From a configuration to a run that is ready to step: folder, tokenizer, tokens, program, weights.
 
 use crate::checkpoint::{Contents, Found, Progress, Store};
-use crate::config::{TokenizerKind, TrainConfig};
+use crate::config::{CONFIG_FILE, TokenizerKind, TrainConfig};
 use crate::data::{self, Batches, Corpus, Encoding, Stories, TokenFile, Windows};
 use crate::export::{self, Export};
 use crate::files::atomic;
@@ -38,6 +38,8 @@ pub(super) fn prepare(config: &TrainConfig, resume: bool, observer: &mut dyn Obs
     let mut config = config.clone();
     let corpus = corpus(&config)?;
     let store = Store::open(&config.out)?;
+    // Before anything else: a run that is killed from here on can be resumed.
+    save_config(&config)?;
     make_folders(&config.out)?;
     let tokenizer = tokenizer(&config, &corpus, observer)?;
     fit_vocabulary(&mut config, &tokenizer)?;
@@ -47,12 +49,12 @@ pub(super) fn prepare(config: &TrainConfig, resume: bool, observer: &mut dyn Obs
     if config.micro_batch == 0 {
         config.micro_batch = largest_micro_batch(&config, &backend)?;
     }
-    let training = TrainingStep::new(StepConfig::of(&config, config.model.context), &backend)?;
+    let training = TrainingStep::new(StepConfig::of(&config), &backend)?;
     let contents = Contents::of_program(training.program(), training.parameters(), |name| {
         !name.starts_with(ACCUMULATED) // Full only between the micro-batches of a step.
     });
     save_config(&config)?;
-    let windows = Windows::new(train.len(), config.model.context, config.seed);
+    let windows = Windows::new(train.len(), config.sequence, config.seed);
     let steps = steps_of(&config, &windows);
     let batches = Batches::new(train.clone(), windows, config.batch, 0)?;
     let resumed = None;
@@ -104,8 +106,9 @@ fn fit_vocabulary(config: &mut TrainConfig, tokenizer: &Tokenizer) -> Result<()>
     let have = tokenizer.vocabulary();
     if let Some(folder) = &config.init {
         config.model = export::read_model_config(folder)?;
-    } else if config.model.vocabulary == 0 {
-        config.model.vocabulary = have;
+    } else {
+        let room = if config.tokenizer == TokenizerKind::Bpe { 0 } else { config.vocab_size };
+        config.model.vocabulary = have.max(room);
     }
     if have > config.model.vocabulary {
         return Err(Error::Tokenizer {
@@ -133,8 +136,8 @@ fn tokens(
         end_of_text: tokenizer.end_of_text(),
         fingerprint: tokenizer.fingerprint(),
     };
-    let (folder, sequence) = (config.out.join("data"), config.model.context);
-    let prepared = data::prepare(corpus, &encoding, &config.validation, sequence, &folder, &mut progress)?;
+    let folder = config.out.join("data");
+    let prepared = data::prepare(corpus, &encoding, &config.validation, config.sequence, &folder, &mut progress)?;
     Ok((Arc::new(prepared.train), prepared.validation.map(Arc::new)))
 }
 
@@ -149,7 +152,7 @@ fn largest_micro_batch(config: &TrainConfig, backend: &Cpu) -> Result<usize> {
     let limit = available - available / 10;
     let mut needed = 0;
     for micro_batch in (1..=config.batch).rev().filter(|size| config.batch.is_multiple_of(*size)) {
-        let step = StepConfig::of(&TrainConfig { micro_batch, ..config.clone() }, config.model.context);
+        let step = StepConfig::of(&TrainConfig { micro_batch, ..config.clone() });
         needed = step.plan(backend)?.regions.total();
         if needed <= limit {
             return Ok(micro_batch);
@@ -159,15 +162,13 @@ fn largest_micro_batch(config: &TrainConfig, backend: &Cpu) -> Result<usize> {
 }
 
 fn save_config(config: &TrainConfig) -> Result<()> {
-    let path = config.out.join("config.toml");
-    let text = toml::to_string_pretty(config).map_err(|error| Error::Config(format!("config.toml: {error}")))?;
-    atomic::write_file(&path, text.as_bytes())
+    atomic::write_file(&config.out.join(CONFIG_FILE), config.to_toml().as_bytes())
 }
 
 impl Session {
     /// Tokens that a step is trained on.
     pub fn tokens_per_step(&self) -> u64 {
-        (self.config.batch * self.config.model.context) as u64
+        (self.config.batch * self.config.sequence) as u64
     }
 
     /// Numbers in the model.
@@ -196,7 +197,7 @@ impl Session {
             return Err(Error::checkpoint(&found.folder, problem));
         }
         found.restore(&self.contents, self.training.program_mut())?;
-        let windows = Windows::new(self.train.len(), self.config.model.context, found.progress.seed);
+        let windows = Windows::new(self.train.len(), self.config.sequence, found.progress.seed);
         let position = found.progress.data_position;
         self.batches = Batches::new(self.train.clone(), windows, self.config.batch, position)?;
         self.resumed = Some(found.progress);

@@ -10,7 +10,7 @@ impl Session {
     /// is held out.
     pub fn validation_loss(&mut self, micro_batches: usize) -> Result<Option<f32>> {
         let Some(file) = self.validation.clone() else { return Ok(None) };
-        let (size, sequence) = (self.config.micro_batch, self.config.model.context);
+        let (size, sequence) = (self.config.micro_batch, self.config.sequence);
         let all: Vec<u64> = validation_windows(&file, sequence).collect();
         let wanted = (micro_batches * size).min(all.len());
         let starts: Vec<u64> = (0..wanted).map(|index| all[index * all.len() / wanted]).collect();
