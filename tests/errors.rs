@@ -166,6 +166,26 @@ fn an_arena_too_large_for_the_machine() {
 }
 
 #[test]
+fn sizes_that_cannot_be_multiplied() {
+    for shape in [&[usize::MAX, 2][..], &[1 << 40, 1 << 40], &[0, 1 << 40, 1 << 40], &[1 << 46]] {
+        let trace = Trace::new();
+        let line = line!() + 1;
+        let error = trace.input("x", DType::F32, shape).handle().unwrap_err();
+        says(&error, line, &["\"x\"", "more than a process can address"]);
+        let trace = Trace::new();
+        let line = line!() + 1;
+        let error = trace.full(1.0, DType::F32, shape).handle().unwrap_err();
+        says(&error, line, &["broadcast", "more than a process can address"]);
+    }
+    let trace = Trace::new();
+    let none = Array::new([0, 1 << 40, 1 << 40], &[0.0f32; 0]).unwrap();
+    assert!(matches!(trace.constant(none).handle(), Err(Error::Shape { .. })));
+    let trace = Trace::new();
+    let (a, b) = (trace.input("a", DType::F32, [1 << 40, 1]), trace.input("b", DType::F32, [1, 1 << 40]));
+    assert!(matches!(a.matmul(&b).handle(), Err(Error::Shape { .. })));
+}
+
+#[test]
 fn names_and_data_that_do_not_fit() {
     let trace = Trace::new();
     let x = trace.input("x", DType::F32, [2]);
