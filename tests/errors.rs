@@ -1,6 +1,7 @@
 //! What a user can get wrong is a typed error that says what, where and what to do; never a panic.
 
 use gradus::backend::{Cpu, Reference};
+use gradus::ops::Function;
 use gradus::{Array, DType, Error, GradientTape, Routine, Tensor, Trace, gradient};
 
 fn cpu() -> Cpu {
@@ -186,6 +187,21 @@ fn sizes_that_cannot_be_multiplied() {
 }
 
 #[test]
+fn a_function_of_too_few_tensors() {
+    let trace = Trace::new();
+    let x = trace.input("x", DType::F32, [2]);
+    let line = line!() + 1;
+    let errors = [Tensor::concat(&[], 0), Tensor::global_norm(&[]), trace.function(Function::Add, &[&x])];
+    for (error, op) in errors.map(|tensor| tensor.handle().unwrap_err()).iter().zip(["concat", "global_norm", "add"]) {
+        says(error, line, &[op, "takes"]);
+    }
+    // The error is found where the tensor is used, too.
+    let trace = Trace::new();
+    let x = trace.input("x", DType::F32, [2]);
+    says(&(&x + Tensor::concat(&[], 0)).handle().unwrap_err(), line!(), &["concat", "at least one"]);
+}
+
+#[test]
 fn names_and_data_that_do_not_fit() {
     let trace = Trace::new();
     let x = trace.input("x", DType::F32, [2]);
@@ -227,5 +243,8 @@ fn routines_that_cannot_be_compiled() {
     let other = Trace::new().input("x", DType::F32, [2]);
     assert!(matches!(compile(Routine::new("r").output("y", &other)), Error::TwoTraces { .. }));
     assert!(matches!((&x + &other).handle(), Err(Error::TwoTraces { .. })));
+    let trace = Trace::new();
+    let y = (1..9).fold(trace.input("y", DType::F32, [2]), |y, _| &y + &y);
+    assert!(matches!(gradient(&other.exp(), &[&y]), Err(Error::TwoTraces { .. })));
     assert!(Cpu::new(0).is_err());
 }

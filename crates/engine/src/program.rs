@@ -43,7 +43,7 @@ impl Routine {
         let wrong = |problem: String| Error::Routine { problem, at: self.place };
         let named = |tensor: &Tensor| {
             if !tensor.is_of(trace) {
-                return Err(Error::TwoTraces { op: format!("routine {:?}", self.name), at: self.place });
+                return Err(tensor.foreign(&format!("routine {:?}", self.name), self.place));
             }
             tensor.handle()
         };

@@ -92,8 +92,8 @@ impl Trace {
     pub(crate) fn apply_shared(&self, op: Arc<dyn Operation>, inputs: &[&Tensor]) -> Vec<Tensor> {
         let at = self.place();
         let poisoned = |count: usize| (0..count).map(|_| self.poisoned()).collect();
-        if inputs.iter().any(|input| !input.is_of(self)) {
-            self.fail(Error::TwoTraces { op: op.kind().name().to_string(), at });
+        if let Some(foreign) = inputs.iter().find(|input| !input.is_of(self)) {
+            self.fail(foreign.foreign(op.kind().name(), at));
         }
         let Some(values) = inputs.iter().map(|input| input.value).collect::<Option<Vec<Value>>>() else {
             return poisoned(op.output_count());
@@ -228,6 +228,11 @@ impl Tensor {
         Rc::ptr_eq(&self.trace.0, &trace.0)
     }
 
+    /// The error of a tensor that is used in another trace: its own trace's, if that failed before.
+    pub(crate) fn foreign(&self, op: &str, at: Place) -> Error {
+        self.trace.check().err().unwrap_or_else(|| Error::TwoTraces { op: op.to_string(), at })
+    }
+
     pub(crate) fn is_poisoned(&self) -> bool {
         self.value.is_none()
     }
@@ -246,6 +251,13 @@ impl Tensor {
         }
         self.parameter_error(op, format!("there is no axis {axis}; axes are {}..{rank}", -rank));
         None
+    }
+
+    /// What a function of at least one tensor gives for none: poisoned, in a trace of its own that holds the error.
+    #[track_caller]
+    pub(crate) fn of_nothing(op: &str) -> Tensor {
+        let problem = "takes at least one tensor".to_string();
+        Trace::new().fail(Error::Parameter { op: op.to_string(), inputs: vec![], problem, at: Place::caller() })
     }
 
     /// Records a parameter error at the caller's line and gives a poisoned tensor.

@@ -124,8 +124,9 @@ impl Tensor {
     /// Tensors side by side along an axis.
     #[track_caller]
     pub fn concat(tensors: &[&Tensor], axis: isize) -> Tensor {
-        let Some(axis) = tensors[0].axis("concat", axis) else { return tensors[0].trace().poisoned() };
-        tensors[0].trace().apply_one(Concat { axis }, tensors)
+        let Some(first) = tensors.first() else { return Tensor::of_nothing("concat") };
+        let Some(axis) = first.axis("concat", axis) else { return first.trace().poisoned() };
+        first.trace().apply_one(Concat { axis }, tensors)
     }
 
     /// With so many elements of a number before and after, along an axis.

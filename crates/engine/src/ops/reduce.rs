@@ -212,7 +212,8 @@ impl Tensor {
                 None => squares,
             });
         }
-        total.expect("a norm of at least one tensor").sqrt()
+        let Some(total) = total else { return Tensor::of_nothing("global_norm") };
+        total.sqrt()
     }
 
     /// The sum over whatever axes were repeated to come from `shape` to this shape.
