@@ -202,6 +202,16 @@ fn a_function_of_too_few_tensors() {
 }
 
 #[test]
+fn integers_are_not_reckoned_with() {
+    let trace = Trace::new();
+    let tokens = trace.input("tokens", DType::U32, [3]);
+    let line = line!() + 1;
+    let error = (&tokens + 1.0).handle().unwrap_err();
+    assert!(matches!(error, Error::DType { .. }));
+    says(&error, line, &["add", "u32[3]", "cast"]);
+}
+
+#[test]
 fn names_and_data_that_do_not_fit() {
     let trace = Trace::new();
     let x = trace.input("x", DType::F32, [2]);

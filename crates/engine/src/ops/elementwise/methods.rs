@@ -189,6 +189,11 @@ impl Tensor {
     /// A function of this tensor and a number.
     #[track_caller]
     fn with_constant(&self, function: Function, number: f32, number_first: bool) -> Tensor {
+        if let Err(mismatch) = Mismatch::unless_float(&self.ty()) {
+            // Programs compute in f32, which does not hold every integer.
+            let name = format!("{function:?}").to_lowercase();
+            return self.trace().fail(crate::Error::mismatch(&name, vec![self.ty()], mismatch, self.trace().place()));
+        }
         let mut arguments = [Argument::Input(0), Argument::Constant(number)];
         if number_first {
             arguments.reverse();
