@@ -233,3 +233,20 @@ fn corruptions(plan: &Plan) -> Vec<(String, Plan)> {
     }
     corrupted
 }
+
+/// What lies between integers and integers is asked for: a planner that leaves it out gives other numbers.
+#[test]
+fn a_cast_there_and_back_rounds_whatever_the_planner_may_do() {
+    const LARGE: i32 = (1 << 24) + 1;
+    for back in [DType::I32, DType::U32] {
+        for options in every_option() {
+            let trace = Trace::new();
+            let x = trace.input("x", DType::I32, [1]);
+            let routine = Routine::new("step").output("y", &x.cast(DType::F32).cast(back));
+            let mut program = trace.compile_with(&Cpu::new(1).unwrap(), &[routine], options).unwrap();
+            program.write("x", &[LARGE]).unwrap();
+            program.run("step").unwrap();
+            assert_eq!(program.read("y").unwrap().to_f64(), [(1 << 24) as f64], "{back} with {options:?}");
+        }
+    }
+}

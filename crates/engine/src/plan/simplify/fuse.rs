@@ -72,6 +72,7 @@ fn join(
             *single
                 && ty.shape == outer.shape
                 && ty.dtype.is_float()
+                && (outer.dtype.is_float() || !reads_integers(input, graph))
                 && inner.input_count <= room + 1
                 && inner.program.instructions.len() < instructions_left
         });
@@ -90,6 +91,11 @@ fn join(
     let result = joined.append(&outer.program, &arguments);
     let program = ScalarProgram { instructions: joined.instructions, result };
     (Elementwise { program, input_count: joined.inputs.len(), ..outer }, joined.inputs)
+}
+
+/// Whether a value is made from integers. What lies between them and other integers was asked for: it rounds.
+fn reads_integers(value: Value, graph: &Graph) -> bool {
+    graph.nodes()[value.node].inputs.iter().any(|&input| graph.ty(input).dtype.is_integer())
 }
 
 /// The number that fills a value, if it is a constant behind views.
