@@ -124,6 +124,7 @@ fn a_number_that_is_not_finite_where_that_is_forbidden() {
     assert!(matches!(error, Error::NonFinite { element: 1, .. }), "{error}");
     says(&error, line, &["the logarithm", "element 1"]);
     assert_eq!(program.read("kept").unwrap().to_f64(), [0.0; 3], "the replay stopped before the assignment");
+    assert!(matches!(program.read("y"), Err(Error::UnknownName { .. })), "a replay that failed gives nothing");
     program.write("x", &[1.0f32, 1.0, 1.0]).unwrap();
     program.run("r").unwrap();
     assert_eq!(program.read("kept").unwrap().to_f64(), [1.0; 3], "the program can be used again");
@@ -245,8 +246,9 @@ fn routines_that_cannot_be_compiled() {
         Routine::new("r").assign(&w, &x).assign(&w, &x),
         Routine::new("r").output("y", &x).output("y", &w),
     ];
-    for routine in wrong {
-        let error = compile(routine);
+    let output = || Routine::new("r").output("y", &x);
+    let twice = trace.compile(&cpu(), &[output(), output()]).err().unwrap();
+    for error in wrong.into_iter().map(compile).chain([twice]) {
         assert!(matches!(error, Error::Routine { .. }), "{error}");
         assert!(error.to_string().contains("tests/errors.rs:"), "{error}");
     }
