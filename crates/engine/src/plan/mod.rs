@@ -222,7 +222,7 @@ pub(crate) fn plan(graph: &Graph, requests: &[Request], machine: &dyn Machine, o
     let mut worker_scratch = 0;
     for request in requests {
         let (graph, request) = simplify::simplify(graph, request, options.simplify);
-        debug_check(graph.verify());
+        debug_check(|| graph.verify());
         let lowered = lower::lower(&graph, &request, &mut buffers);
         let mut draft = schedule::schedule(lowered, &buffers.all, options.reorder);
         for step in &mut draft.steps {
@@ -236,7 +236,7 @@ pub(crate) fn plan(graph: &Graph, requests: &[Request], machine: &dyn Machine, o
     }
     let worker_scratch = worker_scratch.next_multiple_of(machine.alignment());
     let plan = memory::place(buffers.all, drafts, machine, worker_scratch, options);
-    debug_check(verify::verify(&plan));
+    debug_check(|| verify::verify(&plan));
     Ok(plan)
 }
 
@@ -246,9 +246,9 @@ fn bytes_type(bytes: usize) -> TensorType {
 }
 
 /// A plan that does not verify is a bug, not a user's error.
-fn debug_check(verdict: std::result::Result<(), String>) {
+fn debug_check(check: impl FnOnce() -> std::result::Result<(), String>) {
     if cfg!(debug_assertions)
-        && let Err(problem) = verdict
+        && let Err(problem) = check()
     {
         panic!("the planner made a wrong plan: {problem}");
     }

@@ -30,8 +30,15 @@ struct Links {
 impl Links {
     fn of(routine: &Routine) -> Links {
         let mut writer: HashMap<BufferId, usize> = HashMap::new();
+        let mut readers: HashMap<BufferId, Vec<usize>> = HashMap::new();
         for (index, step) in routine.steps.iter().enumerate() {
             writer.extend(step.outputs.iter().map(|output| (output.buffer, index)));
+            for input in &step.inputs {
+                let readers = readers.entry(input.buffer).or_default();
+                if readers.last() != Some(&index) {
+                    readers.push(index);
+                }
+            }
         }
         let mut links = Links { followers: vec![vec![]; routine.steps.len()], leaders: vec![0; routine.steps.len()] };
         for (index, step) in routine.steps.iter().enumerate() {
@@ -42,7 +49,7 @@ impl Links {
             }
         }
         for &(state, new) in &routine.assigns {
-            links.keep_readers_before(state, writer[&new], routine);
+            links.keep_readers_before(writer[&new], readers.get(&state).map_or(&[], |readers| &readers[..]));
         }
         links
     }
@@ -52,14 +59,14 @@ impl Links {
         self.leaders[after] += 1;
     }
 
-    fn keep_readers_before(&mut self, state: BufferId, writer: usize, routine: &Routine) {
-        let reads = |index: &usize| routine.steps[*index].inputs.iter().any(|input| input.buffer == state);
-        let readers: Vec<usize> = (0..routine.steps.len()).filter(reads).filter(|&index| index != writer).collect();
-        if readers.is_empty() {
+    /// Puts the readers of a state's old value before the step that writes the new one.
+    fn keep_readers_before(&mut self, writer: usize, readers: &[usize]) {
+        if readers.iter().all(|&reader| reader == writer) {
             return;
         }
         // A reader that itself waits for the new value cannot come first; memory planning then keeps both.
-        let mut after_writer = vec![false; routine.steps.len()];
+        let mut after_writer = vec![false; self.followers.len()];
+        after_writer[writer] = true;
         let mut open = vec![writer];
         while let Some(index) = open.pop() {
             for &follower in &self.followers[index] {
@@ -68,7 +75,7 @@ impl Links {
                 }
             }
         }
-        for reader in readers.into_iter().filter(|&reader| !after_writer[reader]) {
+        for &reader in readers.iter().filter(|&&reader| !after_writer[reader]) {
             self.add(reader, writer);
         }
     }
@@ -98,6 +105,8 @@ impl Links {
 struct Live<'a> {
     routine: &'a Routine,
     buffers: &'a [Buffer],
+    /// By step: the transients that it reads, each once.
+    inputs: Vec<Vec<BufferId>>,
     readers_left: HashMap<BufferId, usize>,
     /// New values of states, which take the old ones' bytes.
     assigned: HashSet<BufferId>,
@@ -106,32 +115,26 @@ struct Live<'a> {
 impl<'a> Live<'a> {
     fn of(routine: &'a Routine, buffers: &'a [Buffer]) -> Live<'a> {
         let assigned = routine.assigns.iter().map(|&(_, new)| new).collect();
-        Live { routine, buffers, readers_left: readers(routine, buffers), assigned }
+        let inputs: Vec<_> = (0..routine.steps.len()).map(|index| transient_inputs(routine, buffers, index)).collect();
+        let readers_left = readers(routine, &inputs);
+        Live { routine, buffers, inputs, readers_left, assigned }
     }
 
     /// The first ready step that does not add to what is alive; if all do, the first of the trace.
     fn choose(&mut self, ready: &BTreeSet<usize>) -> usize {
         let shrinking = ready.iter().copied().find(|&index| self.growth(index) <= 0);
         let chosen = shrinking.unwrap_or_else(|| *ready.first().expect("a step is ready"));
-        for buffer in self.inputs_of(chosen) {
-            *self.readers_left.get_mut(&buffer).expect("a transient that is read") -= 1;
+        for buffer in &self.inputs[chosen] {
+            *self.readers_left.get_mut(buffer).expect("a transient that is read") -= 1;
         }
         chosen
     }
 
     fn growth(&self, index: usize) -> isize {
         let written: usize = self.routine.steps[index].outputs.iter().map(|output| self.bytes(output.buffer)).sum();
-        let freed: usize = self
-            .inputs_of(index)
-            .into_iter()
-            .filter(|buffer| self.readers_left[buffer] == 1)
-            .map(|buffer| self.bytes(buffer))
-            .sum();
+        let last_read = self.inputs[index].iter().filter(|buffer| self.readers_left[buffer] == 1);
+        let freed: usize = last_read.map(|&buffer| self.bytes(buffer)).sum();
         written as isize - freed as isize
-    }
-
-    fn inputs_of(&self, index: usize) -> Vec<BufferId> {
-        transient_inputs(self.routine, self.buffers, index)
     }
 
     fn bytes(&self, buffer: BufferId) -> usize {
@@ -140,12 +143,10 @@ impl<'a> Live<'a> {
 }
 
 /// How many steps read each transient; what the caller reads is never freed.
-fn readers(routine: &Routine, buffers: &[Buffer]) -> HashMap<BufferId, usize> {
+fn readers(routine: &Routine, inputs: &[Vec<BufferId>]) -> HashMap<BufferId, usize> {
     let mut readers = HashMap::new();
-    for index in 0..routine.steps.len() {
-        for buffer in transient_inputs(routine, buffers, index) {
-            *readers.entry(buffer).or_insert(0) += 1;
-        }
+    for &buffer in inputs.iter().flatten() {
+        *readers.entry(buffer).or_insert(0) += 1;
     }
     for (_, output) in &routine.outputs {
         *readers.entry(output.buffer).or_insert(0) += 1;
@@ -175,7 +176,7 @@ fn peak(routine: &Routine, buffers: &[Buffer], order: &[usize]) -> usize {
                 now -= live.bytes(output.buffer);
             }
         }
-        for buffer in live.inputs_of(index) {
+        for &buffer in &live.inputs[index] {
             let left = live.readers_left.get_mut(&buffer).expect("a transient that is read");
             *left -= 1;
             if *left == 0 {
