@@ -78,7 +78,8 @@ impl Operation for Reduce {
             *y = match self.reduction {
                 Reduction::Sum => *y + x,
                 Reduction::SumOfSquares => *y + x * x,
-                Reduction::Max => y.max(x),
+                Reduction::Max if *y > x || y.is_nan() => *y,
+                Reduction::Max => x,
             };
         }
         vec![y]
