@@ -3,7 +3,7 @@
 
 use gradus::backend::{Cpu, Reference};
 use gradus::ops::{Activation, Lion, LionInputs};
-use gradus::{Array, DType, GradientTape, Tensor, TensorType};
+use gradus::{Array, DType, GradientTape, Tensor, TensorType, gradient};
 use gradus_kernels::Isa;
 
 fn numbers(tape: &GradientTape, tensor: &Tensor) -> Vec<f64> {
@@ -82,6 +82,21 @@ fn a_gradient_that_is_not_a_number_shows_in_the_weight() {
         let new = Lion::default().update(LionInputs { weight, gradient, moment, learning_rate: &rate });
         assert!(numbers(&tape, &new.weight).iter().all(|weight| weight.is_nan()));
     }
+}
+
+#[test]
+fn means_and_norms_of_16_bit_numbers_are_rounded_once() {
+    let tape = GradientTape::new().unwrap();
+    // The sum does not fit f16, whose largest number is 65504.
+    let ones = filled(&tape, DType::F16, &[3, 70_000], 1.0);
+    assert_eq!(numbers(&tape, &ones.mean(&[-1])), [1.0; 3]);
+    assert_eq!(numbers(&tape, &Tensor::global_norm(&[&ones])), [210_000f32.sqrt() as f64]);
+    let slope = &gradient(&Tensor::global_norm(&[&ones]), &[&ones]).unwrap()[0];
+    assert_eq!(slope.dtype(), DType::F16);
+    assert!((numbers(&tape, slope)[7] - 210_000f64.sqrt().recip()).abs() < 1e-5);
+    // Around the mean of 1002, which bf16 rounds to 1000, the variance would be 8.
+    let far = tape.watch(Array::from_f64(TensorType::new(DType::Bf16, [4]), &[1000.0, 1000.0, 1004.0, 1004.0]));
+    assert_eq!(numbers(&tape, &far.variance(&[0])), [4.0]);
 }
 
 #[test]
