@@ -100,6 +100,14 @@ fn means_and_norms_of_16_bit_numbers_are_rounded_once() {
 }
 
 #[test]
+fn the_slope_of_the_absolute_value_at_zero_is_zero() {
+    let tape = GradientTape::new().unwrap();
+    let x = tape.watch(Array::new([3], &[-2.0f32, 0.0, 3.0]).unwrap());
+    let slope = &tape.gradient(&x.abs(), &[&x]).unwrap()[0];
+    assert_eq!(numbers(&tape, slope), [-1.0, 0.0, 1.0]);
+}
+
+#[test]
 fn losses_of_nothing_but_minus_infinity_and_of_ignored_rows() {
     for tape in tapes() {
         let low = filled(&tape, DType::F32, &[2, 20], f64::NEG_INFINITY);

@@ -64,7 +64,7 @@ macro_rules! unary {
 }
 
 unary! {
-    /// The absolute value.
+    /// The absolute value; its gradient at 0 is 0.
     abs = Abs;
     /// The exponential.
     exp = Exp;
