@@ -1,9 +1,10 @@
 //! Numbers at the edge of what their types hold: a NaN is never lost on the way to the loss, and what is worked on
 //! is not rounded to 16 bits before its time.
 
-use gradus::backend::{Cpu, Reference};
+use gradus::backend::{Backend, Cpu, Reference};
 use gradus::ops::{Activation, Lion, LionInputs};
-use gradus::{Array, DType, GradientTape, Tensor, TensorType, gradient};
+use gradus::plan::Options;
+use gradus::{Array, DType, GradientTape, Routine, Tensor, TensorType, Trace, gradient};
 use gradus_kernels::Isa;
 
 fn numbers(tape: &GradientTape, tensor: &Tensor) -> Vec<f64> {
@@ -121,4 +122,15 @@ fn losses_of_nothing_but_minus_infinity_and_of_ignored_rows() {
         let last = filled(&tape, DType::I32, &[], 19.0);
         assert_eq!(numbers(&tape, &high.cross_entropy(&last, None)), [0.0]);
     }
+}
+
+#[test]
+fn what_a_program_reads_twice_is_computed_once() {
+    let trace = Trace::new();
+    let x = trace.input("x", DType::F32, [5]);
+    let y = x.exp();
+    let routine = Routine::new("r").output("y", &(&y * &y));
+    let cpu = Cpu::new(1).unwrap();
+    let plan = trace.plan(&cpu as &dyn Backend, &[routine], Options::default()).unwrap();
+    assert_eq!(plan.to_string().matches("Exp(").count(), 1, "{plan}");
 }

@@ -58,12 +58,17 @@ fn join(
     programs: &HashMap<usize, (Elementwise, bool)>,
 ) -> (Elementwise, Vec<Value>) {
     let mut joined = Joined::default();
-    let mut arguments = vec![];
+    let mut arguments: Vec<Argument> = vec![];
     // Operands that stay need room of their own.
     let mut room = INPUTS_MAX.saturating_sub(inputs.len());
     let mut instructions_left = INSTRUCTIONS_MAX.saturating_sub(outer.program.instructions.len());
-    for &input in inputs {
+    for (position, &input) in inputs.iter().enumerate() {
         let ty = graph.ty(input);
+        // What is read twice is computed once.
+        if let Some(earlier) = inputs[..position].iter().position(|&earlier| earlier == input) {
+            arguments.push(arguments[earlier]);
+            continue;
+        }
         if let Some(number) = constant_behind(input, graph) {
             arguments.push(Argument::Constant(number));
             continue;
