@@ -257,4 +257,54 @@ mod tests {
             assert!(job.seen.iter().all(|count| count.load(Ordering::Relaxed) == 1));
         }
     }
+
+    /// Panics in one part, wherever that runs.
+    struct Faulty;
+
+    impl Job for Faulty {
+        fn parts(&self) -> usize {
+            64
+        }
+        fn worker_scratch(&self) -> usize {
+            0
+        }
+        unsafe fn run(&self, part: usize, _scratch: &mut [u8]) {
+            assert_ne!(part, 40, "the part that panics");
+        }
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_and_the_pool_goes_on() {
+        for threads in 1..=4 {
+            let pool = Pool::new(threads).unwrap();
+            let mut scratch = vec![0u8; threads * 64];
+            for _ in 0..20 {
+                // SAFETY: the job touches nothing.
+                let faulty = || unsafe { pool.run(&Faulty, std::ptr::NonNull::<u8>::dangling().as_ptr(), 0) };
+                assert!(catch_unwind(AssertUnwindSafe(faulty)).is_err());
+                let job = Count { seen: (0..64).map(|_| AtomicUsize::new(0)).collect() };
+                // SAFETY: as above.
+                unsafe { pool.run(&job, scratch.as_mut_ptr(), 64) };
+                assert!(job.seen.iter().all(|count| count.load(Ordering::Relaxed) == 1));
+            }
+        }
+    }
+
+    #[test]
+    fn callers_at_once_do_not_disturb_each_other() {
+        let pool = Pool::new(3).unwrap();
+        thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    let mut scratch = vec![0u8; 3 * 64];
+                    for round in 0..500 {
+                        let job = Count { seen: (0..round % 9).map(|_| AtomicUsize::new(0)).collect() };
+                        // SAFETY: as above; the scratch is this caller's own.
+                        unsafe { pool.run(&job, scratch.as_mut_ptr(), 64) };
+                        assert!(job.seen.iter().all(|count| count.load(Ordering::Relaxed) == 1));
+                    }
+                });
+            }
+        });
+    }
 }
