@@ -147,6 +147,17 @@ fn an_index_out_of_range() {
     program.write("tokens", &[0, 1, 4]).unwrap();
     program.run("r").unwrap();
 
+    // A count of steps does not depend on the tokens, and yet it is not counted on.
+    let trace = Trace::new();
+    let count = trace.zero_state("count", DType::F32, []);
+    let next = &count + 1.0;
+    let rows = trace.input("table", DType::F32, [5, 2]).embedding(&trace.input("tokens", DType::I32, [3]));
+    let routine = Routine::new("r").assign(&count, &next).output("rows", &rows);
+    let mut program = trace.compile(&cpu(), &[routine]).unwrap();
+    program.write("tokens", &[0, 5, 4]).unwrap();
+    program.run("r").unwrap_err();
+    assert_eq!(program.scalar("count").unwrap(), 0.0);
+
     let trace = Trace::new();
     let logits = trace.input("logits", DType::F32, [2, 7]);
     let targets = trace.input("targets", DType::I32, [2]);

@@ -121,7 +121,8 @@ impl Trace {
 }
 
 impl Program {
-    /// Replays the routine of this name. If it fails, there are no outputs to read until a routine succeeds.
+    /// Replays the routine of this name. If it fails because of the data, the states are as before (unless what was
+    /// wrong is a new state itself), and there are no outputs to read until a routine succeeds.
     pub fn run(&mut self, routine: &str) -> Result<()> {
         let Some(index) = self.plan.routines.iter().position(|known| known.name == routine) else {
             let known = listed(self.plan.routines.iter().map(|known| &known.name[..]));

@@ -1,10 +1,12 @@
 //! The order of the steps: that of the trace, or one that frees memory sooner, whichever needs less.
 
-use super::{Buffer, BufferId, Routine};
+use super::{Buffer, BufferId, Routine, Step};
+use crate::ops::OpKind;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// Orders a routine's steps. Steps that write a state's new value come after the other readers of its old value
-/// wherever they can, so that the new value can be written over it.
+/// wherever they can, so that the new value can be written over it; and after all steps that look whether the data
+/// are good, so that bad data leave the states as they were.
 pub(super) fn schedule(mut routine: Routine, buffers: &[Buffer], reorder: bool) -> Routine {
     let links = Links::of(&routine);
     let in_trace_order = links.ordered(|ready| *ready.first().expect("a step is ready"));
@@ -19,6 +21,13 @@ pub(super) fn schedule(mut routine: Routine, buffers: &[Buffer], reorder: bool) 
     let mut steps: Vec<Option<_>> = routine.steps.into_iter().map(Some).collect();
     routine.steps = order.into_iter().map(|index| steps[index].take().expect("each step once")).collect();
     routine
+}
+
+/// Whether a step may end the replay because the data are bad. The gradients of these operations look at the same
+/// data again.
+fn is_check(step: &Step) -> bool {
+    use OpKind::*;
+    matches!(step.op.kind(), CheckFinite | Embedding | Gather | ScatterAdd | CrossEntropy | LinearCrossEntropy)
 }
 
 /// Which steps must come before which.
@@ -48,8 +57,10 @@ impl Links {
                 }
             }
         }
+        let checks: Vec<usize> = (0..routine.steps.len()).filter(|&index| is_check(&routine.steps[index])).collect();
         for &(state, new) in &routine.assigns {
-            links.keep_readers_before(writer[&new], readers.get(&state).map_or(&[], |readers| &readers[..]));
+            let readers = readers.get(&state).into_iter().flatten();
+            links.keep_before(writer[&new], readers.chain(&checks).copied().collect());
         }
         links
     }
@@ -59,12 +70,13 @@ impl Links {
         self.leaders[after] += 1;
     }
 
-    /// Puts the readers of a state's old value before the step that writes the new one.
-    fn keep_readers_before(&mut self, writer: usize, readers: &[usize]) {
-        if readers.iter().all(|&reader| reader == writer) {
+    /// Puts steps before the one that writes a state's new value.
+    fn keep_before(&mut self, writer: usize, earlier: Vec<usize>) {
+        if earlier.iter().all(|&step| step == writer) {
             return;
         }
-        // A reader that itself waits for the new value cannot come first; memory planning then keeps both.
+        // A step that itself waits for the new value cannot come first; if it reads the old one, memory planning
+        // keeps both.
         let mut after_writer = vec![false; self.followers.len()];
         after_writer[writer] = true;
         let mut open = vec![writer];
@@ -75,8 +87,8 @@ impl Links {
                 }
             }
         }
-        for &reader in readers.iter().filter(|&&reader| !after_writer[reader]) {
-            self.add(reader, writer);
+        for step in earlier.into_iter().filter(|&step| !after_writer[step]) {
+            self.add(step, writer);
         }
     }
 
