@@ -15,7 +15,7 @@ use support::numbers::Random;
 const DTYPES: [DType; 6] = [DType::F32, DType::Bf16, DType::F16, DType::F64, DType::I32, DType::U32];
 
 /// Small sizes, nothing, and more than any machine holds.
-const SIZES: [usize; 9] = [0, 1, 1, 2, 2, 3, 4, 1 << 40, usize::MAX];
+const SIZES: [usize; 11] = [0, 1, 1, 2, 2, 3, 4, 1 << 40, 1 << 45, 1 << 46, usize::MAX];
 
 /// Operands and parameters that may or may not fit each other.
 struct Guess<'a> {
@@ -33,7 +33,7 @@ impl Guess<'_> {
         let mut pool = vec![];
         for index in 0..6 {
             let rank = random.below(5);
-            let limit = if random.below(20) == 0 { SIZES.len() } else { 7 };
+            let limit = if random.below(8) == 0 { SIZES.len() } else { 7 };
             let size = |random: &mut Random| match alike {
                 true => sizes[random.below(2)],
                 false => SIZES[random.below(limit)],
@@ -189,7 +189,7 @@ impl Guess<'_> {
         vec![one]
     }
 
-    /// Traces a method, differentiates what it gives, and replays both.
+    /// Traces a method, differentiates what it gives twice, and replays all of it.
     fn try_out(&mut self, cpu: &Cpu) -> Result<(), Error> {
         let results = self.results();
         let mut routine = Routine::new("r");
@@ -197,7 +197,10 @@ impl Guess<'_> {
             routine = routine.output(&format!("y{index}"), result);
             for (operand, x) in self.pool.iter().enumerate() {
                 if let Ok(slope) = gradient(result, &[x]) {
-                    routine = routine.output(&format!("dx{operand}y{index}"), &slope[0]);
+                    routine = routine.output(&format!("slope{operand} of {index}"), &slope[0]);
+                    if let Ok(bend) = gradient(&slope[0], &[x]) {
+                        routine = routine.output(&format!("bend{operand} of {index}"), &bend[0]);
+                    }
                 }
             }
         }

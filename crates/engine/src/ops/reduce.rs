@@ -48,8 +48,9 @@ impl Operation for Reduce {
     fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
         let x = &at.inputs[0].cast(at.outputs[0].dtype());
         let spread = |kept: &Tensor| {
-            let shape = self.axes.iter().fold(x.shape(), |shape, &axis| shape.with(axis, 1));
-            kept.reshape(shape).broadcast(x.shape())
+            let shape = at.inputs[0].shape();
+            let with_axes = self.axes.iter().fold(shape.clone(), |shape, &axis| shape.with(axis, 1));
+            kept.reshape(with_axes).broadcast(shape)
         };
         let g = spread(&at.gradient(0));
         let gradient = match self.reduction {
@@ -234,6 +235,9 @@ impl Tensor {
     /// The sum over whatever axes were repeated to come from `shape` to this shape.
     #[track_caller]
     pub(crate) fn sum_to(&self, shape: &Shape) -> Tensor {
+        if self.is_poisoned() {
+            return self.clone();
+        }
         let own = self.shape();
         let added = own.rank() - shape.rank();
         let repeated = |&axis: &usize| axis < added || shape[axis - added] != own[axis];
@@ -256,8 +260,9 @@ impl Tensor {
         self.trace().apply_one(Reduce { reduction, axes, wide }, &[self])
     }
 
+    /// What was reduced over these axes, with them: of size 1.
     #[track_caller]
-    fn keep_axes(&self, reduced: Tensor, axes: &[isize]) -> Tensor {
+    pub(crate) fn keep_axes(&self, reduced: Tensor, axes: &[isize]) -> Tensor {
         let Some(axes) = self.sorted_axes(axes) else { return self.trace().poisoned() };
         reduced.reshape(axes.iter().fold(self.shape(), |shape, &axis| shape.with(axis, 1)))
     }
