@@ -3,10 +3,10 @@
 //! `cargo bench --bench replay` prints medians; nothing here is a test.
 
 use gradus::backend::Cpu;
-use gradus::models::{Gpt2, ModelConfig, Weights};
-use gradus::ops::AdamW;
+use gradus::models::{Model, ModelConfig, Weights};
+use gradus::optimisers::Optimiser;
 use gradus::plan::Options;
-use gradus::{Array, DType, Program, Routine, Trace, gradient, optimisers};
+use gradus::{Array, DType, Program, Routine, Trace, gradient};
 use std::time::Instant;
 
 /// The median of several timings of `work`, in seconds, after one that does not count.
@@ -57,13 +57,11 @@ fn training_step(name: &str, config: &ModelConfig, batch: usize, threads: usize)
     let tokens = trace.input("tokens", DType::I32, [batch, config.context]);
     let targets = trace.input("targets", DType::I32, [batch, config.context]);
     let weights = Weights::new(&trace, &config.parameters(), |parameter| parameter.numbers(1));
-    let loss = Gpt2::new(config, &weights).loss(&tokens, &targets);
+    let loss = Model::new(config, &weights).loss(&tokens, &targets);
     let gradients = gradient(&loss, &weights.tensors()).expect("gradients");
-    let rule = AdamW { weight_decay: 0.1, ..AdamW::default() };
-    let learning_rate = trace.full(3e-4, DType::F32, []);
-    let named: Vec<_> = weights.iter().collect();
+    let (learning_rate, one) = (trace.full(3e-4, DType::F32, []), trace.full(1.0, DType::F32, []));
     let step = Routine::new("step").output("loss", &loss);
-    let step = optimisers::adamw(&trace, step, rule, &named, &gradients, &learning_rate);
+    let step = Optimiser::adamw(0.1).update_all(&trace, step, &weights, &gradients, &learning_rate, &one);
     let start = Instant::now();
     let mut program: Program = trace.compile(&Cpu::new(threads).expect("a CPU"), &[step]).expect("a program");
     let compile = start.elapsed();

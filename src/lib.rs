@@ -27,5 +27,10 @@
 //! # Ok::<(), gradus::Error>(())
 //! ```
 
+/// The examples of the README, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExamples;
+
 pub use gradus_engine::*;
-pub use gradus_train::{models, optimisers};
+pub use gradus_train::{self as train, config, generate, models, optimisers};

@@ -1,6 +1,6 @@
 //! The tape, and what programs do with states.
 
-use gradus::backend::{Cpu, Reference};
+use gradus::backend::{Backend, Cpu, Reference};
 use gradus::{Array, DType, GradientTape, Routine, Trace, gradient};
 
 #[test]
@@ -92,4 +92,29 @@ fn updates_are_written_over_the_states() {
     let program = trace.compile(&Cpu::new(1).unwrap(), &[routine]).unwrap();
     // Only the number that is given is held besides state, input and the product's sigmoid.
     assert!(program.plan().regions.transients < 4096 + 256, "{}", program.plan());
+}
+
+#[test]
+fn states_are_listed_and_their_bytes_read_and_written_whatever_the_backend() {
+    let on = |backend: &dyn Backend| {
+        let trace = Trace::new();
+        let weight = trace.state("weight", Array::new([2], &[1.5f32, -2.0]).unwrap());
+        let count = trace.zero_state("count", DType::F32, []);
+        let x = trace.input("x", DType::F32, [2]);
+        let step = Routine::new("step").assign(&weight, &(&weight + &x)).assign(&count, &(&count + 1.0));
+        let mut program = trace.compile(backend, &[step]).unwrap();
+        let states: Vec<String> = program.states().map(|(name, ty)| format!("{name} {ty}")).collect();
+        assert_eq!(states, ["weight f32[2]", "count f32[]"]);
+
+        program.write_bytes("x", &[1.0f32.to_le_bytes(), 0.25f32.to_le_bytes()].concat()).unwrap();
+        program.run("step").unwrap();
+        let expected = [2.5f32.to_le_bytes(), (-1.75f32).to_le_bytes()].concat();
+        assert_eq!(*program.bytes("weight").unwrap(), expected);
+        assert_eq!(*program.bytes("count").unwrap(), 1.0f32.to_le_bytes());
+        assert!(program.bytes("step").unwrap_err().to_string().contains("\"weight\""));
+        let error = program.write_bytes("weight", &[0; 5]).unwrap_err().to_string();
+        assert!(error.contains("8 bytes") && error.contains("5 bytes"), "{error}");
+    };
+    on(&Cpu::new(1).unwrap());
+    on(&Reference);
 }

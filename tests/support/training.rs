@@ -1,9 +1,9 @@
 //! A small transformer training step, as the tests of replay use it.
 
 use gradus::backend::Backend;
-use gradus::models::{Gpt2, ModelConfig, Weights};
-use gradus::ops::AdamW;
-use gradus::{DType, Program, Routine, Trace, gradient, optimisers};
+use gradus::models::{Model, ModelConfig, Weights};
+use gradus::optimisers::Optimiser;
+use gradus::{DType, Program, Routine, Trace, gradient};
 
 pub const BATCH: usize = 4;
 pub const SEQUENCE: usize = 40;
@@ -20,13 +20,12 @@ pub fn compile(backend: &dyn Backend) -> Program {
     let targets = trace.input("targets", DType::I32, [BATCH, SEQUENCE]);
     let learning_rate = trace.input("learning_rate", DType::F32, []);
     let weights = Weights::new(&trace, &config.parameters(), |parameter| parameter.numbers(1));
-    let loss = Gpt2::new(&config, &weights).loss(&tokens, &targets).check_finite("the loss");
+    let loss = Model::new(&config, &weights).loss(&tokens, &targets).check_finite("the loss");
     let gradients = gradient(&loss, &weights.tensors()).unwrap();
     let (gradients, norm) = gradus::ops::clip_by_global_norm(&gradients.iter().collect::<Vec<_>>(), 1.0);
-    let rule = AdamW { beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 };
+    let one = &norm * 0.0 + 1.0;
     let step = Routine::new("step").output("loss", &loss).output("norm", &norm);
-    let named: Vec<_> = weights.iter().collect();
-    let step = optimisers::adamw(&trace, step, rule, &named, &gradients, &learning_rate);
+    let step = Optimiser::adamw(0.1).update_all(&trace, step, &weights, &gradients, &learning_rate, &one);
     trace.compile(backend, &[step]).unwrap()
 }
 

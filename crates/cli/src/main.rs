@@ -1,1 +1,118 @@
-fn main() {}
+//! The `gradus` command: one file for each of its commands, which resolve options, call the library and present.
+
+mod args;
+mod bench;
+mod defaults;
+mod eval;
+mod folders;
+mod generate;
+mod inspect;
+mod interrupt;
+mod layers;
+mod library;
+mod numbers;
+mod resolve;
+mod shell;
+mod terminal;
+mod tokenize;
+mod train;
+mod values;
+
+use args::{Cli, Command};
+use clap::{ArgMatches, CommandFactory, FromArgMatches};
+use gradus_train::{Error, Result};
+use std::process::ExitCode;
+
+/// What a run ends with whose numbers are of no more use.
+const DIVERGED: u8 = 1;
+/// What ends with something the user can put right.
+const REFUSED: u8 = 2;
+
+fn main() -> ExitCode {
+    let matches = match Cli::command().try_get_matches() {
+        Ok(matches) => matches,
+        Err(error) if !error.use_stderr() => {
+            // Help or the version was asked for; a reader that has gone away is no reason to complain.
+            let _ = error.print();
+            return ExitCode::SUCCESS;
+        }
+        Err(error) => return refuse(&one_line(&error.to_string()), REFUSED),
+    };
+    match run(&matches) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error @ Error::Diverged(_)) => refuse(&one_line(&error.to_string()), DIVERGED),
+        Err(error) => refuse(&one_line(&error.to_string()), REFUSED),
+    }
+}
+
+fn run(matches: &ArgMatches) -> Result<()> {
+    let cli = Cli::from_arg_matches(matches).map_err(|error| Error::Config(one_line(&error.to_string())))?;
+    match &cli.command {
+        None => train::run(&layers::nothing_given()),
+        Some(Command::Train(_)) => train::run(matches.subcommand().expect("the command is there").1),
+        Some(Command::Generate(args)) => generate::run(args),
+        Some(Command::Eval(args)) => eval::run(args),
+        Some(Command::Tokenize(args)) => tokenize::run(args),
+        Some(Command::Inspect(args)) => inspect::run(args),
+        Some(Command::Bench) => bench::run(),
+        Some(Command::Completions(args)) => shell::completions(args.shell),
+        Some(Command::Man) => shell::man(),
+    }
+}
+
+fn refuse(problem: &str, code: u8) -> ExitCode {
+    eprintln!("error: {problem}");
+    ExitCode::from(code)
+}
+
+/// A message of several lines as one, without what it is said to be and without advice on usage.
+fn one_line(message: &str) -> String {
+    let lines = message.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
+    let useful = lines.filter(|line| !line.is_empty() && !line.starts_with("For more information"));
+    let joined = useful.map(|line| line.strip_prefix("tip: ").map_or(line.to_string(), |tip| format!("({tip})")));
+    let text = joined.collect::<Vec<_>>().join(" ");
+    text.strip_prefix("error: ").unwrap_or(&text).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_option_of_the_training_command_is_there() {
+        let options = "model preset vocab-size width layers heads kv-heads feed-forward sequence batch micro-batch steps \
+             epochs time learning-rate warmup-steps schedule weight-decay optimizer clip dropout tie-embeddings precision \
+             threads seed tokenizer validation eval-every sample-every save-every keep out resume init quiet json config \
+             text-field beta1 beta2 min-learning-rate-share memory";
+        has_options("train", options);
+        has_options("generate", "prompt max-tokens temperature top-k top-p seed count");
+    }
+
+    fn has_options(command: &str, names: &str) {
+        let cli = Cli::command();
+        let command = cli.find_subcommand(command).expect("the command");
+        for name in names.split_whitespace() {
+            let option = command.get_arguments().find(|option| option.get_long() == Some(name));
+            assert!(option.is_some_and(|option| option.get_help().is_some()), "--{name} with help");
+        }
+    }
+
+    #[test]
+    fn every_command_is_there() {
+        for name in ["train", "generate", "eval", "tokenize", "inspect", "bench", "completions", "man"] {
+            assert!(Cli::command().find_subcommand(name).is_some(), "{name}");
+        }
+    }
+
+    #[test]
+    fn messages_become_one_line() {
+        let message = "error: unexpected argument\n\n  tip: try '--width'\n\nUsage: gradus\n\nFor more information";
+        assert_eq!(one_line(message), "unexpected argument (try '--width')");
+        assert_eq!(one_line("a\n  [b]"), "a [b]");
+    }
+}

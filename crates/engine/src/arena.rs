@@ -39,7 +39,7 @@ impl Arena {
 }
 
 /// The bytes that this process may still take: what the machine has free, or what its group is limited to.
-fn available_memory() -> usize {
+pub fn available_memory() -> usize {
     let free = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
         let line = text.lines().find(|line| line.starts_with("MemAvailable:"))?;
         line.split_whitespace().nth(1)?.parse::<usize>().ok().map(|kilobytes| kilobytes * 1024)

@@ -15,6 +15,7 @@ mod shape;
 mod tape;
 mod trace;
 
+pub use arena::available_memory;
 pub use array::Array;
 pub use autodiff::gradient;
 pub use dtype::{DType, Native};

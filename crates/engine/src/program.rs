@@ -4,8 +4,9 @@ use crate::backend::{Backend, Executable};
 use crate::dtype::Native;
 use crate::error::Place;
 use crate::graph::Source;
-use crate::plan::{self, Buffer, BufferKind, Operand, Options, Plan, Request};
-use crate::{Array, Error, Result, Tensor, Trace};
+use crate::plan::{self, Buffer, BufferKind, Operand, Options, Plan, Report, Request};
+use crate::{Array, Error, Result, Tensor, TensorType, Trace};
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -106,6 +107,17 @@ impl Trace {
 
     /// The plan alone, with no memory taken.
     pub fn plan(&self, backend: &dyn Backend, routines: &[Routine], options: Options) -> Result<Plan> {
+        self.plan_in_stages(backend, routines, options, &mut |_, _| {})
+    }
+
+    /// As [`Trace::plan`]; what each stage made of the routines is shown to `report`, to be printed.
+    pub fn plan_in_stages(
+        &self,
+        backend: &dyn Backend,
+        routines: &[Routine],
+        options: Options,
+        report: &mut Report<'_>,
+    ) -> Result<Plan> {
         self.check()?;
         let mut names = HashSet::new();
         let mut requests = Vec::with_capacity(routines.len());
@@ -116,7 +128,7 @@ impl Trace {
             }
             requests.push(routine.request(self)?);
         }
-        plan::plan(&self.graph(), &requests, backend, options)
+        plan::plan(&self.graph(), &requests, backend, options, report)
     }
 }
 
@@ -137,13 +149,57 @@ impl Program {
 
     /// Writes an input or a state.
     pub fn write<T: Native>(&mut self, name: &str, numbers: &[T]) -> Result<()> {
-        let Some(operand) = self.leaves.get(name) else {
-            let known = listed(self.leaves.keys().map(|known| &**known));
-            return Err(Error::UnknownName { kind: "input or state", name: name.to_string(), known });
-        };
+        let operand = self.leaf(name)?;
         check_fit::<T>(name, operand, numbers.len())?;
-        self.executable.write(operand.buffer, bytemuck::cast_slice(numbers));
+        let buffer = operand.buffer;
+        self.executable.write(buffer, bytemuck::cast_slice(numbers));
         Ok(())
+    }
+
+    /// Writes an input or a state from an array of its type and size.
+    pub fn write_array(&mut self, name: &str, array: &Array) -> Result<()> {
+        let ty = array.ty();
+        let operand = self.leaf(name)?;
+        if operand.dtype != ty.dtype || operand.layout.shape != ty.shape {
+            let (name, expected) = (format!("{name:?}"), operand.ty().to_string());
+            return Err(Error::Data { name, expected, given: ty.to_string() });
+        }
+        let buffer = operand.buffer;
+        self.executable.write(buffer, array.bytes());
+        Ok(())
+    }
+
+    /// Writes an input or a state of any element type, from its bytes.
+    pub fn write_bytes(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
+        let operand = self.leaf(name)?;
+        let (buffer, ty) = (operand.buffer, operand.ty());
+        if bytes.len() != ty.bytes() {
+            let (expected, given) = (format!("{ty} ({} bytes)", ty.bytes()), format!("{} bytes", bytes.len()));
+            return Err(Error::Data { name: format!("{name:?}"), expected, given });
+        }
+        self.executable.write(buffer, bytes);
+        Ok(())
+    }
+
+    /// The states and what they are, in an order that depends on the trace alone.
+    pub fn states(&self) -> impl Iterator<Item = (&str, &TensorType)> {
+        self.plan.buffers.iter().filter_map(|buffer| match &buffer.kind {
+            BufferKind::State(name, _) => Some((&**name, &buffer.ty)),
+            _ => None,
+        })
+    }
+
+    /// The bytes of an input or a state: where they lie, if the host can see them there, or else a copy.
+    pub fn bytes(&self, name: &str) -> Result<Cow<'_, [u8]>> {
+        let operand = self.leaf(name)?;
+        Ok(match self.executable.look(operand.buffer) {
+            Some(bytes) => Cow::Borrowed(bytes),
+            None => {
+                let mut bytes = vec![0; operand.ty().bytes()];
+                self.executable.read(operand, &mut bytes);
+                Cow::Owned(bytes)
+            }
+        })
     }
 
     /// Reads an output of the routine that ran last, or a state or an input, into `numbers`.
@@ -173,6 +229,13 @@ impl Program {
     /// What the program will do, to the byte.
     pub fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    fn leaf(&self, name: &str) -> Result<&Operand> {
+        self.leaves.get(name).ok_or_else(|| {
+            let known = listed(self.leaves.keys().map(|known| &**known));
+            Error::UnknownName { kind: "input or state", name: name.to_string(), known }
+        })
     }
 
     fn readable(&self, name: &str) -> Result<&Operand> {

@@ -1,8 +1,15 @@
 //! Everything that states a training run, resolved: each choice made, nothing left to guess.
 
 use crate::models::ModelConfig;
+use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use toml::{Table, Value};
+
+/// The file of a run's folder that holds its configuration.
+pub const CONFIG_FILE: &str = "config.toml";
 
 /// A training run, as saved in its `config.toml`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -16,27 +23,33 @@ pub struct TrainConfig {
     pub out: PathBuf,
     /// A model folder to start from.
     pub init: Option<PathBuf>,
+    /// The preset that sizes were taken from, for the record: the sizes themselves are in `model`.
+    pub preset: Option<String>,
     /// The model. Its vocabulary is 0 until the tokenizer is known.
     pub model: ModelConfig,
+    /// Tokens of a training sequence; at most the model's context.
+    pub sequence: usize,
     /// The tokenizer: byte, char, bpe, or a file.
     pub tokenizer: TokenizerKind,
-    /// The size of the vocabulary to train, for bpe.
+    /// Tokens of the vocabulary that bpe trains; with another tokenizer the room for its tokens, 0: as many as it has.
     pub vocab_size: usize,
     /// What is held out: a fraction of the corpus, or another file.
     pub validation: Validation,
     /// Sequences a step.
     pub batch: usize,
-    /// Sequences computed at once; must divide the batch.
+    /// Sequences computed at once; must divide the batch. 0 until chosen to fit the memory.
     pub micro_batch: usize,
     /// Steps of the whole run, whatever it was stated in.
     pub steps: Option<u64>,
     /// Passes over the corpus, if the run is stated so.
     pub epochs: Option<f64>,
     /// Seconds of training, if the run is stated so.
+    #[serde(rename = "time")]
     pub time_seconds: Option<f64>,
     /// The highest learning rate.
     pub learning_rate: f64,
     /// The lowest learning rate, as a share of the highest.
+    #[serde(rename = "min-learning-rate-share")]
     pub final_learning_rate_share: f64,
     /// Steps over which the learning rate rises.
     pub warmup_steps: u64,
@@ -70,9 +83,75 @@ pub struct TrainConfig {
     pub keep: usize,
 }
 
+impl TrainConfig {
+    /// The configuration saved in a run's folder.
+    pub fn read(run_folder: &Path) -> Result<TrainConfig> {
+        let path = run_folder.join(CONFIG_FILE);
+        let text = std::fs::read_to_string(&path).map_err(Error::io("read", &path))?;
+        let table: Table = text.parse().map_err(|error: toml::de::Error| broken(&path, error.message()))?;
+        TrainConfig::from_table(table).map_err(|problem| broken(&path, &problem))
+    }
+
+    /// The text of `config.toml`: one key for each option of the command line, so that it can be used as such again.
+    pub fn to_toml(&self) -> String {
+        self.to_table().to_string()
+    }
+
+    /// As a table with one key for each option of the command line.
+    pub fn to_table(&self) -> Table {
+        let mut table = Table::try_from(self).expect("a configuration has names and plain values");
+        let Some(Value::Table(mut model)) = table.remove("model") else { unreachable!("the model is a table") };
+        // The vocabulary is the tokenizer's, which is a file of its own.
+        model.remove("vocabulary");
+        let family = model.remove("family").expect("a model has a family");
+        model.insert("model".into(), family);
+        for (_, value) in model.iter_mut() {
+            shorten(value);
+        }
+        table.extend(model);
+        table
+    }
+
+    fn from_table(mut table: Table) -> Result<TrainConfig, String> {
+        let mut model = Table::from_iter([("vocabulary".to_string(), Value::Integer(0))]);
+        for (key, option) in MODEL_KEYS {
+            let value = table.remove(option).ok_or_else(|| format!("the key `{option}` is missing"))?;
+            model.insert(key.into(), value);
+        }
+        table.insert("model".into(), Value::Table(model));
+        table.try_into().map_err(|error: toml::de::Error| error.message().to_string())
+    }
+}
+
+/// The keys of a model's sizes and the options that state them.
+const MODEL_KEYS: [(&str, &str); 10] = [
+    ("family", "model"),
+    ("width", "width"),
+    ("layers", "layers"),
+    ("heads", "heads"),
+    ("kv-heads", "kv-heads"),
+    ("feed-forward", "feed-forward"),
+    ("context", "context"),
+    ("tie-embeddings", "tie-embeddings"),
+    ("norm-epsilon", "norm-epsilon"),
+    ("rope-theta", "rope-theta"),
+];
+
+/// A model's fractions have single precision: their shortest text is what a person would write.
+fn shorten(value: &mut Value) {
+    if let Value::Float(number) = value {
+        *number = (*number as f32).to_string().parse().expect("a number's own text");
+    }
+}
+
+fn broken(path: &Path, problem: &str) -> Error {
+    let problem = problem.replace('\n', " ");
+    Error::checkpoint(path, format!("not a configuration of a run ({problem}); start a new run with another --out"))
+}
+
 /// How text becomes tokens.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(into = "String", try_from = "String")]
 pub enum TokenizerKind {
     /// Each byte a token.
     Byte,
@@ -86,7 +165,7 @@ pub enum TokenizerKind {
 
 /// What is held out of training.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(into = "String", try_from = "String")]
 pub enum Validation {
     /// The last share of the corpus.
     Fraction(f64),
@@ -121,7 +200,7 @@ pub enum OptimizerKind {
 
 /// How gradients are clipped.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(into = "String", try_from = "String")]
 pub enum Clip {
     /// Not.
     None,
@@ -140,4 +219,173 @@ pub enum Clip {
 pub enum Precision {
     F32,
     Bf16,
+}
+
+impl fmt::Display for TokenizerKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TokenizerKind::Byte => write!(f, "byte"),
+            TokenizerKind::Char => write!(f, "char"),
+            TokenizerKind::Bpe => write!(f, "bpe"),
+            TokenizerKind::File(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+impl FromStr for TokenizerKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<TokenizerKind, String> {
+        Ok(match text {
+            "" => return Err("give byte, char, bpe or the path of a tokenizer.json".into()),
+            "byte" => TokenizerKind::Byte,
+            "char" => TokenizerKind::Char,
+            "bpe" => TokenizerKind::Bpe,
+            path => TokenizerKind::File(path.into()),
+        })
+    }
+}
+
+impl fmt::Display for Validation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Validation::Fraction(share) => write!(f, "{share}"),
+            Validation::File(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+impl FromStr for Validation {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Validation, String> {
+        match text.parse::<f64>() {
+            Ok(share) if (0.0..1.0).contains(&share) => Ok(Validation::Fraction(share)),
+            Ok(_) => Err("a fraction is at least 0 and below 1, as in 0.1".into()),
+            Err(_) if text.is_empty() => Err("give a fraction such as 0.1, or the path of a text".into()),
+            Err(_) => Ok(Validation::File(text.into())),
+        }
+    }
+}
+
+impl fmt::Display for Clip {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Clip::None => write!(f, "none"),
+            Clip::Norm(norm) => write!(f, "{norm}"),
+            Clip::Value(limit) => write!(f, "value:{limit}"),
+            Clip::Adaptive => write!(f, "adaptive"),
+        }
+    }
+}
+
+impl FromStr for Clip {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Clip, String> {
+        let positive = |number: &str| {
+            let parsed = number.parse::<f64>().ok().filter(|number| number.is_finite() && *number > 0.0);
+            parsed.ok_or_else(|| "give a norm above 0 such as 1.0, value:0.5, adaptive or none".to_string())
+        };
+        match text {
+            "none" => Ok(Clip::None),
+            "adaptive" => Ok(Clip::Adaptive),
+            _ => match text.strip_prefix("value:") {
+                Some(limit) => positive(limit).map(Clip::Value),
+                None => positive(text).map(Clip::Norm),
+            },
+        }
+    }
+}
+
+/// Values that are one text in files and on the command line.
+macro_rules! as_text {
+    ($($name:ty),*) => {$(
+        impl From<$name> for String {
+            fn from(value: $name) -> String {
+                value.to_string()
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = String;
+
+            fn try_from(text: String) -> Result<$name, String> {
+                text.parse()
+            }
+        }
+    )*};
+}
+
+as_text!(TokenizerKind, Validation, Clip);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> TrainConfig {
+        TrainConfig {
+            corpus: vec!["text.txt".into()],
+            text_field: None,
+            out: "runs/text-1".into(),
+            init: None,
+            preset: Some("tiny".into()),
+            model: ModelConfig { vocabulary: 0, ..ModelConfig::gpt2(0, 32, 2, 4, 16) },
+            sequence: 16,
+            tokenizer: TokenizerKind::File("tokenizer.json".into()),
+            vocab_size: 0,
+            validation: Validation::Fraction(0.1),
+            batch: 4,
+            micro_batch: 2,
+            steps: None,
+            epochs: None,
+            time_seconds: Some(90.0),
+            learning_rate: 1e-3,
+            final_learning_rate_share: 0.1,
+            warmup_steps: 10,
+            schedule: ScheduleKind::Wsd,
+            optimizer: OptimizerKind::Adamw,
+            weight_decay: 0.1,
+            beta1: 0.9,
+            beta2: 0.95,
+            clip: Clip::Value(0.5),
+            dropout: 0.0,
+            precision: Precision::F32,
+            threads: 2,
+            seed: 1,
+            eval_every: 10,
+            sample_every: 10,
+            save_every: 10,
+            keep: 2,
+        }
+    }
+
+    #[test]
+    fn a_saved_configuration_reads_back_the_same() {
+        let folder = std::env::temp_dir().join(format!("gradus-config-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join(CONFIG_FILE), config().to_toml()).unwrap();
+        assert_eq!(TrainConfig::read(&folder).unwrap(), config());
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn the_keys_are_those_of_the_command_line() {
+        let table = config().to_table();
+        assert_eq!(table["model"].as_str(), Some("gpt2"));
+        assert_eq!(table["time"].as_float(), Some(90.0));
+        assert_eq!(table["clip"].as_str(), Some("value:0.5"));
+        assert_eq!(table["norm-epsilon"].as_float(), Some(1e-5));
+        assert!(!table.contains_key("vocabulary"));
+    }
+
+    #[test]
+    fn what_is_no_configuration_is_refused_with_the_file() {
+        let mut table = config().to_table();
+        table.remove("width");
+        assert_eq!(TrainConfig::from_table(table).unwrap_err(), "the key `width` is missing");
+        let mut table = config().to_table();
+        table.insert("clip".into(), Value::String("much".into()));
+        assert!(TrainConfig::from_table(table).unwrap_err().contains("adaptive"));
+    }
 }

@@ -1,8 +1,22 @@
 //! Models and how they are trained: plain functions on the engine's tensors.
 
+pub mod checkpoint;
+pub mod clipping;
 pub mod config;
+pub mod data;
 mod error;
+pub mod evaluate;
+pub mod export;
+pub mod files;
+pub mod generate;
+pub mod memory;
+pub mod metrics;
 pub mod models;
 pub mod optimisers;
+pub mod run;
+pub mod schedule;
+pub mod step;
+pub mod tokenizer;
+pub mod training;
 
 pub use error::{Error, Result};

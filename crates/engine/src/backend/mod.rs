@@ -33,6 +33,9 @@ pub trait Executable: Send {
 
     /// Reads a dense look into a buffer.
     fn read(&self, operand: &plan::Operand, bytes: &mut [u8]);
+
+    /// A whole buffer's bytes where they lie, if the host can see them there.
+    fn look(&self, buffer: BufferId) -> Option<&[u8]>;
 }
 
 /// An operation's kernels: one method a backend.

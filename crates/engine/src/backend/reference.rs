@@ -74,6 +74,10 @@ impl Executable for ReferenceExecutable {
         let picked = self.values[operand.buffer].picked(&operand.layout);
         bytes.copy_from_slice(Array::from_f64(operand.ty(), &picked.data).bytes());
     }
+
+    fn look(&self, _buffer: BufferId) -> Option<&[u8]> {
+        None
+    }
 }
 
 /// Computes the values that `outputs` need straight from the graph, with no plan between. `leaf` may give the

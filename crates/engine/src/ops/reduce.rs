@@ -245,7 +245,8 @@ impl Tensor {
         self.sum(&axes).reshape(shape)
     }
 
-    pub(crate) fn all_axes(&self) -> Vec<isize> {
+    /// Every axis.
+    pub fn all_axes(&self) -> Vec<isize> {
         (0..self.shape().rank() as isize).collect()
     }
 

@@ -22,7 +22,9 @@ use crate::error::Place;
 use crate::graph::{Graph, Initial, Value};
 use crate::ops::Operation;
 use crate::{Array, DType, Layout, Result, Shape, TensorType};
+use std::fmt;
 use std::sync::Arc;
+use text::RoutineText;
 
 /// One thing a program can do: what it gives, and which states it assigns.
 #[derive(Clone, Debug)]
@@ -215,16 +217,27 @@ pub struct Plan {
     pub alignment: usize,
 }
 
-/// Plans routines over one graph, for one arena.
-pub(crate) fn plan(graph: &Graph, requests: &[Request], machine: &dyn Machine, options: Options) -> Result<Plan> {
+/// Plans routines over one graph, for one arena. What each stage made is shown to `report`, with the stage's name.
+pub(crate) fn plan(
+    graph: &Graph,
+    requests: &[Request],
+    machine: &dyn Machine,
+    options: Options,
+    report: &mut Report<'_>,
+) -> Result<Plan> {
     let mut buffers = lower::Buffers::of_leaves(graph);
     let mut drafts = vec![];
     let mut worker_scratch = 0;
     for request in requests {
         let (graph, request) = simplify::simplify(graph, request, options.simplify);
         debug_check(|| graph.verify());
+        report("simplify", &graph);
         let lowered = lower::lower(&graph, &request, &mut buffers);
+        debug_check(|| verify::verify_draft(&lowered, &buffers.all));
+        report("lower", &RoutineText { routine: &lowered, buffers: &buffers.all });
         let mut draft = schedule::schedule(lowered, &buffers.all, options.reorder);
+        debug_check(|| verify::verify_draft(&draft, &buffers.all));
+        report("schedule", &RoutineText { routine: &draft, buffers: &buffers.all });
         for step in &mut draft.steps {
             let needs = machine.scratch(step, &buffers.all)?;
             worker_scratch = worker_scratch.max(needs.per_worker);
@@ -237,8 +250,12 @@ pub(crate) fn plan(graph: &Graph, requests: &[Request], machine: &dyn Machine, o
     let worker_scratch = worker_scratch.next_multiple_of(machine.alignment());
     let plan = memory::place(buffers.all, drafts, machine, worker_scratch, options);
     debug_check(|| verify::verify(&plan));
+    report("memory", &plan);
     Ok(plan)
 }
+
+/// Is shown a stage's name and what the stage made.
+pub type Report<'a> = dyn FnMut(&str, &dyn fmt::Display) + 'a;
 
 /// Scratch is counted in bytes, held here as 16-bit elements, the smallest there are.
 fn bytes_type(bytes: usize) -> TensorType {

@@ -1,6 +1,6 @@
-//! A plan as text, for people and for tests.
+//! Plans as text, for people and for tests: a whole plan, or one routine between two stages.
 
-use super::{Buffer, BufferKind, Operand, Plan};
+use super::{Buffer, BufferKind, Operand, Plan, Routine};
 use crate::Layout;
 use std::fmt;
 
@@ -20,33 +20,43 @@ impl fmt::Display for Plan {
         for (id, buffer) in self.buffers.iter().enumerate().filter(|(_, buffer)| buffer.kind.is_persistent()) {
             writeln!(f, "{} {}", name(id, buffer), place(buffer))?;
         }
-        for routine in &self.routines {
-            writeln!(f, "routine {}", routine.name)?;
-            for step in &routine.steps {
-                let outputs: Vec<String> = step.outputs.iter().map(|output| self.result(output)).collect();
-                let inputs: Vec<String> = step.inputs.iter().map(|input| self.operand(input)).collect();
-                write!(f, "  {} = {}({})", outputs.join(", "), step.op.kind().name(), inputs.join(", "))?;
-                let attributes = step.op.attributes();
-                if !attributes.is_empty() {
-                    write!(f, " {{{attributes}}}")?;
-                }
-                match step.scratch {
-                    Some(id) => writeln!(f, " scratch {}", place(&self.buffers[id]))?,
-                    None => writeln!(f)?,
-                }
+        self.routines.iter().try_for_each(|routine| write!(f, "{}", RoutineText { routine, buffers: &self.buffers }))
+    }
+}
+
+/// A routine with the buffers it names; those that have no offset yet are shown without.
+pub(super) struct RoutineText<'a> {
+    pub routine: &'a Routine,
+    pub buffers: &'a [Buffer],
+}
+
+impl fmt::Display for RoutineText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "routine {}", self.routine.name)?;
+        for step in &self.routine.steps {
+            let outputs: Vec<String> = step.outputs.iter().map(|output| self.result(output)).collect();
+            let inputs: Vec<String> = step.inputs.iter().map(|input| self.operand(input)).collect();
+            write!(f, "  {} = {}({})", outputs.join(", "), step.op.kind().name(), inputs.join(", "))?;
+            let attributes = step.op.attributes();
+            if !attributes.is_empty() {
+                write!(f, " {{{attributes}}}")?;
             }
-            for (output, operand) in &routine.outputs {
-                writeln!(f, "  output {output} = {}", self.operand(operand))?;
+            match step.scratch {
+                Some(id) => writeln!(f, " scratch {}", place(&self.buffers[id]))?,
+                None => writeln!(f)?,
             }
-            for &(state, new) in &routine.assigns {
-                writeln!(f, "  assign {} = {}", name(state, &self.buffers[state]), name(new, &self.buffers[new]))?;
-            }
+        }
+        for (output, operand) in &self.routine.outputs {
+            writeln!(f, "  output {output} = {}", self.operand(operand))?;
+        }
+        for &(state, new) in &self.routine.assigns {
+            writeln!(f, "  assign {} = {}", name(state, &self.buffers[state]), name(new, &self.buffers[new]))?;
         }
         Ok(())
     }
 }
 
-impl Plan {
+impl RoutineText<'_> {
     fn result(&self, operand: &Operand) -> String {
         let buffer = &self.buffers[operand.buffer];
         format!("{} {}", name(operand.buffer, buffer), place(buffer))
@@ -74,5 +84,8 @@ fn name(id: usize, buffer: &Buffer) -> String {
 }
 
 fn place(buffer: &Buffer) -> String {
-    format!("{}@{}+{}", buffer.ty, buffer.offset, buffer.bytes())
+    match buffer.offset {
+        usize::MAX => buffer.ty.to_string(),
+        offset => format!("{}@{offset}+{}", buffer.ty, buffer.bytes()),
+    }
 }

@@ -14,6 +14,35 @@ pub fn verify(plan: &Plan) -> Verdict {
     Ok(())
 }
 
+/// Checks a routine that has no addresses yet: every step reads what an earlier one wrote or what persists, and its
+/// operation's rule gives the types that are written down.
+pub(super) fn verify_draft(routine: &Routine, buffers: &[Buffer]) -> Verdict {
+    let mut written = vec![false; buffers.len()];
+    let has_value = |written: &[bool], id: BufferId| written[id] || buffers[id].kind.is_persistent();
+    for (index, step) in routine.steps.iter().enumerate() {
+        let about = |problem: String| format!("step {index} ({}): {problem}", step.op.kind().name());
+        check_types(step).map_err(about)?;
+        if let Some(early) = step.inputs.iter().find(|input| !has_value(&written, input.buffer)) {
+            return Err(about(format!("buffer {} is read before it is written", early.buffer)));
+        }
+        step.outputs.iter().for_each(|output| written[output.buffer] = true);
+    }
+    let given = routine.outputs.iter().map(|(_, output)| output.buffer);
+    match given.chain(routine.assigns.iter().map(|&(_, new)| new)).find(|&id| !has_value(&written, id)) {
+        Some(id) => Err(format!("buffer {id} is asked for and never written")),
+        None => Ok(()),
+    }
+}
+
+fn check_types(step: &Step) -> Verdict {
+    let types: Vec<_> = step.inputs.iter().map(Operand::ty).collect();
+    let ruled = step.op.outputs(&types).map_err(|mismatch| format!("operands are not taken: {mismatch:?}"))?;
+    match ruled.into_iter().eq(step.outputs.iter().map(Operand::ty)) {
+        true => Ok(()),
+        false => Err("the results are not of the types its rule gives".to_string()),
+    }
+}
+
 /// What the arena holds: by first byte, the end and the buffer whose value lies there whole.
 struct Check<'a> {
     plan: &'a Plan,
@@ -63,11 +92,7 @@ impl<'a> Check<'a> {
     }
 
     fn step(&mut self, step: &Step) -> Verdict {
-        let types: Vec<_> = step.inputs.iter().map(Operand::ty).collect();
-        let ruled = step.op.outputs(&types).map_err(|mismatch| format!("operands are not taken: {mismatch:?}"))?;
-        if !ruled.iter().eq(step.outputs.iter().map(Operand::ty).collect::<Vec<_>>().iter()) {
-            return Err("the results are not of the types its rule gives".to_string());
-        }
+        check_types(step)?;
         for input in &step.inputs {
             let buffer = self.buffer(input.buffer);
             if input.layout.end() * input.dtype.size() > buffer.bytes() {

@@ -1,7 +1,10 @@
 //! GPT-2: learned positions, norms before each part of a block, GELU in its tanh form.
 
-use super::{ModelConfig, Parameter, Start, Weights};
+use super::{DropoutSite, Model, ModelConfig, Parameter, Start, Surroundings};
 use gradus_engine::Tensor;
+
+/// The table of tokens: [v, c].
+pub(super) const TOKEN_TABLE: &str = "transformer.wte.weight";
 
 /// Deviation of the published initialisation.
 const DEVIATION: f32 = 0.02;
@@ -14,7 +17,7 @@ impl ModelConfig {
         // What is added to the residual stream by each of 2 * layers parts keeps its variance.
         let residual = Start::Normal { deviation: DEVIATION / (2.0 * self.layers as f32).sqrt() };
         let mut all = vec![
-            Parameter::new("transformer.wte.weight", [self.vocabulary, c], normal),
+            Parameter::new(TOKEN_TABLE, [self.vocabulary, c], normal),
             Parameter::new("transformer.wpe.weight", [self.context, c], normal),
         ];
         for layer in 0..self.layers {
@@ -43,81 +46,44 @@ impl ModelConfig {
     }
 }
 
-/// A GPT-2 model over weights in a trace.
-pub struct Gpt2<'a> {
-    config: &'a ModelConfig,
-    weights: &'a Weights,
-}
-
-impl<'a> Gpt2<'a> {
-    /// The model of these sizes over weights made from its parameters.
-    pub fn new(config: &'a ModelConfig, weights: &'a Weights) -> Gpt2<'a> {
-        Gpt2 { config, weights }
-    }
-
-    /// What the blocks make of the tokens [b, t]: [b, t, c].
+impl Model<'_> {
+    /// What the blocks of a GPT-2 make of the tokens [b, t]: [b, t, c].
     #[track_caller]
-    pub fn hidden(&self, tokens: &Tensor) -> Tensor {
-        let sequence = tokens.size(-1);
-        let positions = self.weight("transformer.wpe.weight").slice(0, 0..sequence); // [t, c]
-        let mut x = self.weight("transformer.wte.weight").embedding(tokens) + positions; // [b, t, c]
+    pub(super) fn gpt2(&self, tokens: &Tensor, surroundings: &mut dyn Surroundings) -> Tensor {
+        let positions = surroundings.rows(self.weight("transformer.wpe.weight")); // [t, c]
+        let embedded = self.weight(TOKEN_TABLE).embedding(tokens) + positions; // [b, t, c]
+        let mut x = self.dropped(&embedded, DropoutSite::Embeddings); // [b, t, c]
         for layer in 0..self.config.layers {
-            x = self.block(layer, &x); // [b, t, c]
+            x = self.gpt2_block(layer, &x, surroundings); // [b, t, c]
         }
-        x.layer_norm(
-            self.weight("transformer.ln_f.weight"),
-            self.weight("transformer.ln_f.bias"),
-            self.config.norm_epsilon,
-        )
-    }
-
-    /// A logit for each token of the vocabulary: [b, t, v].
-    #[track_caller]
-    pub fn logits(&self, tokens: &Tensor) -> Tensor {
-        self.hidden(tokens).matmul(&self.head().transpose(0, 1))
-    }
-
-    /// The mean loss of predicting `targets` [b, t]; those that are -100 do not count. All logits are never held.
-    #[track_caller]
-    pub fn loss(&self, tokens: &Tensor, targets: &Tensor) -> Tensor {
-        let hidden = self.hidden(tokens); // [b, t, c]
-        let rows = hidden.shape().elements() / self.config.width;
-        let targets = targets.reshape([rows]);
-        hidden.reshape([rows, self.config.width]).linear_cross_entropy(self.head(), &targets, Some(-100))
+        self.layer_norm(&x, "transformer.ln_f") // [b, t, c]
     }
 
     #[track_caller]
-    fn block(&self, layer: usize, x: &Tensor) -> Tensor {
-        let weight = |name: &str| self.weight(&format!("transformer.h.{layer}.{name}"));
-        let normed = x.layer_norm(weight("ln_1.weight"), weight("ln_1.bias"), self.config.norm_epsilon); // [b, t, c]
-        let joint = normed.linear(weight("attn.c_attn.weight"), Some(weight("attn.c_attn.bias"))); // [b, t, 3c]
-        let attended = self.attention(&joint); // [b, t, c]
-        let x = x + attended.linear(weight("attn.c_proj.weight"), Some(weight("attn.c_proj.bias")));
-        let normed = x.layer_norm(weight("ln_2.weight"), weight("ln_2.bias"), self.config.norm_epsilon); // [b, t, c]
-        let inner = normed.linear(weight("mlp.c_fc.weight"), Some(weight("mlp.c_fc.bias"))).gelu(); // [b, t, f]
-        &x + inner.linear(weight("mlp.c_proj.weight"), Some(weight("mlp.c_proj.bias")))
+    fn gpt2_block(&self, layer: usize, x: &Tensor, surroundings: &mut dyn Surroundings) -> Tensor {
+        let name = |part: &str| format!("transformer.h.{layer}.{part}");
+        let normed = self.layer_norm(x, &name("ln_1")); // [b, t, c]
+        let joint = self.projection(&normed, &name("attn.c_attn")); // [b, t, 3c]
+        let parts = joint.split(-1, &[self.config.width; 3]); // 3 of [b, t, c]
+        let [q, k, v] = [0, 1, 2].map(|part| self.heads(&parts[part], self.config.heads)); // [b, h, t, d]
+        let attended = self.joined(&surroundings.attend(&q, &k, &v)); // [b, t, c]
+        let attended = self.projection(&attended, &name("attn.c_proj")); // [b, t, c]
+        let x = x + self.dropped(&attended, DropoutSite::Attention { layer }); // [b, t, c]
+        let normed = self.layer_norm(&x, &name("ln_2")); // [b, t, c]
+        let inner = self.projection(&normed, &name("mlp.c_fc")).gelu(); // [b, t, f]
+        let outer = self.projection(&inner, &name("mlp.c_proj")); // [b, t, c]
+        x + self.dropped(&outer, DropoutSite::FeedForward { layer }) // [b, t, c]
     }
 
-    /// Causal attention over queries, keys and values side by side: [b, t, 3c] to [b, t, c].
     #[track_caller]
-    fn attention(&self, joint: &Tensor) -> Tensor {
-        let (c, h) = (self.config.width, self.config.heads);
-        let (b, t) = (joint.size(0), joint.size(1));
-        let parts = joint.split(-1, &[c, c, c]);
-        let mut heads = vec![];
-        for part in &parts {
-            heads.push(part.reshape([b, t, h, c / h]).transpose(1, 2)); // [b, h, t, c/h]
-        }
-        let attended = heads[0].attention(&heads[1], &heads[2], true); // [b, h, t, c/h]
-        attended.transpose(1, 2).reshape([b, t, c])
+    fn layer_norm(&self, x: &Tensor, name: &str) -> Tensor {
+        let [gain, bias] = ["weight", "bias"].map(|part| self.weight(&format!("{name}.{part}"))); // [c]
+        x.layer_norm(gain, bias, self.config.norm_epsilon) // [b, t, c]
     }
 
-    /// The projection to logits: [v, c].
-    fn head(&self) -> &Tensor {
-        self.weight(if self.config.tie_embeddings { "transformer.wte.weight" } else { "lm_head.weight" })
-    }
-
-    fn weight(&self, name: &str) -> &Tensor {
-        self.weights.get(name)
+    /// A linear layer with its bias; GPT-2 keeps its weights as [inputs, outputs].
+    #[track_caller]
+    fn projection(&self, x: &Tensor, name: &str) -> Tensor {
+        self.linear(x, self.weight(&format!("{name}.weight")), self.weight(&format!("{name}.bias")))
     }
 }

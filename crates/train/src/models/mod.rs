@@ -1,175 +1,190 @@
 //! Models, written once on tensors.
 
+mod config;
 mod gpt2;
+mod llama;
+mod presets;
+mod weights;
 
-pub use gpt2::Gpt2;
+pub use config::{Family, ModelConfig};
+pub use presets::{PRESETS, Preset};
+pub use weights::{Parameter, Start, Weights};
 
-use serde::{Deserialize, Serialize};
+use crate::config::Precision;
+use gradus_engine::{DType, Tensor};
 
-use gradus_engine::{Array, DType, Shape, Tensor, Trace};
-use gradus_kernels::random::philox;
-use std::collections::HashMap;
+/// The target that does not count in the loss.
+pub const IGNORED_TARGET: i32 = -100;
 
-/// The families of models.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Family {
-    /// Learned positions, layer norm, GELU.
-    Gpt2,
-    /// Rotary positions, RMS norm, SwiGLU, grouped heads.
-    Llama,
+/// A model of either family over weights in a trace.
+pub struct Model<'a> {
+    config: &'a ModelConfig,
+    weights: &'a Weights,
+    /// What matrix products and attention are computed in; all else is in f32.
+    precision: DType,
+    dropout: Option<Dropout>,
 }
 
-/// The sizes of a model.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct ModelConfig {
-    /// Which family.
-    pub family: Family,
-    /// Number of tokens (v).
-    pub vocabulary: usize,
-    /// Numbers that stand for a token inside the model (c).
-    pub width: usize,
-    /// Blocks.
-    pub layers: usize,
-    /// Attention heads of a block (h); must divide the width.
-    pub heads: usize,
-    /// Heads of keys and values (g); must divide the heads. As many as heads in GPT-2.
-    pub kv_heads: usize,
-    /// Width of the feed-forward part (f).
-    pub feed_forward: usize,
-    /// Longest sequence.
-    pub context: usize,
-    /// Whether the table of tokens is also the projection to logits.
-    pub tie_embeddings: bool,
-    /// Added to variances.
-    pub norm_epsilon: f32,
-    /// Base of the rotary angles; of no use in GPT-2.
-    pub rope_theta: f32,
+struct Dropout {
+    rate: f32,
+    key: Tensor,
 }
 
-impl ModelConfig {
-    /// A GPT-2 of these sizes, with tied embeddings.
-    pub fn gpt2(vocabulary: usize, width: usize, layers: usize, heads: usize, context: usize) -> ModelConfig {
-        ModelConfig {
-            family: Family::Gpt2,
-            vocabulary,
-            width,
-            layers,
-            heads,
-            kv_heads: heads,
-            feed_forward: 4 * width,
-            context,
-            tie_embeddings: true,
-            norm_epsilon: 1e-5,
-            rope_theta: 10_000.0,
+/// Where activations are dropped.
+enum DropoutSite {
+    Embeddings,
+    Attention { layer: usize },
+    FeedForward { layer: usize },
+}
+
+impl DropoutSite {
+    /// A number of its own for each site, so that no two have the same mask.
+    fn stream(&self) -> u32 {
+        match self {
+            DropoutSite::Embeddings => 0,
+            DropoutSite::Attention { layer } => 1 + 2 * *layer as u32,
+            DropoutSite::FeedForward { layer } => 2 + 2 * *layer as u32,
         }
     }
-
-    /// Every weight, by its published name.
-    pub fn parameters(&self) -> Vec<Parameter> {
-        self.gpt2_parameters()
-    }
 }
 
-/// A weight of a model before it has numbers.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Parameter {
-    /// Its name, as in the model's published files.
-    pub name: String,
-    /// Its shape.
-    pub shape: Shape,
-    /// What it holds before training.
-    pub start: Start,
+/// What a pass over tokens depends on besides tokens and weights: where the tokens stand, and what they see.
+pub(crate) trait Surroundings {
+    /// The rows of a table [context, n] for the places of the tokens: [t, n].
+    fn rows(&self, table: &Tensor) -> Tensor;
+
+    /// What queries [b, h, t, d] find, when the tokens' own keys and values are [b, g, t, d]: [b, h, t, d].
+    fn attend(&mut self, queries: &Tensor, keys: &Tensor, values: &Tensor) -> Tensor;
 }
 
-/// What a weight holds before training.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Start {
-    /// Zeros.
-    Zeros,
-    /// Ones.
-    Ones,
-    /// Normally distributed numbers around zero.
-    Normal {
-        /// Their standard deviation.
-        deviation: f32,
-    },
+/// Whole sequences, each token seeing itself and those before it.
+struct WholeSequences {
+    sequence: usize,
 }
 
-impl Parameter {
-    pub(crate) fn new(name: impl Into<String>, shape: impl Into<Shape>, start: Start) -> Parameter {
-        Parameter { name: name.into(), shape: shape.into(), start }
-    }
-
-    /// The numbers to start from. They depend on the seed, the name and the place in the tensor alone.
-    pub fn numbers(&self, seed: u32) -> Array {
-        let count = self.shape.elements();
-        let numbers: Vec<f32> = match self.start {
-            Start::Zeros => vec![0.0; count],
-            Start::Ones => vec![1.0; count],
-            Start::Normal { deviation } => normal_numbers([seed, hash(&self.name)], count, deviation),
-        };
-        Array::new(&self.shape, &numbers).expect("as many numbers as the shape has")
-    }
-}
-
-/// Normally distributed numbers from a counter-based generator, two from each pair of its words.
-fn normal_numbers(key: [u32; 2], count: usize, deviation: f32) -> Vec<f32> {
-    let uniform = |word: u32| (word as f64 + 0.5) / 4_294_967_296.0;
-    let quadruple = |block: usize| {
-        let words = philox([block as u32, (block >> 32) as u32, 0, 0], key);
-        [[words[0], words[1]], [words[2], words[3]]].into_iter().flat_map(move |[a, b]| {
-            let radius = (-2.0 * uniform(a).ln()).sqrt() * deviation as f64;
-            let (sine, cosine) = (std::f64::consts::TAU * uniform(b)).sin_cos();
-            [(radius * cosine) as f32, (radius * sine) as f32]
-        })
-    };
-    (0..count.div_ceil(4)).flat_map(quadruple).take(count).collect()
-}
-
-/// A name as a number (FNV-1a).
-fn hash(name: &str) -> u32 {
-    name.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ byte as u32).wrapping_mul(0x0100_0193))
-}
-
-/// The weights of a model in a trace, by name.
-pub struct Weights {
-    names: Vec<String>,
-    tensors: HashMap<String, Tensor>,
-}
-
-impl Weights {
-    /// A state for each parameter, holding what `numbers` gives for it.
+impl Surroundings for WholeSequences {
     #[track_caller]
-    pub fn new(trace: &Trace, parameters: &[Parameter], numbers: impl Fn(&Parameter) -> Array) -> Weights {
-        let mut weights = Weights { names: vec![], tensors: HashMap::new() };
-        for parameter in parameters {
-            let tensor = trace.state(&parameter.name, numbers(parameter));
-            weights.names.push(parameter.name.clone());
-            weights.tensors.insert(parameter.name.clone(), tensor);
+    fn rows(&self, table: &Tensor) -> Tensor {
+        table.slice(0, 0..self.sequence)
+    }
+
+    #[track_caller]
+    fn attend(&mut self, queries: &Tensor, keys: &Tensor, values: &Tensor) -> Tensor {
+        queries.attention(keys, values, true)
+    }
+}
+
+impl<'a> Model<'a> {
+    /// The model of these sizes over weights made from its parameters, in f32 and without dropout.
+    pub fn new(config: &'a ModelConfig, weights: &'a Weights) -> Model<'a> {
+        Model { config, weights, precision: DType::F32, dropout: None }
+    }
+
+    /// With matrix products and attention in this precision. Weights, norms, the residual stream and the loss
+    /// stay in f32.
+    pub fn with_precision(mut self, precision: Precision) -> Model<'a> {
+        self.precision = match precision {
+            Precision::F32 => DType::F32,
+            Precision::Bf16 => DType::Bf16,
+        };
+        self
+    }
+
+    /// With activations dropped at this rate after the embeddings, attention and feed-forward parts. `key` holds two
+    /// u32 words, such as a seed and the step's number.
+    pub fn with_dropout(mut self, rate: f32, key: Tensor) -> Model<'a> {
+        self.dropout = Some(Dropout { rate, key });
+        self
+    }
+
+    /// What the blocks make of the tokens [b, t]: [b, t, c].
+    #[track_caller]
+    pub fn hidden(&self, tokens: &Tensor) -> Tensor {
+        self.hidden_in(tokens, &mut WholeSequences { sequence: tokens.size(-1) })
+    }
+
+    /// A logit for each token of the vocabulary: [b, t, v].
+    #[track_caller]
+    pub fn logits(&self, tokens: &Tensor) -> Tensor {
+        self.project(&self.hidden(tokens))
+    }
+
+    /// The mean loss of predicting `targets` [b, t]; those that are [`IGNORED_TARGET`] do not count. All logits are
+    /// never held.
+    #[track_caller]
+    pub fn loss(&self, tokens: &Tensor, targets: &Tensor) -> Tensor {
+        let hidden = self.rounded(&self.hidden(tokens)); // [b, t, c]
+        hidden.linear_cross_entropy(&self.rounded(self.head()), targets, Some(IGNORED_TARGET))
+    }
+
+    /// As [`Model::hidden`], in any surroundings.
+    #[track_caller]
+    pub(crate) fn hidden_in(&self, tokens: &Tensor, surroundings: &mut dyn Surroundings) -> Tensor {
+        match self.config.family {
+            Family::Gpt2 => self.gpt2(tokens, surroundings),
+            Family::Llama => self.llama(tokens, surroundings),
         }
-        weights
     }
 
-    /// The weight of this name. The models ask only for names that their own list of parameters has.
-    pub(crate) fn get(&self, name: &str) -> &Tensor {
-        self.tensors.get(name).unwrap_or_else(|| panic!("the model has no weight {name:?}"))
+    /// Logits [..., v] of what the blocks gave [..., c].
+    #[track_caller]
+    pub(crate) fn project(&self, hidden: &Tensor) -> Tensor {
+        self.linear_transposed(hidden, self.head()).cast(DType::F32)
     }
 
-    /// Names and tensors, in the order of the parameters.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
-        self.names.iter().map(|name| (&name[..], &self.tensors[name]))
+    /// The projection to logits: [v, c].
+    fn head(&self) -> &Tensor {
+        let table = match self.config.family {
+            Family::Gpt2 => gpt2::TOKEN_TABLE,
+            Family::Llama => llama::TOKEN_TABLE,
+        };
+        self.weight(if self.config.tie_embeddings { table } else { "lm_head.weight" })
     }
 
-    /// The tensors, in the order of the parameters.
-    pub fn tensors(&self) -> Vec<&Tensor> {
-        self.iter().map(|(_, tensor)| tensor).collect()
+    fn weight(&self, name: &str) -> &Tensor {
+        self.weights.get(name)
+    }
+
+    /// In the precision of products.
+    #[track_caller]
+    fn rounded(&self, x: &Tensor) -> Tensor {
+        x.cast(self.precision)
+    }
+
+    /// `x @ weight + bias` with a weight of [inputs, outputs], in the precision of products.
+    #[track_caller]
+    fn linear(&self, x: &Tensor, weight: &Tensor, bias: &Tensor) -> Tensor {
+        self.rounded(x).linear(&self.rounded(weight), Some(&self.rounded(bias)))
+    }
+
+    /// `x @ weight^T` with a weight of [outputs, inputs], in the precision of products.
+    #[track_caller]
+    fn linear_transposed(&self, x: &Tensor, weight: &Tensor) -> Tensor {
+        self.rounded(x).linear(&self.rounded(weight).transpose(0, 1), None)
+    }
+
+    /// One of the parts of a projection as heads: [b, t, n * d] to [b, n, t, d].
+    #[track_caller]
+    fn heads(&self, x: &Tensor, count: usize) -> Tensor {
+        x.reshape([x.size(0), x.size(1), count, self.config.head_size()]).transpose(1, 2)
+    }
+
+    /// Heads side by side again: [b, h, t, d] to [b, t, c].
+    #[track_caller]
+    fn joined(&self, heads: &Tensor) -> Tensor {
+        heads.transpose(1, 2).reshape([heads.size(0), heads.size(2), self.config.width])
+    }
+
+    /// In f32, as the residual stream takes it, and dropped at random if the model is trained so.
+    #[track_caller]
+    fn dropped(&self, x: &Tensor, site: DropoutSite) -> Tensor {
+        let x = x.cast(DType::F32);
+        match &self.dropout {
+            Some(dropout) => x.dropout(dropout.rate, &dropout.key, site.stream()),
+            None => x,
+        }
     }
 }
 
-/// An input of tokens.
-#[track_caller]
-pub fn tokens_input(trace: &Trace, name: &str, batch: usize, sequence: usize) -> Tensor {
-    trace.input(name, DType::I32, [batch, sequence])
-}
+#[cfg(test)]
+mod tests;

@@ -103,6 +103,11 @@ impl Executable for CpuExecutable {
         let start = self.places[operand.buffer].0 + operand.layout.offset * operand.dtype.size();
         bytes.copy_from_slice(self.arena.bytes(start, bytes.len()));
     }
+
+    fn look(&self, buffer: BufferId) -> Option<&[u8]> {
+        let (offset, length) = self.places[buffer];
+        Some(self.arena.bytes(offset, length))
+    }
 }
 
 impl Blame {

@@ -1,0 +1,315 @@
+//! Every command and option, once: help, completions, the man page and the keys of a `--config` file come from here.
+
+use crate::values::{Seconds, fraction, not_negative, positive, positive_number};
+use clap::builder::{PossibleValue, PossibleValuesParser};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use gradus_train::config::{Clip, OptimizerKind, Precision, ScheduleKind, TokenizerKind, Validation};
+use gradus_train::models::{Family, PRESETS};
+use std::path::PathBuf;
+
+/// Train neural networks, with every byte planned.
+#[derive(Debug, Parser)]
+#[command(name = "gradus", version, args_override_self = true)]
+#[command(after_help = "Without a command, gradus trains a small model on built-in stories: about two minutes.")]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Train a language model on text; without a corpus, on built-in stories
+    Train(Box<TrainArgs>),
+    /// Write text with a trained model
+    Generate(GenerateArgs),
+    /// Measure a model on text: loss, perplexity, bits per byte
+    Eval(EvalArgs),
+    /// Train or try a tokenizer on text and report what it makes of it
+    Tokenize(TokenizeArgs),
+    /// Show what a run, checkpoint or model folder holds
+    Inspect(InspectArgs),
+    /// Measure this machine (not there yet)
+    Bench,
+    /// Print a script that completes commands and options in a shell
+    Completions(CompletionsArgs),
+    /// Print the man page
+    Man,
+}
+
+/// The options of a training run. Those not given are taken from `--config`, then chosen to suit the size.
+#[derive(Debug, Default, Args)]
+#[command(args_override_self = true, allow_negative_numbers = true)]
+pub struct TrainArgs {
+    /// Texts to train on: .txt, .jsonl, .parquet (also .gz, .zst), folders or globs [default: built-in stories]
+    pub corpus: Vec<PathBuf>,
+    /// Field of a JSON or Parquet record that holds the text [default: guessed]
+    #[arg(long, value_name = "NAME", help_heading = "Data")]
+    pub text_field: Option<String>,
+    /// How text becomes tokens: byte, char, bpe or the path of a tokenizer.json [default: bpe]
+    #[arg(long, value_name = "byte|char|bpe|PATH", help_heading = "Data")]
+    pub tokenizer: Option<TokenizerKind>,
+    /// Tokens of the vocabulary; 0: as many as suit [default: the preset's for bpe, else the tokenizer's]
+    #[arg(long, value_name = "N", help_heading = "Data")]
+    pub vocab_size: Option<usize>,
+    /// What to hold out: the last share of the corpus, or another text [default: 0.1]
+    #[arg(long, value_name = "FRACTION|PATH", help_heading = "Data")]
+    pub validation: Option<Validation>,
+
+    /// Family of the model [default: the preset's, gpt2]
+    #[arg(long, value_enum, help_heading = "Model")]
+    pub model: Option<FamilyName>,
+    /// Sizes to start from; single sizes can be set besides [default: tiny for stories, else small]
+    #[arg(long, value_name = "NAME", value_parser = preset_names(), help_heading = "Model")]
+    pub preset: Option<String>,
+    /// Numbers that stand for a token [default: the preset's]
+    #[arg(long, value_name = "N", value_parser = positive, help_heading = "Model")]
+    pub width: Option<usize>,
+    /// Blocks [default: the preset's]
+    #[arg(long, value_name = "N", value_parser = positive, help_heading = "Model")]
+    pub layers: Option<usize>,
+    /// Attention heads; must divide the width [default: the preset's]
+    #[arg(long, value_name = "N", value_parser = positive, help_heading = "Model")]
+    pub heads: Option<usize>,
+    /// Heads of keys and values, for llama; must divide the heads [default: as many as heads]
+    #[arg(long, value_name = "N", value_parser = positive, help_heading = "Model")]
+    pub kv_heads: Option<usize>,
+    /// Width of the feed-forward part [default: 4 x width; llama: 8/3 x width]
+    #[arg(long, value_name = "N", value_parser = positive, help_heading = "Model")]
+    pub feed_forward: Option<usize>,
+    /// Tokens of a training sequence [default: the preset's]
+    #[arg(long, value_name = "N", value_parser = positive, help_heading = "Model")]
+    pub sequence: Option<usize>,
+    /// Longest sequence that the model can take [default: the training sequence]
+    #[arg(long, value_name = "N", value_parser = positive, help_heading = "Model")]
+    pub context: Option<usize>,
+    /// Whether the table of tokens is also the projection to logits [default: true]
+    #[arg(long, value_name = "true|false", help_heading = "Model")]
+    pub tie_embeddings: Option<bool>,
+    /// Added to variances in norms [default: 0.00001]
+    #[arg(long, value_name = "X", value_parser = positive_number, help_heading = "Model")]
+    pub norm_epsilon: Option<f64>,
+    /// Base of the rotary angles, for llama [default: 10000]
+    #[arg(long, value_name = "X", value_parser = positive_number, help_heading = "Model")]
+    pub rope_theta: Option<f64>,
+    /// Start from the weights of this model folder; the sizes are its own
+    #[arg(long, value_name = "DIR", help_heading = "Model")]
+    pub init: Option<PathBuf>,
+
+    /// Sequences a step [default: 16]
+    #[arg(long, value_name = "N", value_parser = positive, help_heading = "Training")]
+    pub batch: Option<usize>,
+    /// Sequences computed at once; must divide the batch; 0: as many as fit the memory [default: 0]
+    #[arg(long, value_name = "N", help_heading = "Training")]
+    pub micro_batch: Option<usize>,
+    /// Length of the run in steps [default: 1000 for stories, else 2000]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), help_heading = "Training")]
+    #[arg(group = "length")]
+    pub steps: Option<u64>,
+    /// Length of the run in passes over the corpus
+    #[arg(long, value_name = "X", value_parser = positive_number, group = "length", help_heading = "Training")]
+    pub epochs: Option<f64>,
+    /// Length of the run in time, as in 90s, 10m or 1h30m
+    #[arg(long, value_name = "TIME", group = "length", help_heading = "Training")]
+    pub time: Option<Seconds>,
+    /// Highest learning rate [default: 0.001, less for wide models]
+    #[arg(long, value_name = "X", value_parser = positive_number, help_heading = "Training")]
+    pub learning_rate: Option<f64>,
+    /// Lowest learning rate, as a share of the highest [default: 0.1]
+    #[arg(long, value_name = "SHARE", value_parser = fraction, help_heading = "Training")]
+    pub min_learning_rate_share: Option<f64>,
+    /// Steps over which the learning rate rises [default: a twentieth of the steps, 100 at most]
+    #[arg(long, value_name = "N", help_heading = "Training")]
+    pub warmup_steps: Option<u64>,
+    /// How the learning rate falls [default: cosine]
+    #[arg(long, value_enum, help_heading = "Training")]
+    pub schedule: Option<ScheduleName>,
+    /// Rule that updates weights [default: adamw]
+    #[arg(long, value_enum, help_heading = "Training")]
+    pub optimizer: Option<OptimizerName>,
+    /// Decay of matrices [default: 0.1]
+    #[arg(long, value_name = "X", value_parser = not_negative, help_heading = "Training")]
+    pub weight_decay: Option<f64>,
+    /// Share of the first moment kept at each step [default: 0.9]
+    #[arg(long, value_name = "SHARE", value_parser = fraction, help_heading = "Training")]
+    pub beta1: Option<f64>,
+    /// Share of the second moment kept at each step [default: 0.95]
+    #[arg(long, value_name = "SHARE", value_parser = fraction, help_heading = "Training")]
+    pub beta2: Option<f64>,
+    /// Clip gradients: to a norm (1.0), each number (value:0.5), adaptive or none [default: 1.0]
+    #[arg(long, value_name = "NORM|adaptive|none", help_heading = "Training")]
+    pub clip: Option<Clip>,
+    /// Share of activations dropped [default: 0]
+    #[arg(long, value_name = "SHARE", value_parser = fraction, help_heading = "Training")]
+    pub dropout: Option<f64>,
+    /// Seed of everything random [default: 1]
+    #[arg(long, value_name = "N", help_heading = "Training")]
+    pub seed: Option<u32>,
+
+    /// Element type of the computation; bf16 is not faster yet [default: f32]
+    #[arg(long, value_enum, help_heading = "Machine")]
+    pub precision: Option<PrecisionName>,
+    /// Threads [default: one for each core]
+    #[arg(long, value_name = "N", value_parser = positive, help_heading = "Machine")]
+    pub threads: Option<usize>,
+    /// Memory to stay within (not there yet)
+    #[arg(long, value_name = "SIZE", help_heading = "Machine")]
+    pub memory: Option<String>,
+
+    /// Folder of the run [default: runs/NAME-N]
+    #[arg(long, value_name = "DIR", help_heading = "Run")]
+    pub out: Option<PathBuf>,
+    /// Go on with the run in this folder, or in the one of --out
+    #[arg(long, value_name = "DIR", num_args = 0..=1, help_heading = "Run")]
+    pub resume: Option<Option<PathBuf>>,
+    /// Steps between validations; 0: only at the end [default: a tenth of the run]
+    #[arg(long, value_name = "N", help_heading = "Run")]
+    pub eval_every: Option<u64>,
+    /// Steps between samples of text; 0: only at the end [default: a fifth of the run]
+    #[arg(long, value_name = "N", help_heading = "Run")]
+    pub sample_every: Option<u64>,
+    /// Steps between checkpoints; 0: only at the end [default: a fifth of the run]
+    #[arg(long, value_name = "N", help_heading = "Run")]
+    pub save_every: Option<u64>,
+    /// Checkpoints to keep [default: 2]
+    #[arg(long, value_name = "N", value_parser = positive, help_heading = "Run")]
+    pub keep: Option<usize>,
+    /// File of options: one `key = value` a line, the keys as here; the command line wins
+    #[arg(long, value_name = "FILE", help_heading = "Run")]
+    pub config: Option<PathBuf>,
+    /// Print errors and the final line only
+    #[arg(long, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    #[arg(help_heading = "Run")]
+    pub quiet: Option<bool>,
+    /// Print one JSON object a line on standard output, as in metrics.jsonl
+    #[arg(long, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    #[arg(help_heading = "Run")]
+    pub json: Option<bool>,
+}
+
+/// The options of `gradus generate`.
+#[derive(Debug, Args)]
+#[command(allow_negative_numbers = true)]
+pub struct GenerateArgs {
+    /// Run or model folder
+    #[arg(value_name = "DIR")]
+    pub folder: PathBuf,
+    /// Text to go on from
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub prompt: String,
+    /// Most tokens to write
+    #[arg(long, value_name = "N", value_parser = positive, default_value = "200")]
+    pub max_tokens: usize,
+    /// How freely to choose; 0: always the likeliest token
+    #[arg(long, value_name = "X", value_parser = not_negative, default_value = "0.8")]
+    pub temperature: f64,
+    /// Choose among this many likeliest tokens [default: all]
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub top_k: Option<usize>,
+    /// Choose among the likeliest tokens that have this share of the probability together
+    #[arg(long, value_name = "SHARE", value_parser = crate::values::share, default_value = "1")]
+    pub top_p: f64,
+    /// Seed of the choices
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub seed: u32,
+    /// Texts to write, computed together
+    #[arg(long, value_name = "N", value_parser = positive, default_value = "1")]
+    pub count: usize,
+    /// Threads [default: one for each core]
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub threads: Option<usize>,
+}
+
+/// The options of `gradus eval`.
+#[derive(Debug, Args)]
+pub struct EvalArgs {
+    /// Run or model folder
+    #[arg(value_name = "DIR")]
+    pub folder: PathBuf,
+    /// Texts to measure on, as for training
+    #[arg(required = true)]
+    pub corpus: Vec<PathBuf>,
+    /// Field of a JSON or Parquet record that holds the text [default: guessed]
+    #[arg(long, value_name = "NAME")]
+    pub text_field: Option<String>,
+    /// Tokens of a sequence [default: the model's context]
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub sequence: Option<usize>,
+    /// Sequences computed at once
+    #[arg(long, value_name = "N", value_parser = positive, default_value = "8")]
+    pub batch: usize,
+    /// Threads [default: one for each core]
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub threads: Option<usize>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The options of `gradus tokenize`.
+#[derive(Debug, Args)]
+pub struct TokenizeArgs {
+    /// Texts, as for training [default: built-in stories]
+    pub corpus: Vec<PathBuf>,
+    /// Field of a JSON or Parquet record that holds the text [default: guessed]
+    #[arg(long, value_name = "NAME")]
+    pub text_field: Option<String>,
+    /// How text becomes tokens: byte, char, bpe or the path of a tokenizer.json
+    #[arg(long, value_name = "byte|char|bpe|PATH", default_value = "bpe")]
+    pub tokenizer: TokenizerKind,
+    /// Tokens of the vocabulary, for bpe
+    #[arg(long, value_name = "N", value_parser = positive, default_value = "4096")]
+    pub vocab_size: usize,
+    /// Save the tokenizer as this file
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The options of `gradus inspect`.
+#[derive(Debug, Args)]
+pub struct InspectArgs {
+    /// Run, checkpoint or model folder
+    #[arg(value_name = "DIR")]
+    pub folder: PathBuf,
+}
+
+/// The options of `gradus completions`.
+#[derive(Debug, Args)]
+pub struct CompletionsArgs {
+    /// The shell
+    #[arg(value_enum)]
+    pub shell: clap_complete::Shell,
+}
+
+fn preset_names() -> PossibleValuesParser {
+    PRESETS.iter().map(|preset| PossibleValue::new(preset.name).help(preset.about)).into()
+}
+
+/// Names of choices on the command line, each standing for one of the library's.
+macro_rules! choices {
+    ($($(#[$about:meta])* $name:ident for $choice:ident { $($variant:ident),* })*) => {$(
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, ValueEnum)]
+        pub enum $name { $(#[allow(missing_docs)] $variant),* }
+
+        impl From<$name> for $choice {
+            fn from(name: $name) -> $choice {
+                match name { $($name::$variant => $choice::$variant),* }
+            }
+        }
+    )*};
+}
+
+choices! {
+    /// Families of models.
+    FamilyName for Family { Gpt2, Llama }
+    /// Falls of the learning rate.
+    ScheduleName for ScheduleKind { Cosine, Linear, Constant, Wsd }
+    /// Optimisers.
+    OptimizerName for OptimizerKind { Adamw, Sgd, Lion, Adafactor }
+    /// Element types.
+    PrecisionName for Precision { F32, Bf16 }
+}

@@ -1,0 +1,80 @@
+//! What is chosen where the user says nothing, to suit the size.
+
+use crate::args::TrainArgs;
+use gradus_train::models::ModelConfig;
+
+/// Sequences a step.
+pub const BATCH: usize = 16;
+/// Steps of the run on the built-in stories: about 100 seconds on two cores.
+const STORIES_STEPS: u64 = 1000;
+/// Tokens of a sequence of the built-in stories: most stories fit.
+const STORIES_SEQUENCE: usize = 128;
+/// Steps of a run on the user's text.
+const STEPS: u64 = 2000;
+
+/// The preset of a run that names none.
+pub fn preset(args: &TrainArgs) -> &'static str {
+    if args.corpus.is_empty() { "tiny" } else { "small" }
+}
+
+/// Tokens of a training sequence.
+pub fn sequence(args: &TrainArgs, preset: &ModelConfig) -> usize {
+    let stories = args.corpus.is_empty() && args.preset.is_none();
+    args.context.unwrap_or(if stories { STORIES_SEQUENCE } else { preset.context })
+}
+
+/// Steps of the run, unless its length is stated otherwise.
+pub fn steps(args: &TrainArgs) -> Option<u64> {
+    let usual = if args.corpus.is_empty() { STORIES_STEPS } else { STEPS };
+    let stated_otherwise = args.epochs.is_some() || args.time.is_some();
+    args.steps.or((!stated_otherwise).then_some(usual))
+}
+
+/// Tokens that bpe trains: larger models can use more.
+pub fn vocab_size(preset: &ModelConfig, model: &ModelConfig) -> usize {
+    match (preset.vocabulary, model.width) {
+        (0, ..=128) => 512,
+        (0, ..=512) => 4096,
+        (0, _) => 32_000,
+        (published, _) => published,
+    }
+}
+
+/// The highest learning rate: wide models take smaller steps.
+pub fn learning_rate(model: &ModelConfig) -> f64 {
+    match model.width {
+        ..=512 => 1e-3,
+        513..=1000 => 6e-4,
+        1001..=1500 => 3e-4,
+        _ => 2e-4,
+    }
+}
+
+/// Steps over which the learning rate rises.
+pub fn warmup_steps(steps: Option<u64>) -> u64 {
+    steps.map_or(100, |steps| (steps / 20).min(100))
+}
+
+/// Steps between events that should occur so many times in a run.
+pub fn every(steps: Option<u64>, times: u64) -> u64 {
+    // A run whose steps are not known beforehand has them at the pace of a middling one.
+    steps.map_or(STEPS / times, |steps| steps.div_ceil(times))
+}
+
+/// One thread for each core that the system gives.
+pub fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, |count| count.get())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_occur_about_as_often_as_wished() {
+        assert_eq!(every(Some(1000), 10), 100);
+        assert_eq!(every(Some(3), 10), 1);
+        assert_eq!(every(None, 10), 200);
+        assert_eq!((warmup_steps(Some(10)), warmup_steps(Some(100_000)), warmup_steps(None)), (0, 100, 100));
+    }
+}

@@ -1,0 +1,114 @@
+//! Folders of runs, checkpoints and models: which is which, and which name is free.
+
+use gradus_train::config::CONFIG_FILE;
+use gradus_train::{Error, Result};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Where runs go whose folder is not named.
+const RUNS: &str = "runs";
+
+/// The folder, if a new run can be put there.
+pub fn free(folder: &Path) -> Result<PathBuf> {
+    if folder.join(CONFIG_FILE).exists() {
+        let problem = format!(
+            "holds a run already; go on with it by --resume {}, or choose another --out for a new one",
+            folder.display()
+        );
+        return Err(Error::checkpoint(folder, problem));
+    }
+    let problem = match fs::read_dir(folder) {
+        Ok(mut entries) => {
+            entries.any(is_foreign).then_some("holds other files; choose an empty or new folder as --out")
+        }
+        Err(_) if folder.exists() => Some("not a folder that can be read; choose another --out"),
+        Err(_) => None,
+    };
+    match problem {
+        Some(problem) => Err(Error::checkpoint(folder, problem)),
+        None => Ok(folder.to_path_buf()),
+    }
+}
+
+/// What a killed run left half-written before its configuration is no reason against a folder.
+fn is_foreign(entry: std::io::Result<fs::DirEntry>) -> bool {
+    entry.is_ok_and(|entry| !entry.file_name().to_string_lossy().contains(".tmp-"))
+}
+
+/// The next free `runs/NAME-N`, the name being that of the corpus.
+pub fn next_free(corpus: &[PathBuf]) -> Result<PathBuf> {
+    let name = corpus.first().map_or("stories".into(), |path| corpus_name(path));
+    let number_of = |(run, _): &(String, PathBuf)| run.strip_prefix(&format!("{name}-"))?.parse::<u64>().ok();
+    let last = runs().iter().filter_map(number_of).max().unwrap_or(0);
+    Ok(Path::new(RUNS).join(format!("{name}-{}", last + 1)))
+}
+
+/// The run that was touched last.
+pub fn newest() -> Option<PathBuf> {
+    let configured = runs().into_iter().map(|(_, path)| path).filter(|path| path.join(CONFIG_FILE).is_file());
+    configured.max_by_key(|path| fs::metadata(path).and_then(|about| about.modified()).ok())
+}
+
+/// Names and paths in the folder of runs.
+fn runs() -> Vec<(String, PathBuf)> {
+    let entries = fs::read_dir(RUNS).into_iter().flatten().flatten();
+    entries
+        .map(|entry| (entry.file_name().to_string_lossy().into_owned(), Path::new(RUNS).join(entry.file_name())))
+        .collect()
+}
+
+/// A corpus's name without its endings, of characters that need no quotes.
+fn corpus_name(path: &Path) -> String {
+    let file_name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let stem = file_name.split('.').find(|part| !part.is_empty()).unwrap_or_default();
+    let plain: String = stem.chars().filter(|c| c.is_alphanumeric() || *c == '-' || *c == '_').collect();
+    if plain.is_empty() { "corpus".into() } else { plain }
+}
+
+/// The model folder that a user means: it itself, or that of a run.
+pub fn model(folder: &Path) -> Result<PathBuf> {
+    let candidates = [folder.to_path_buf(), folder.join("model")];
+    if let Some(found) = candidates.into_iter().find(|candidate| candidate.join("config.json").is_file()) {
+        return Ok(found);
+    }
+    let problem = match (folder.exists(), folder.join(CONFIG_FILE).exists()) {
+        (false, _) => "no such folder; check the path of the model".to_string(),
+        (true, true) => {
+            format!(
+                "the run has no model yet; let it end, or stop it with Ctrl-C: gradus train --resume {}",
+                folder.display()
+            )
+        }
+        (true, false) => "not a model folder (no config.json); give one of a run or of Hugging Face".to_string(),
+    };
+    Err(Error::checkpoint(folder, problem))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_named_after_their_corpus() {
+        assert_eq!(corpus_name(Path::new("data/tiny shakespeare.txt.gz")), "tinyshakespeare");
+        assert_eq!(corpus_name(Path::new("texts/*.jsonl")), "corpus");
+        assert_eq!(corpus_name(Path::new("/")), "corpus");
+        assert_eq!(next_free(&[]).unwrap(), Path::new("runs/stories-1"));
+    }
+
+    #[test]
+    fn only_an_empty_or_new_folder_is_free() {
+        let folder = std::env::temp_dir().join(format!("gradus-free-{}", std::process::id()));
+        assert_eq!(free(&folder).unwrap(), folder);
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("config.toml.tmp-7"), "").unwrap();
+        assert_eq!(free(&folder).unwrap(), folder);
+        fs::write(folder.join("letters"), "").unwrap();
+        assert!(free(&folder).unwrap_err().to_string().contains("other files"));
+        fs::write(folder.join(CONFIG_FILE), "").unwrap();
+        assert!(free(&folder).unwrap_err().to_string().contains("--resume"));
+        assert!(free(&folder.join("letters")).unwrap_err().to_string().contains("not a folder"));
+        assert!(model(&folder).unwrap_err().to_string().contains("no model yet"));
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -1,0 +1,18 @@
+//! `gradus generate`.
+
+use crate::args::GenerateArgs;
+use crate::{defaults, folders, library};
+use gradus_train::Result;
+
+/// Writes the prompt and what the model makes of it, once for each text.
+pub fn run(args: &GenerateArgs) -> Result<()> {
+    let folder = folders::model(&args.folder)?;
+    let texts = library::generate(&folder, args, args.threads.unwrap_or_else(defaults::threads))?;
+    for (index, text) in texts.iter().enumerate() {
+        if texts.len() > 1 {
+            println!("{}--- {} of {} ---", if index > 0 { "\n" } else { "" }, index + 1, texts.len());
+        }
+        println!("{}{text}", args.prompt);
+    }
+    Ok(())
+}

@@ -1,0 +1,286 @@
+//! `gradus inspect`: what a folder holds, read from its files alone.
+
+use crate::args::InspectArgs;
+use crate::numbers::{bytes, count};
+use gradus_train::config::{CONFIG_FILE, TrainConfig};
+use gradus_train::{Error, Result};
+use safetensors::tensor::Metadata;
+use serde_json::Value;
+use std::fmt::Write;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+/// A header larger than this is not one.
+const LARGEST_HEADER: u64 = 100 << 20;
+/// The file beside the weights that holds what only training needs.
+const OPTIMIZER_FILE: &str = "optimizer.safetensors";
+
+/// Prints what a run, checkpoint or model folder holds.
+pub fn run(args: &InspectArgs) -> Result<()> {
+    print!("{}", report(&args.folder)?);
+    Ok(())
+}
+
+fn report(folder: &Path) -> Result<String> {
+    let mut text = String::new();
+    if folder.join(CONFIG_FILE).is_file() {
+        run_report(folder, &mut text)?;
+    } else if folder.join("state.json").is_file() {
+        line(&mut text, "checkpoint", folder.display());
+        json_report(&folder.join("state.json"), &mut text)?;
+        weights_report(folder, &mut text)?;
+    } else if folder.join("config.json").is_file() {
+        line(&mut text, "model", folder.display());
+        json_report(&folder.join("config.json"), &mut text)?;
+        weights_report(folder, &mut text)?;
+    } else {
+        let problem = if folder.is_dir() {
+            "not a run, checkpoint or model folder (no config.toml, state.json or config.json); give one that is"
+        } else {
+            "no such folder; check the path"
+        };
+        return Err(Error::checkpoint(folder, problem));
+    }
+    Ok(text)
+}
+
+fn run_report(folder: &Path, text: &mut String) -> Result<()> {
+    line(text, "run", folder.display());
+    for (key, value) in TrainConfig::read(folder)?.to_table() {
+        line(text, &format!("  {key}"), value);
+    }
+    line(text, "files", "");
+    for name in ["checkpoints", "model", "samples", "metrics.jsonl"] {
+        line(text, &format!("  {name}"), bytes(size(&folder.join(name))));
+    }
+    metrics_report(&folder.join("metrics.jsonl"), text)?;
+    let checkpoints = checkpoints(folder);
+    line(text, "checkpoints", checkpoints.len());
+    if let Some(newest) = checkpoints.last() {
+        line(text, "newest", newest.display());
+    }
+    let holders = checkpoints.last().into_iter().cloned().chain([folder.join("model")]);
+    match holders.into_iter().find(|holder| holder.is_dir()) {
+        Some(holder) => weights_report(&holder, text),
+        None => Ok(()),
+    }
+}
+
+/// The last figures of a run. The last line may be half-written while the run goes on, so whole lines count alone.
+fn metrics_report(path: &Path, text: &mut String) -> Result<()> {
+    if !path.is_file() {
+        return Ok(());
+    }
+    let mut last = Value::Null;
+    let mut validation_loss = Value::Null;
+    for read in BufReader::new(File::open(path).map_err(Error::io("open", path))?).lines() {
+        let read = read.map_err(Error::io("read", path))?;
+        let Ok(Value::Object(metrics)) = serde_json::from_str(&read) else { continue };
+        if let Some(loss) = metrics.get("validation_loss") {
+            validation_loss = loss.clone();
+        }
+        last = Value::Object(metrics);
+    }
+    line(text, "progress", "");
+    for key in ["step", "tokens", "loss", "tokens_per_second", "peak_memory_bytes"] {
+        line(text, &format!("  {key}"), &last[key]);
+    }
+    line(text, "  validation_loss", validation_loss);
+    Ok(())
+}
+
+/// The checkpoints of a run, the newest last.
+fn checkpoints(run_folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(run_folder.join("checkpoints")).into_iter().flatten().flatten();
+    let mut whole: Vec<PathBuf> =
+        entries.map(|entry| entry.path()).filter(|path| path.join("state.json").is_file() && !is_half(path)).collect();
+    whole.sort();
+    whole
+}
+
+/// A folder still being written, or left so by a run that was killed.
+fn is_half(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.to_string_lossy().contains(".tmp-"))
+}
+
+/// Bytes of a file, or of all files under a folder.
+fn size(path: &Path) -> u64 {
+    match fs::symlink_metadata(path) {
+        Ok(about) if about.is_dir() => {
+            fs::read_dir(path).into_iter().flatten().flatten().map(|entry| size(&entry.path())).sum()
+        }
+        Ok(about) => about.len(),
+        Err(_) => 0,
+    }
+}
+
+fn json_report(path: &Path, text: &mut String) -> Result<()> {
+    let content = fs::read(path).map_err(Error::io("read", path))?;
+    let Ok(Value::Object(object)) = serde_json::from_slice(&content) else {
+        return Err(Error::checkpoint(path, "not a JSON object; the file is broken, use another checkpoint or copy"));
+    };
+    for (key, value) in object.iter().filter(|(_, value)| !value.is_object()) {
+        line(text, &format!("  {key}"), value);
+    }
+    Ok(())
+}
+
+/// The numbers of a part of a model: a block, or a weight outside of blocks.
+#[derive(Debug, PartialEq)]
+struct Part {
+    block: Option<usize>,
+    name: String,
+    parameters: u64,
+}
+
+fn weights_report(folder: &Path, text: &mut String) -> Result<()> {
+    let mut parts: Vec<Part> = vec![];
+    for path in weight_files(folder) {
+        for (name, info) in header(&path)?.tensors() {
+            add(&mut parts, &name, info.shape.iter().map(|size| *size as u64).product());
+        }
+    }
+    parts.sort_by(|a, b| (a.block, &a.name).cmp(&(b.block, &b.name)));
+    line(text, "parameters", count(parts.iter().map(|part| part.parameters).sum()));
+    // Blocks of the same size that follow each other share a line.
+    for alike in parts.chunk_by(|a, b| a.block.is_some() && b.block.is_some() && a.parameters == b.parameters) {
+        let (first, last) = (&alike[0], &alike[alike.len() - 1]);
+        match (first.block, last.block) {
+            (Some(from), Some(to)) if from < to => {
+                line(text, &format!("  blocks {from} to {to}"), format!("{} each", count(first.parameters)));
+            }
+            (Some(block), _) => line(text, &format!("  block {block}"), count(first.parameters)),
+            _ => line(text, &format!("  {}", first.name), count(first.parameters)),
+        }
+    }
+    Ok(())
+}
+
+fn add(parts: &mut Vec<Part>, name: &str, parameters: u64) {
+    let block = name.split('.').find_map(|piece| piece.parse().ok());
+    let name = if block.is_some() { "" } else { name };
+    match parts.iter_mut().find(|part| part.block == block && part.name == name) {
+        Some(part) => part.parameters += parameters,
+        None => parts.push(Part { block, name: name.into(), parameters }),
+    }
+}
+
+/// The files of weights in a folder, in order.
+fn weight_files(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let is_weights = |path: &PathBuf| {
+        path.extension().is_some_and(|extension| extension == "safetensors")
+            && path.file_name().is_some_and(|name| name != OPTIMIZER_FILE)
+    };
+    let mut files: Vec<PathBuf> = entries.filter(is_weights).collect();
+    files.sort();
+    files
+}
+
+/// The header of a safetensors file, if the file is as long as it says.
+fn header(path: &Path) -> Result<Metadata> {
+    let broken = || Error::checkpoint(path, "not a whole safetensors file; use another checkpoint or copy it again");
+    let mut file = File::open(path).map_err(Error::io("open", path))?;
+    let total = file.metadata().map_err(Error::io("read", path))?.len();
+    let mut length = [0; 8];
+    file.read_exact(&mut length).map_err(|_| broken())?;
+    let length = u64::from_le_bytes(length);
+    if length > LARGEST_HEADER.min(total) {
+        return Err(broken());
+    }
+    let mut content = vec![0; length as usize];
+    file.read_exact(&mut content).map_err(|_| broken())?;
+    let metadata: Metadata = serde_json::from_slice(&content).map_err(|_| broken())?;
+    if 8 + length + metadata.data_len() as u64 != total {
+        return Err(broken());
+    }
+    Ok(metadata)
+}
+
+fn line(text: &mut String, name: &str, value: impl std::fmt::Display) {
+    let written = writeln!(text, "{}", format!("{name:<28} {value}").trim_end());
+    written.expect("a string takes every line");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use safetensors::{Dtype, tensor::TensorView};
+
+    fn write_weights(path: &Path, sizes: &[(&str, usize)]) {
+        let zeros = vec![0u8; 4096];
+        let tensors = sizes.iter().map(|(name, size)| {
+            let view = TensorView::new(Dtype::F32, vec![*size], &zeros[..size * 4]).unwrap();
+            (name.to_string(), view)
+        });
+        safetensors::serialize_to_file(tensors, None, path).unwrap();
+    }
+
+    fn folder(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("gradus-inspect-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        folder
+    }
+
+    #[test]
+    fn a_model_folder_is_told_by_its_parts() {
+        let folder = folder("model");
+        fs::write(folder.join("config.json"), r#"{"model_type": "gpt2", "n_embd": 4}"#).unwrap();
+        let sizes = [("h.0.a", 6), ("h.0.b", 4), ("h.1.a", 10), ("h.10.a", 7), ("wte.weight", 1000)];
+        write_weights(&folder.join("model.safetensors"), &sizes);
+        let text = report(&folder).unwrap();
+        let lines: Vec<String> =
+            text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        let expected = ["parameters 1,027", "wte.weight 1,000", "blocks 0 to 1 10 each", "block 10 7"];
+        assert_eq!(lines[lines.len() - 4..], expected);
+        assert!(lines.contains(&"n_embd 4".to_string()));
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_torn_file_is_refused() {
+        let folder = folder("torn");
+        fs::write(folder.join("state.json"), r#"{"step": 3}"#).unwrap();
+        let path = folder.join("weights.safetensors");
+        write_weights(&path, &[("a", 100)]);
+        assert!(report(&folder).unwrap().contains("parameters"));
+        let whole = fs::read(&path).unwrap();
+        for length in [0, 4, 8, 20, whole.len() - 1] {
+            fs::write(&path, &whole[..length]).unwrap();
+            assert!(
+                report(&folder).unwrap_err().to_string().contains("not a whole safetensors file"),
+                "{length} bytes"
+            );
+        }
+        fs::write(folder.join("state.json"), "{").unwrap();
+        assert!(report(&folder).unwrap_err().to_string().contains("not a JSON object"));
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_run_is_told_with_its_newest_checkpoint_and_last_whole_figures() {
+        let folder = folder("run");
+        let config = crate::resolve::resolve(&crate::layers::nothing_given()).unwrap().config;
+        fs::write(folder.join(CONFIG_FILE), config.to_toml()).unwrap();
+        let metrics =
+            "{\"step\": 1, \"loss\": 3.5, \"validation_loss\": 3.25}\n{\"step\": 2, \"loss\": 2.5}\n{\"step\"";
+        fs::write(folder.join("metrics.jsonl"), metrics).unwrap();
+        for (name, size) in [("step-00000001", 10), ("step-00000002", 20), ("step-00000003.tmp-7", 30)] {
+            let checkpoint = folder.join("checkpoints").join(name);
+            fs::create_dir_all(&checkpoint).unwrap();
+            fs::write(checkpoint.join("state.json"), "{}").unwrap();
+            write_weights(&checkpoint.join("weights.safetensors"), &[("a", size)]);
+            write_weights(&checkpoint.join(OPTIMIZER_FILE), &[("a", 500)]);
+        }
+        let text = report(&folder).unwrap();
+        let value = |name: &str| {
+            let line = text.lines().find(|line| line.trim_start().starts_with(&format!("{name} "))).expect(name);
+            line.trim_start()[name.len()..].trim().to_string()
+        };
+        assert_eq!((value("step"), value("loss"), value("validation_loss")), ("2".into(), "2.5".into(), "3.25".into()));
+        assert!(value("newest").ends_with("step-00000002"));
+        assert_eq!((value("parameters"), value("width")), ("20".into(), "128".into()));
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

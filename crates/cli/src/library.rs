@@ -1,0 +1,72 @@
+//! The calls of the library, one for each command.
+
+use crate::args::{EvalArgs, GenerateArgs, TokenizeArgs};
+use gradus_engine::backend::Cpu;
+use gradus_train::config::TokenizerKind;
+use gradus_train::data::{Corpus, Stories};
+use gradus_train::evaluate::{self, Evaluation, Window};
+use gradus_train::generate::{Generator, Sampling};
+use gradus_train::models::ModelConfig;
+use gradus_train::tokenizer::{Report, Tokenizer, tokenize_report};
+use gradus_train::{Error, Result, export};
+use std::path::Path;
+
+/// The seed of the built-in stories where no other is given.
+const STORIES_SEED: u32 = 1;
+
+/// The sizes of the model in a model folder.
+pub fn model_config(model_folder: &Path) -> Result<ModelConfig> {
+    export::read_model_config(model_folder)
+}
+
+/// Texts from the model in a model folder, each without the prompt.
+pub fn generate(model_folder: &Path, args: &GenerateArgs, threads: usize) -> Result<Vec<String>> {
+    let config = export::read_model_config(model_folder)?;
+    let tokenizer = Tokenizer::open(model_folder)?;
+    let prompt = prompt_tokens(&tokenizer, &args.prompt)?;
+    let mut generator = Generator::without_weights(&config, &Cpu::new(threads)?, args.count, prompt.len())?;
+    export::read_model_weights(model_folder, &config, |name, _, numbers| generator.set_weight(name, numbers))?;
+    let sampling =
+        Sampling { temperature: args.temperature as f32, top_k: args.top_k, top_p: args.top_p as f32, seed: args.seed };
+    let stop = tokenizer.end_of_text().map(|token| token as i32);
+    let sequences = generator.generate(&prompt, &sampling, args.max_tokens, stop, &mut |_, _| {})?;
+    let text = |tokens: Vec<i32>| tokenizer.decode(&tokens.into_iter().map(|token| token as u32).collect::<Vec<_>>());
+    sequences.into_iter().map(text).collect()
+}
+
+/// The tokens of a prompt. Without one, a text begins where another ended.
+fn prompt_tokens(tokenizer: &Tokenizer, prompt: &str) -> Result<Vec<i32>> {
+    let tokens = match (prompt, tokenizer.end_of_text()) {
+        ("", Some(end)) => vec![end],
+        ("", None) => return Err(Error::Config("this model needs a text to go on from; give one by --prompt".into())),
+        _ => tokenizer.encode(prompt)?,
+    };
+    Ok(tokens.into_iter().map(|token| token as i32).collect())
+}
+
+/// How well the model in a model folder predicts a corpus.
+pub fn evaluate(model_folder: &Path, args: &EvalArgs, threads: usize) -> Result<Evaluation> {
+    let corpus = Corpus::open(&args.corpus, args.text_field.as_deref())?;
+    let window = Window { batch: args.batch, sequence: args.sequence };
+    evaluate::evaluate(model_folder, &corpus, &Cpu::new(threads)?, window, &mut |_, _| {})
+}
+
+/// Makes or opens the tokenizer, saves it if asked to, and tokenises the corpus.
+pub fn tokenize(args: &TokenizeArgs) -> Result<(Tokenizer, Report)> {
+    let corpus = match args.corpus.is_empty() {
+        true => Corpus::stories(STORIES_SEED, Stories::DEFAULT_COUNT),
+        false => Corpus::open(&args.corpus, args.text_field.as_deref())?,
+    };
+    let texts = || corpus.documents().map(|document| document.map(|document| document.text));
+    let tokenizer = match &args.tokenizer {
+        TokenizerKind::Byte => Tokenizer::bytes(),
+        TokenizerKind::Char => Tokenizer::characters(texts())?,
+        TokenizerKind::Bpe => Tokenizer::train_bpe(args.vocab_size, texts(), |_| {})?,
+        TokenizerKind::File(path) => Tokenizer::open(path)?,
+    };
+    let report = tokenize_report(&tokenizer, texts())?;
+    if let Some(path) = &args.out {
+        tokenizer.save(path)?;
+    }
+    Ok((tokenizer, report))
+}

@@ -1,0 +1,309 @@
+//! From options to a run: every choice made, everything that can be checked checked, nothing written.
+
+use crate::args::TrainArgs;
+use crate::layers::{FileOptions, merged};
+use crate::{defaults, folders};
+use clap::ArgMatches;
+use gradus_train::config::{CONFIG_FILE, Clip, OptimizerKind, Precision, ScheduleKind};
+use gradus_train::config::{TokenizerKind, TrainConfig, Validation};
+use gradus_train::models::{Family, ModelConfig};
+use gradus_train::{Error, Result};
+use std::path::{Path, PathBuf, absolute};
+
+/// What may differ when a run is resumed: nothing here changes the model, the data or what the optimiser remembers.
+const CHANGEABLE: [&str; 16] = [
+    "clip",
+    "epochs",
+    "eval-every",
+    "keep",
+    "learning-rate",
+    "micro-batch",
+    "min-learning-rate-share",
+    "out",
+    "sample-every",
+    "save-every",
+    "schedule",
+    "steps",
+    "threads",
+    "time",
+    "warmup-steps",
+    "weight-decay",
+];
+
+/// A training run that can begin.
+pub struct Resolved {
+    /// Everything that states it.
+    pub config: TrainConfig,
+    /// Whether it goes on with a run that is there.
+    pub resume: bool,
+    /// Whether only errors and the final line are printed.
+    pub quiet: bool,
+    /// Whether events are printed as JSON.
+    pub json: bool,
+}
+
+/// The run that the command line and its `--config` file state.
+pub fn resolve(command_line: &ArgMatches) -> Result<Resolved> {
+    let args = merged(command_line, &[])?;
+    let mut files = vec![];
+    if let Some(path) = &args.config {
+        files.push(FileOptions::read(path)?);
+    }
+    let mut args = merged(command_line, &files)?;
+    let resumed = folder_to_resume(&args)?;
+    if let Some(folder) = &resumed {
+        files.push(FileOptions::read(&folder.join(CONFIG_FILE))?);
+        args = merged(command_line, &files)?;
+    }
+    if args.memory.is_some() {
+        return refused("--memory is not there yet; leave it out, and lower --micro-batch to use less memory");
+    }
+    let config = match &resumed {
+        Some(folder) => resumed_config(&args, folder)?,
+        None => new_config(&args)?,
+    };
+    let (quiet, json) = (args.quiet.unwrap_or(false), args.json.unwrap_or(false));
+    Ok(Resolved { config, resume: resumed.is_some(), quiet, json })
+}
+
+fn new_config(args: &TrainArgs) -> Result<TrainConfig> {
+    let (model, sequence) = match &args.init {
+        Some(folder) => initial_model(args, folder)?,
+        None => sized_model(args)?,
+    };
+    let mut config = train_config(args, model, sequence)?;
+    config.out = match &args.out {
+        Some(folder) => folders::free(folder)?,
+        None => folders::next_free(&args.corpus)?,
+    };
+    Ok(config)
+}
+
+fn resumed_config(args: &TrainArgs, folder: &Path) -> Result<TrainConfig> {
+    let (model, sequence) = sized_model(args)?;
+    let mut config = train_config(args, model, sequence)?;
+    config.out = folder.to_path_buf();
+    let (saved, wanted) = (TrainConfig::read(folder)?.to_table(), config.to_table());
+    for key in saved.keys().chain(wanted.keys()).filter(|key| !CHANGEABLE.contains(&&key[..])) {
+        if saved.get(key) != wanted.get(key) {
+            let was = saved.get(key).map_or("nothing".into(), |value| value.to_string());
+            return refused(format!(
+                "--{key} cannot change when a run is resumed ({} has {was}); leave it out, or start a new run with another --out",
+                folder.join(CONFIG_FILE).display()
+            ));
+        }
+    }
+    Ok(config)
+}
+
+/// The run folder that `--resume` names, by itself or through `--out`.
+fn folder_to_resume(args: &TrainArgs) -> Result<Option<PathBuf>> {
+    let folder = match (&args.resume, &args.out) {
+        (None, _) => return Ok(None),
+        (Some(Some(folder)), Some(out)) if folder != out => {
+            return refused(format!(
+                "--resume {} and --out {} name two folders; a run goes on in its own, so leave --out away",
+                folder.display(),
+                out.display()
+            ));
+        }
+        (Some(Some(folder)), _) | (Some(None), Some(folder)) => folder,
+        (Some(None), None) => {
+            let newest = folders::newest().map_or("runs/NAME-1".into(), |folder| folder.display().to_string());
+            return refused(format!("--resume needs the folder of the run; give it, as in --resume {newest}"));
+        }
+    };
+    if !folder.join(CONFIG_FILE).is_file() {
+        let problem =
+            format!("not the folder of a run (it has no {CONFIG_FILE}); give one that has, or leave --resume out");
+        return Err(Error::checkpoint(folder, problem));
+    }
+    Ok(Some(folder.clone()))
+}
+
+/// The model of an existing folder, and the length of the sequences to train it on.
+fn initial_model(args: &TrainArgs, folder: &Path) -> Result<(ModelConfig, usize)> {
+    let sizes = [
+        ("model", args.model.is_some()),
+        ("preset", args.preset.is_some()),
+        ("vocab-size", args.vocab_size.is_some()),
+        ("width", args.width.is_some()),
+        ("layers", args.layers.is_some()),
+        ("heads", args.heads.is_some()),
+        ("kv-heads", args.kv_heads.is_some()),
+        ("feed-forward", args.feed_forward.is_some()),
+        ("context", args.context.is_some()),
+        ("tie-embeddings", args.tie_embeddings.is_some()),
+        ("norm-epsilon", args.norm_epsilon.is_some()),
+        ("rope-theta", args.rope_theta.is_some()),
+    ];
+    if let Some((name, _)) = sizes.iter().find(|(_, given)| *given) {
+        return refused(format!("--{name} and --init cannot both be: the model in {} has its sizes", folder.display()));
+    }
+    let model = crate::library::model_config(&folders::model(folder)?)?;
+    let sequence = args.sequence.unwrap_or(model.context);
+    Ok((ModelConfig { vocabulary: 0, ..model }, sequence))
+}
+
+/// The model that options and preset state, and the length of the sequences to train it on.
+fn sized_model(args: &TrainArgs) -> Result<(ModelConfig, usize)> {
+    let preset = preset(args);
+    let family = args.model.map_or(preset.family, Family::from);
+    let sequence = args.sequence.unwrap_or_else(|| defaults::sequence(args, &preset));
+    let sizes = [args.width.unwrap_or(preset.width), args.layers.unwrap_or(preset.layers)];
+    let heads = args.heads.unwrap_or(preset.heads);
+    let context = args.context.unwrap_or(sequence);
+    let usual = match family {
+        Family::Gpt2 => ModelConfig::gpt2(0, sizes[0], sizes[1], heads, context),
+        Family::Llama => ModelConfig::llama(0, sizes[0], sizes[1], heads, context),
+    };
+    let same_family = family == preset.family;
+    let usual_kv_heads = if same_family && heads == preset.heads { preset.kv_heads } else { heads };
+    let usual_feed_forward =
+        if same_family && sizes[0] == preset.width { preset.feed_forward } else { usual.feed_forward };
+    let model = ModelConfig {
+        kv_heads: args.kv_heads.unwrap_or(usual_kv_heads),
+        feed_forward: args.feed_forward.unwrap_or(usual_feed_forward),
+        tie_embeddings: args.tie_embeddings.unwrap_or(usual.tie_embeddings),
+        norm_epsilon: args.norm_epsilon.map_or(usual.norm_epsilon, |number| number as f32),
+        rope_theta: args.rope_theta.map_or(usual.rope_theta, |number| number as f32),
+        ..usual
+    };
+    model.validate_without_vocabulary()?;
+    Ok((model, sequence))
+}
+
+fn preset(args: &TrainArgs) -> ModelConfig {
+    let name = args.preset.as_deref().unwrap_or_else(|| defaults::preset(args));
+    ModelConfig::preset(name).expect("the option takes only presets that there are")
+}
+
+/// All the rest, with the model known; the folder of the run is not chosen yet.
+fn train_config(args: &TrainArgs, model: ModelConfig, sequence: usize) -> Result<TrainConfig> {
+    if sequence > model.context {
+        return refused(format!(
+            "--sequence {sequence} is longer than the model's context of {}; lower it, or raise --context",
+            model.context
+        ));
+    }
+    let corpus = args.corpus.iter().map(|path| existing_corpus(path)).collect::<Result<Vec<_>>>()?;
+    if corpus.is_empty() && args.text_field.is_some() {
+        return refused("--text-field is of no use without a corpus; leave it out or name the files");
+    }
+    let tokenizer = tokenizer(args)?;
+    let vocab_size = vocab_size(args, &model, &tokenizer)?;
+    // A tokenizer that is trained decides how many tokens it finds; any other must fit the room stated.
+    let vocabulary = if tokenizer == TokenizerKind::Bpe { 0 } else { vocab_size };
+    let (batch, micro_batch) = batches(args)?;
+    let steps = defaults::steps(args);
+    Ok(TrainConfig {
+        text_field: args.text_field.clone(),
+        out: PathBuf::new(),
+        init: args.init.as_deref().map(|folder| absolute_path(&folders::model(folder)?)).transpose()?,
+        preset: args.preset.clone(),
+        vocab_size,
+        validation: validation(args)?,
+        batch,
+        micro_batch,
+        steps,
+        epochs: args.epochs,
+        time_seconds: args.time.map(|time| time.0),
+        learning_rate: args.learning_rate.unwrap_or_else(|| defaults::learning_rate(&model)),
+        final_learning_rate_share: args.min_learning_rate_share.unwrap_or(0.1),
+        warmup_steps: warmup_steps(args, steps)?,
+        schedule: args.schedule.map_or(ScheduleKind::Cosine, ScheduleKind::from),
+        optimizer: args.optimizer.map_or(OptimizerKind::Adamw, OptimizerKind::from),
+        weight_decay: args.weight_decay.unwrap_or(0.1),
+        beta1: args.beta1.unwrap_or(0.9),
+        beta2: args.beta2.unwrap_or(0.95),
+        clip: args.clip.unwrap_or(Clip::Norm(1.0)),
+        dropout: args.dropout.unwrap_or(0.0),
+        precision: args.precision.map_or(Precision::F32, Precision::from),
+        threads: args.threads.unwrap_or_else(defaults::threads),
+        seed: args.seed.unwrap_or(1),
+        eval_every: args.eval_every.unwrap_or_else(|| defaults::every(steps, 10)),
+        sample_every: args.sample_every.unwrap_or_else(|| defaults::every(steps, 5)),
+        save_every: args.save_every.unwrap_or_else(|| defaults::every(steps, 5)),
+        keep: args.keep.unwrap_or(2),
+        corpus,
+        model: ModelConfig { vocabulary, ..model },
+        sequence,
+        tokenizer,
+    })
+}
+
+fn batches(args: &TrainArgs) -> Result<(usize, usize)> {
+    let batch = args.batch.unwrap_or(defaults::BATCH);
+    let micro_batch = args.micro_batch.unwrap_or(0);
+    if micro_batch > 0 && !batch.is_multiple_of(micro_batch) {
+        return refused(format!(
+            "--batch {batch} is not divisible by --micro-batch {micro_batch}; choose a divisor, or leave --micro-batch out"
+        ));
+    }
+    Ok((batch, micro_batch))
+}
+
+fn warmup_steps(args: &TrainArgs, steps: Option<u64>) -> Result<u64> {
+    let warmup = args.warmup_steps.unwrap_or_else(|| defaults::warmup_steps(steps));
+    match steps {
+        Some(steps) if warmup > steps => refused(format!(
+            "--warmup-steps {warmup} is longer than the run of {steps} steps; lower it or raise --steps"
+        )),
+        _ => Ok(warmup),
+    }
+}
+
+fn tokenizer(args: &TrainArgs) -> Result<TokenizerKind> {
+    Ok(match (&args.tokenizer, &args.init) {
+        (Some(TokenizerKind::File(path)), _) if !path.exists() => {
+            let problem = "no such file; give byte, char, bpe or the path of a tokenizer.json".into();
+            return Err(Error::Tokenizer { name: path.display().to_string(), problem });
+        }
+        (Some(TokenizerKind::File(path)), _) => TokenizerKind::File(absolute_path(path)?),
+        (Some(kind), _) => kind.clone(),
+        (None, Some(folder)) => TokenizerKind::File(absolute_path(&folders::model(folder)?)?),
+        (None, None) => TokenizerKind::Bpe,
+    })
+}
+
+fn vocab_size(args: &TrainArgs, model: &ModelConfig, tokenizer: &TokenizerKind) -> Result<usize> {
+    // Every byte and the end of a text.
+    const SMALLEST: usize = 257;
+    let bytewise = matches!(tokenizer, TokenizerKind::Byte | TokenizerKind::Bpe);
+    match args.vocab_size {
+        None | Some(0) if *tokenizer == TokenizerKind::Bpe => Ok(defaults::vocab_size(&preset(args), model)),
+        Some(size) if bytewise && (1..SMALLEST).contains(&size) => refused(format!(
+            "--vocab-size {size} is too small for --tokenizer {tokenizer}, which has {SMALLEST} tokens at least; raise it, or use char"
+        )),
+        size => Ok(size.unwrap_or(0)),
+    }
+}
+
+fn validation(args: &TrainArgs) -> Result<Validation> {
+    Ok(match &args.validation {
+        Some(Validation::File(path)) => Validation::File(existing_corpus(path)?),
+        Some(share) => share.clone(),
+        None => Validation::Fraction(0.1),
+    })
+}
+
+/// A path of text that can be found from anywhere, if it is there. What a glob stands for is seen when it is opened.
+fn existing_corpus(path: &Path) -> Result<PathBuf> {
+    let is_glob = path.to_string_lossy().contains(['*', '?', '[']);
+    if !is_glob && !path.exists() {
+        return Err(Error::corpus(path, "no such file or folder; check the path of the text"));
+    }
+    absolute_path(path)
+}
+
+fn absolute_path(path: &Path) -> Result<PathBuf> {
+    absolute(path).map_err(Error::io("find", path))
+}
+
+fn refused<T>(problem: impl Into<String>) -> Result<T> {
+    Err(Error::Config(problem.into()))
+}
+
+#[cfg(test)]
+#[path = "resolve_tests.rs"]
+mod tests;

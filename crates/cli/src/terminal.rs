@@ -1,0 +1,239 @@
+//! How a run is shown: a progress bar on a terminal, plain lines elsewhere, JSON for programs, or nothing.
+
+use crate::interrupt;
+use crate::numbers::{bytes, count, duration, rounded};
+use gradus_train::run::{Event, Observer, StepReport, Stop};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::json;
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+/// Parts that the bar is divided into.
+const BAR_LENGTH: u64 = 1000;
+/// Time between redraws of the bar.
+const REDRAW: Duration = Duration::from_millis(100);
+/// Time between lines about steps where there is no terminal.
+const LINE: Duration = Duration::from_secs(5);
+
+/// The observer that the options ask for.
+pub fn observer(quiet: bool, json: bool) -> Box<dyn Observer> {
+    match (json, quiet) {
+        (true, _) => Box::new(Json),
+        (false, true) => Box::new(Quiet),
+        (false, false) if std::io::stderr().is_terminal() => Box::new(Text::new(Some(progress_bar()))),
+        (false, false) => Box::new(Text::new(None)),
+    }
+}
+
+fn stop() -> Stop {
+    if interrupt::asked() { Stop::AfterStep } else { Stop::No }
+}
+
+/// Says nothing.
+struct Quiet;
+
+impl Observer for Quiet {
+    fn event(&mut self, _event: &Event<'_>) {}
+
+    fn should_stop(&self) -> Stop {
+        stop()
+    }
+}
+
+/// One object a line on standard output, with the keys of `metrics.jsonl`.
+struct Json;
+
+impl Observer for Json {
+    fn event(&mut self, event: &Event<'_>) {
+        let object = match event {
+            // The only one that occurs at each step goes out without a value made of it.
+            Event::Step(report) => return print_json(report),
+            Event::Preparing { .. } => return,
+            Event::Started { parameters, tokens, steps, memory_bytes, resumed_at } => json!({"started": {
+                "parameters": parameters, "tokens": tokens, "steps": steps, "memory_bytes": memory_bytes,
+                "resumed_at": resumed_at,
+            }}),
+            Event::Validated { step, loss } => json!({"step": step, "validation_loss": loss}),
+            Event::Sample { step, text } => json!({"step": step, "sample": text}),
+            Event::Saved { step, path } => json!({"step": step, "saved": path}),
+            Event::Skipped { step, reason } => json!({"step": step, "skipped": reason}),
+            Event::Finished(summary) => json!({"finished": summary}),
+        };
+        print_json(&object);
+    }
+
+    fn should_stop(&self) -> Stop {
+        stop()
+    }
+}
+
+/// A reader that has gone away does not end the training.
+fn print_json(object: &impl serde::Serialize) {
+    let mut out = std::io::stdout().lock();
+    if serde_json::to_writer(&mut out, object).is_ok() {
+        let _ = out.write_all(b"\n");
+    }
+}
+
+/// Lines on standard error, with a bar under them where it is a terminal.
+struct Text {
+    bar: Option<ProgressBar>,
+    started: Instant,
+    /// When something about a step or about preparing was last shown.
+    shown: Option<Instant>,
+}
+
+impl Text {
+    fn new(bar: Option<ProgressBar>) -> Text {
+        Text { bar, started: Instant::now(), shown: None }
+    }
+
+    /// A line that stays.
+    fn line(&self, text: &str) {
+        match &self.bar {
+            Some(bar) => bar.println(text),
+            None => eprintln!("{text}"),
+        }
+    }
+
+    /// Whether it is time to show what changes all the time.
+    fn is_due(&mut self) -> bool {
+        let pause = if self.bar.is_some() { REDRAW } else { LINE };
+        let now = Instant::now();
+        let due = self.shown.is_none_or(|shown| now - shown >= pause);
+        if due {
+            self.shown = Some(now);
+        }
+        due
+    }
+
+    /// Text that the next one replaces, with how much is done where that is known.
+    fn progress(&self, share: Option<f64>, text: String) {
+        match &self.bar {
+            Some(bar) => {
+                bar.set_position((share.unwrap_or(0.0).clamp(0.0, 1.0) * BAR_LENGTH as f64) as u64);
+                bar.set_message(text);
+            }
+            None => eprintln!("{text}"),
+        }
+    }
+
+    fn preparing(&mut self, what: &str, done: u64, total: Option<u64>) {
+        if self.is_due() {
+            let share = total.filter(|total| *total > 0).map(|total| done as f64 / total as f64);
+            let part = share.map_or(bytes(done), |share| format!("{:.0} %", share * 100.0));
+            self.progress(share, format!("{what} {part}"));
+        }
+    }
+
+    fn step(&mut self, report: &StepReport) {
+        if self.is_due() || report.steps == Some(report.step) {
+            let elapsed = self.started.elapsed().as_secs_f64();
+            let by_time = report.seconds_left.map(|left| elapsed / (elapsed + left).max(f64::MIN_POSITIVE));
+            let by_steps = report.steps.map(|steps| report.step as f64 / steps.max(1) as f64);
+            self.progress(by_steps.or(by_time), step_text(report));
+        }
+    }
+}
+
+impl Observer for Text {
+    fn event(&mut self, event: &Event<'_>) {
+        match event {
+            Event::Step(report) => self.step(report),
+            Event::Preparing { what, done, total } => self.preparing(what, *done, *total),
+            Event::Started { parameters, tokens, memory_bytes, resumed_at, .. } => {
+                (self.started, self.shown) = (Instant::now(), None);
+                let begin = resumed_at.map_or("training".into(), |step| format!("going on from step {step}:"));
+                let (parameters, tokens) = (rounded(*parameters as u64), rounded(*tokens));
+                let planned = bytes(*memory_bytes);
+                self.line(&format!("{begin} {parameters} parameters on {tokens} tokens, {planned} of memory planned"));
+            }
+            Event::Validated { step, loss } => self.line(&format!("step {step}: validation loss {loss:.4}")),
+            Event::Sample { step, text } => self.line(&format!("step {step}: sample\n{}", indented(text))),
+            Event::Saved { step, path } => self.line(&format!("step {step}: saved {}", path.display())),
+            Event::Skipped { step, reason } => self.line(&format!("step {step}: skipped: {reason}")),
+            Event::Finished(_) => self.bar.iter().for_each(ProgressBar::finish_and_clear),
+        }
+    }
+
+    fn should_stop(&self) -> Stop {
+        stop()
+    }
+}
+
+impl Drop for Text {
+    /// A run that ends with an error leaves no bar behind, so that the error has its own line.
+    fn drop(&mut self) {
+        self.bar.iter().for_each(ProgressBar::finish_and_clear);
+    }
+}
+
+fn progress_bar() -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(BAR_LENGTH), ProgressDrawTarget::stderr_with_hz(10));
+    let style = ProgressStyle::with_template("{bar:24} {wide_msg}").expect("the template is right");
+    bar.with_style(style)
+}
+
+fn step_text(report: &StepReport) -> String {
+    let of_steps = report.steps.map_or(String::new(), |steps| format!("/{steps}"));
+    let left = report.seconds_left.map_or(String::new(), |seconds| format!("  {} left", duration(seconds)));
+    format!(
+        "step {}{of_steps}  loss {:.4}  {} tokens/s  {}{left}",
+        report.step,
+        report.loss,
+        count(report.tokens_per_second as u64),
+        bytes(report.memory_bytes)
+    )
+}
+
+/// A sample set off from the lines around it. What a model writes may hold anything, so control characters are shown
+/// as text and do not reach the terminal.
+fn indented(text: &str) -> String {
+    let printable = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    let lines = text.lines().map(|line| format!("    {}", line.chars().map(printable).collect::<String>()));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> StepReport {
+        StepReport {
+            step: 7,
+            steps: Some(20),
+            tokens: 700,
+            loss: 2.5,
+            validation_loss: None,
+            gradient_norm: 1.0,
+            learning_rate: 0.001,
+            tokens_per_second: 12_345.6,
+            step_ms: 8.0,
+            memory_bytes: 85_000_000,
+            peak_memory_bytes: 90_000_000,
+            seconds_left: Some(65.0),
+        }
+    }
+
+    #[test]
+    fn a_step_is_told_in_one_line() {
+        assert_eq!(step_text(&report()), "step 7/20  loss 2.5000  12,345 tokens/s  85 MB  1m05s left");
+        let open = StepReport { steps: None, seconds_left: None, ..report() };
+        assert_eq!(step_text(&open), "step 7  loss 2.5000  12,345 tokens/s  85 MB");
+    }
+
+    #[test]
+    fn a_step_has_the_keys_of_the_metrics() {
+        let value = serde_json::to_value(report()).unwrap();
+        let mut keys: Vec<&String> = value.as_object().unwrap().keys().collect();
+        keys.sort();
+        let expected =
+            "gradient_norm learning_rate loss memory_bytes peak_memory_bytes step step_ms tokens tokens_per_second";
+        assert_eq!(keys, expected.split(' ').collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn samples_cannot_steer_the_terminal() {
+        assert_eq!(indented("one\ntwo\u{1b}[2J"), "    one\n    two\\u{1b}[2J");
+    }
+}

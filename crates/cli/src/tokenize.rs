@@ -1,0 +1,30 @@
+//! `gradus tokenize`.
+
+use crate::args::TokenizeArgs;
+use crate::library;
+use crate::numbers::count;
+use gradus_train::Result;
+use gradus_train::tokenizer::Report;
+use serde_json::json;
+
+/// Tokenises text and prints what came of it and how fast.
+pub fn run(args: &TokenizeArgs) -> Result<()> {
+    let (tokenizer, report) = library::tokenize(args)?;
+    let Report { bytes, tokens, tokens_per_byte, seconds, megabytes_per_second } = report;
+    let vocabulary = tokenizer.vocabulary();
+    if args.json {
+        let object = json!({
+            "vocabulary": vocabulary, "bytes": bytes, "tokens": tokens, "tokens_per_byte": tokens_per_byte,
+            "seconds": seconds, "megabytes_per_second": megabytes_per_second,
+        });
+        println!("{object}");
+        return Ok(());
+    }
+    println!("tokenizer   {}, {} tokens", tokenizer.kind(), count(vocabulary as u64));
+    println!("text        {} bytes, {} tokens, {tokens_per_byte:.3} tokens a byte", count(bytes), count(tokens));
+    println!("speed       {megabytes_per_second:.1} MB/s");
+    if let Some(path) = &args.out {
+        println!("saved       {}", path.display());
+    }
+    Ok(())
+}

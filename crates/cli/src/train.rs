@@ -1,0 +1,90 @@
+//! `gradus train`.
+
+use crate::numbers::{bytes, count, duration, rounded};
+use crate::resolve::{Resolved, resolve};
+use crate::{interrupt, terminal};
+use clap::ArgMatches;
+use gradus_train::Result;
+use gradus_train::config::{Precision, TrainConfig};
+use gradus_train::run::Summary;
+
+/// Trains as the options say.
+pub fn run(command_line: &ArgMatches) -> Result<()> {
+    let Resolved { config, resume, quiet, json } = resolve(command_line)?;
+    if config.precision == Precision::Bf16 && !quiet {
+        eprintln!("note: bf16 is computed as such but is not faster yet");
+    }
+    interrupt::listen();
+    let mut observer = terminal::observer(quiet, json);
+    let summary = gradus_train::training::train(&config, resume, observer.as_mut())?;
+    // The bar goes before the last lines come.
+    drop(observer);
+    if !json {
+        println!("{}", summary_line(&summary));
+        if !quiet {
+            println!("{}", next_command(&config, &summary));
+        }
+    }
+    Ok(())
+}
+
+fn summary_line(summary: &Summary) -> String {
+    let ended = if summary.interrupted { "stopped and saved" } else { "trained" };
+    let validation = summary.validation_loss.map_or(String::new(), |loss| format!(", validation loss {loss:.4}"));
+    format!(
+        "{ended}: {} steps, {} tokens in {}: loss {:.4}{validation}, {} tokens/s, peak memory {}: {}",
+        summary.steps,
+        rounded(summary.tokens),
+        duration(summary.seconds),
+        summary.loss,
+        count(summary.tokens_per_second as u64),
+        bytes(summary.peak_memory_bytes),
+        summary.run_folder.display()
+    )
+}
+
+/// What the user will want to do next, to be copied.
+fn next_command(config: &TrainConfig, summary: &Summary) -> String {
+    let quoted = |path: &std::path::Path| quoted(&path.display().to_string());
+    if summary.interrupted {
+        return format!("go on with:      gradus train --resume {}", quoted(&summary.run_folder));
+    }
+    let prompt = if config.corpus.is_empty() { "Once upon a time" } else { "The" };
+    format!("sample from it:  gradus generate {} --prompt \"{prompt}\"", quoted(&summary.run_folder.join("model")))
+}
+
+/// A path as a shell takes it.
+fn quoted(path: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "/._-+=:,@".contains(c);
+    if path.chars().all(plain) { path.into() } else { format!("'{}'", path.replace('\'', "'\\''")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn summary(interrupted: bool) -> Summary {
+        Summary {
+            steps: 20,
+            tokens: 2_000,
+            loss: 1.5,
+            validation_loss: Some(1.75),
+            seconds: 61.0,
+            tokens_per_second: 1_234.0,
+            peak_memory_bytes: 85_000_000,
+            run_folder: "runs/my text-1".into(),
+            interrupted,
+        }
+    }
+
+    #[test]
+    fn the_end_says_what_came_out_and_what_to_do_next() {
+        let config = resolve(&crate::layers::nothing_given()).unwrap().config;
+        let line = summary_line(&summary(false));
+        assert!(line.starts_with("trained: 20 steps") && line.contains("validation loss 1.7500"), "{line}");
+        let command = next_command(&config, &summary(false));
+        assert!(command.ends_with("gradus generate 'runs/my text-1/model' --prompt \"Once upon a time\""), "{command}");
+        let command = next_command(&config, &summary(true));
+        assert!(command.ends_with("gradus train --resume 'runs/my text-1'"), "{command}");
+    }
+}

@@ -1,0 +1,128 @@
+//! How well a model predicts a text.
+
+use crate::data::Corpus;
+use crate::export;
+use crate::models::{IGNORED_TARGET, Model, ModelConfig, Weights};
+use crate::tokenizer::Tokenizer;
+use crate::{Error, Result};
+use gradus_engine::backend::Backend;
+use gradus_engine::{DType, Program, Routine, Shape, Trace};
+use serde::Serialize;
+use std::path::Path;
+
+/// What came of an evaluation.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Evaluation {
+    /// Mean loss of a token, in nats.
+    pub loss: f64,
+    /// The exponential of the loss.
+    pub perplexity: f64,
+    /// Bits needed for a byte of the text, whatever the tokens are.
+    pub bits_per_byte: f64,
+    /// Tokens that were predicted.
+    pub tokens: u64,
+    /// Bytes of text.
+    pub bytes: u64,
+}
+
+/// How much is evaluated at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Sequences at a time.
+    pub batch: usize,
+    /// Tokens of a sequence; the model's context if not given.
+    pub sequence: Option<usize>,
+}
+
+/// Evaluates the model of a folder on a corpus. Every token but the first is predicted once, from what comes before it
+/// in its sequence.
+pub fn evaluate(
+    folder: &Path,
+    corpus: &Corpus,
+    backend: &dyn Backend,
+    window: Window,
+    progress: &mut dyn FnMut(u64, Option<u64>),
+) -> Result<Evaluation> {
+    let tokenizer = Tokenizer::open(folder)?;
+    let mut evaluator = Evaluator::open(folder, backend, window)?;
+    let mut bytes = 0;
+    for document in corpus.documents() {
+        let document = document?;
+        evaluator.push(&tokenizer.encode(&document.text)?)?;
+        if !document.continues
+            && let Some(end) = tokenizer.end_of_text()
+        {
+            evaluator.push(&[end])?;
+        }
+        bytes += document.text.len() as u64;
+        progress(bytes, corpus.text_bytes());
+    }
+    evaluator.flush()?;
+    if evaluator.tokens == 0 {
+        return Err(Error::corpus(corpus.name(), "has fewer than two tokens; give a longer text"));
+    }
+    let loss = evaluator.total / evaluator.tokens as f64;
+    let bits_per_byte = evaluator.total / std::f64::consts::LN_2 / bytes as f64;
+    Ok(Evaluation { loss, perplexity: loss.exp(), bits_per_byte, tokens: evaluator.tokens, bytes })
+}
+
+/// A model that sums the loss of the tokens it is given.
+struct Evaluator {
+    program: Program,
+    sequence: usize,
+    batch: usize,
+    /// Tokens that wait; the first of them was predicted, or is the first of all.
+    waiting: Vec<i32>,
+    total: f64,
+    tokens: u64,
+}
+
+impl Evaluator {
+    fn open(folder: &Path, backend: &dyn Backend, window: Window) -> Result<Evaluator> {
+        let config: ModelConfig = export::read_model_config(folder)?;
+        let (batch, sequence) = (window.batch, window.sequence.unwrap_or(config.context));
+        if sequence > config.context {
+            let problem = format!("--sequence {sequence} is longer than the model's context of {}", config.context);
+            return Err(Error::Config(problem));
+        }
+        let trace = Trace::new();
+        let tokens = trace.input("tokens", DType::I32, [batch, sequence]);
+        let targets = trace.input("targets", DType::I32, [batch, sequence]);
+        let weights = Weights::zeros(&trace, &config.parameters());
+        let loss = Model::new(&config, &weights).loss(&tokens, &targets);
+        let mut program = trace.compile(backend, &[Routine::new("evaluate").output("loss", &loss)])?;
+        let mut write = |name: &str, _: &Shape, numbers: &[f32]| Ok(program.write(name, numbers)?);
+        export::read_model_weights(folder, &config, &mut write)?;
+        Ok(Evaluator { program, sequence, batch, waiting: vec![], total: 0.0, tokens: 0 })
+    }
+
+    fn push(&mut self, tokens: &[u32]) -> Result<()> {
+        self.waiting.extend(tokens.iter().map(|&token| token as i32));
+        while self.waiting.len() > self.batch * self.sequence {
+            self.run(self.batch * self.sequence)?;
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        match self.waiting.len() {
+            0 | 1 => Ok(()),
+            waiting => self.run(waiting - 1),
+        }
+    }
+
+    /// Predicts the next `count` tokens; places of the batch that they do not fill do not count.
+    fn run(&mut self, count: usize) -> Result<()> {
+        let mut tokens = self.waiting[..count].to_vec();
+        let mut targets = self.waiting[1..=count].to_vec();
+        tokens.resize(self.batch * self.sequence, 0);
+        targets.resize(self.batch * self.sequence, IGNORED_TARGET);
+        self.program.write("tokens", &tokens)?;
+        self.program.write("targets", &targets)?;
+        self.program.run("evaluate")?;
+        self.total += self.program.scalar("loss")? as f64 * count as f64;
+        self.tokens += count as u64;
+        self.waiting.drain(..count);
+        Ok(())
+    }
+}

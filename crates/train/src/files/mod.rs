@@ -1,0 +1,45 @@
+//! Files that are written whole or not at all, and files of tensors.
+
+pub mod atomic;
+pub mod tensors;
+
+#[cfg(test)]
+pub(crate) mod testing {
+    //! What tests of files share.
+
+    use super::tensors::Tensors;
+    use crate::Result;
+    use std::borrow::Cow;
+    use std::collections::BTreeMap;
+    use std::path::{Path, PathBuf};
+
+    /// The bytes of tensors, by name.
+    pub type Given = BTreeMap<String, Vec<u8>>;
+
+    impl Tensors for Given {
+        fn bytes(&self, name: &str) -> Result<Cow<'_, [u8]>> {
+            Ok(Cow::Borrowed(&self[name]))
+        }
+    }
+
+    /// A folder of a test's own, removed at its end.
+    pub struct Folder(PathBuf);
+
+    impl Folder {
+        pub fn new(name: &str) -> Folder {
+            let path = std::env::temp_dir().join(format!("gradus-{}-{name}", std::process::id()));
+            std::fs::create_dir_all(&path).unwrap();
+            Folder(path)
+        }
+
+        pub fn path(&self) -> &Path {
+            &self.0
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! Files of tensors in the safetensors format: written tensor by tensor, read through a memory map. Neither holds
+//! a second copy of the tensors.
+
+use super::atomic::failed;
+use crate::models::Parameter;
+use crate::{Error, Result};
+use gradus_engine::{DType, Program, TensorType};
+use memmap2::Mmap;
+use safetensors::SafeTensors;
+use safetensors::tensor::{Dtype, Metadata, TensorInfo};
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io::{self, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+
+// The format is little-endian, and tensors are written as they lie in memory.
+const _: () = assert!(cfg!(target_endian = "little"), "tensor files are little-endian");
+
+/// A tensor in a file: its name and type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its name.
+    pub name: String,
+    /// Its element type and shape.
+    pub ty: TensorType,
+}
+
+/// What has tensors to be written.
+pub trait Tensors {
+    /// The bytes of a tensor, borrowed where they can be.
+    fn bytes(&self, name: &str) -> Result<Cow<'_, [u8]>>;
+}
+
+impl Tensors for Program {
+    fn bytes(&self, name: &str) -> Result<Cow<'_, [u8]>> {
+        Ok(Program::bytes(self, name)?)
+    }
+}
+
+/// The size and checksum by which a file is known to be whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seal {
+    /// Its size.
+    pub bytes: u64,
+    /// Its checksum.
+    pub crc32: u32,
+}
+
+impl Entry {
+    /// A model's weights, which are stored as f32.
+    pub fn of_parameters(parameters: &[Parameter]) -> Vec<Entry> {
+        let entry = |parameter: &Parameter| Entry {
+            name: parameter.name.clone(),
+            ty: TensorType::new(DType::F32, &parameter.shape),
+        };
+        parameters.iter().map(entry).collect()
+    }
+}
+
+/// Writes a new file of tensors, asking for one tensor's bytes at a time.
+pub fn write(path: &Path, entries: &[Entry], tensors: &dyn Tensors) -> Result<Seal> {
+    // Wide elements first, so that every tensor is aligned to its elements.
+    let mut entries: Vec<&Entry> = entries.iter().collect();
+    entries.sort_by_key(|entry| std::cmp::Reverse(entry.ty.dtype.size()));
+    let mut file = SealedWriter::create(path).map_err(failed("write", path))?;
+    file.write(&header(&entries)).map_err(failed("write", path))?;
+    for entry in entries {
+        let bytes = tensors.bytes(&entry.name)?;
+        assert_eq!(bytes.len(), entry.ty.bytes(), "bytes of {:?}, which is {}", entry.name, entry.ty);
+        file.write(&bytes).map_err(failed("write", path))?;
+    }
+    file.finish().map_err(failed("write", path))
+}
+
+/// The size of the header and the header itself, padded so that the tensors after it are aligned.
+fn header(entries: &[&Entry]) -> Vec<u8> {
+    let mut end = 0;
+    let described = entries.iter().map(|entry| {
+        let start = end;
+        end += entry.ty.bytes();
+        let (dtype, shape) = (stored_type(entry.ty.dtype), entry.ty.shape.to_vec());
+        (entry.name.clone(), TensorInfo { dtype, shape, data_offsets: (start, end) })
+    });
+    let format = HashMap::from([("format".to_string(), "pt".to_string())]);
+    let metadata = Metadata::new(Some(format), described.collect()).expect("tensors follow one another");
+    let mut text = serde_json::to_vec(&metadata).expect("names and numbers are valid JSON");
+    text.resize(text.len().next_multiple_of(8), b' ');
+    [&(text.len() as u64).to_le_bytes()[..], &text].concat()
+}
+
+/// A file whose size and checksum are taken as it is written.
+struct SealedWriter {
+    file: BufWriter<File>,
+    hasher: crc32fast::Hasher,
+    bytes: u64,
+}
+
+impl SealedWriter {
+    fn create(path: &Path) -> io::Result<SealedWriter> {
+        let file = BufWriter::with_capacity(1 << 18, File::create_new(path)?);
+        Ok(SealedWriter { file, hasher: crc32fast::Hasher::new(), bytes: 0 })
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.hasher.update(bytes);
+        self.bytes += bytes.len() as u64;
+        self.file.write_all(bytes)
+    }
+
+    fn finish(mut self) -> io::Result<Seal> {
+        self.file.flush()?;
+        Ok(Seal { bytes: self.bytes, crc32: self.hasher.finalize() })
+    }
+}
+
+impl Seal {
+    /// The seal that a file now has.
+    pub fn of_file(path: &Path) -> io::Result<Seal> {
+        let mut file = File::open(path)?;
+        let mut hasher = crc32fast::Hasher::new();
+        let (mut buffer, mut bytes) = (vec![0; 1 << 18], 0);
+        loop {
+            match file.read(&mut buffer)? {
+                0 => return Ok(Seal { bytes, crc32: hasher.finalize() }),
+                count => {
+                    hasher.update(&buffer[..count]);
+                    bytes += count as u64;
+                }
+            }
+        }
+    }
+}
+
+/// A file of tensors, mapped.
+pub struct TensorFile {
+    path: PathBuf,
+    map: Mmap,
+    metadata: Metadata,
+    /// Where the tensors begin.
+    start: usize,
+}
+
+impl TensorFile {
+    /// Opens a file and checks that it is whole.
+    pub fn open(path: &Path) -> Result<TensorFile> {
+        let file = File::open(path).map_err(Error::io("read", path))?;
+        // SAFETY: files of tensors are replaced and never changed in place, so the mapped bytes stay as they are.
+        let map = unsafe { Mmap::map(&file) }.map_err(Error::io("read", path))?;
+        let (header_bytes, metadata) = SafeTensors::read_metadata(&map).map_err(|error| {
+            let problem = format!("not a whole safetensors file ({error}); copy or save it again");
+            Error::checkpoint(path, problem.replace('\n', " "))
+        })?;
+        Ok(TensorFile { path: path.to_path_buf(), map, metadata, start: 8 + header_bytes })
+    }
+
+    /// The names of the tensors, in the order of the file.
+    pub fn names(&self) -> Vec<String> {
+        self.metadata.offset_keys()
+    }
+
+    /// The element type and shape of a tensor, if it is there and the engine knows such elements.
+    pub fn ty(&self, name: &str) -> Option<TensorType> {
+        let info = self.metadata.info(name)?;
+        Some(TensorType::new(known_type(info.dtype)?, &info.shape[..]))
+    }
+
+    /// The bytes of a tensor.
+    pub fn bytes(&self, name: &str) -> Option<&[u8]> {
+        let (start, end) = self.metadata.info(name)?.data_offsets;
+        Some(&self.map[self.start + start..self.start + end])
+    }
+
+    /// How a tensor's type is written in messages.
+    pub fn described(&self, name: &str) -> String {
+        match (self.ty(name), self.metadata.info(name)) {
+            (Some(ty), _) => ty.to_string(),
+            (None, Some(info)) => format!("{}{:?}", info.dtype, info.shape),
+            (None, None) => "missing".to_string(),
+        }
+    }
+
+    /// Gives `each` the tensors that are expected, after checking that the file holds them and no others.
+    pub fn read(&self, expected: &[Entry], each: &mut dyn FnMut(&Entry, &[u8]) -> Result<()>) -> Result<()> {
+        self.check(expected)?;
+        for entry in expected {
+            each(entry, self.bytes(&entry.name).expect("checked to be there"))?;
+        }
+        Ok(())
+    }
+
+    fn check(&self, expected: &[Entry]) -> Result<()> {
+        let other = |name: &str, problem: String| {
+            let advice = "use the settings it was saved with, or start a new run in another folder";
+            Error::checkpoint(&self.path, format!("of another model: tensor {name:?} {problem}; {advice}"))
+        };
+        for Entry { name, ty } in expected {
+            if self.ty(name).as_ref() != Some(ty) {
+                return Err(other(name, format!("is {} here and {ty} in the model", self.described(name))));
+            }
+        }
+        let known: HashSet<&str> = expected.iter().map(|entry| &entry.name[..]).collect();
+        match self.names().iter().find(|name| !known.contains(&name[..])) {
+            Some(name) => Err(other(name, format!("is {} here and missing in the model", self.described(name)))),
+            None => Ok(()),
+        }
+    }
+}
+
+fn stored_type(dtype: DType) -> Dtype {
+    match dtype {
+        DType::F32 => Dtype::F32,
+        DType::Bf16 => Dtype::BF16,
+        DType::F16 => Dtype::F16,
+        DType::F64 => Dtype::F64,
+        DType::I32 => Dtype::I32,
+        DType::U32 => Dtype::U32,
+    }
+}
+
+fn known_type(dtype: Dtype) -> Option<DType> {
+    let known = [DType::F32, DType::Bf16, DType::F16, DType::F64, DType::I32, DType::U32];
+    known.into_iter().find(|&known| stored_type(known) == dtype)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::testing::{Folder, Given};
+    use gradus_engine::Shape;
+
+    fn entry(name: &str, dtype: DType, shape: impl Into<Shape>) -> Entry {
+        Entry { name: name.to_string(), ty: TensorType::new(dtype, shape) }
+    }
+
+    /// Bytes that depend on the name, with patterns of bits that are not numbers among them.
+    fn tensors(entries: &[Entry]) -> Given {
+        let bytes = |entry: &Entry| {
+            let salt = entry.name.bytes().map(usize::from).sum::<usize>();
+            (0..entry.ty.bytes()).map(|index| (index * 37 + salt) as u8).collect()
+        };
+        entries.iter().map(|entry| (entry.name.clone(), bytes(entry))).collect()
+    }
+
+    #[test]
+    fn every_type_comes_back_bit_for_bit() {
+        let folder = Folder::new("tensors-round");
+        let path = folder.path().join("a.safetensors");
+        let entries = [
+            entry("halves", DType::F16, [3]),
+            entry("brains", DType::Bf16, [5, 1]),
+            entry("number", DType::F32, []),
+            entry("wide", DType::F64, [2, 2]),
+            entry("nothing", DType::F32, [0, 4]),
+            entry("signed", DType::I32, [7]),
+            entry("unsigned", DType::U32, [1]),
+        ];
+        let tensors = tensors(&entries);
+        let seal = write(&path, &entries, &tensors).unwrap();
+        assert_eq!(Seal::of_file(&path).unwrap(), seal);
+
+        let file = TensorFile::open(&path).unwrap();
+        let mut seen = vec![];
+        let mut each = |entry: &Entry, found: &[u8]| {
+            assert_eq!(found, tensors[&entry.name]);
+            assert_eq!(found.as_ptr() as usize % entry.ty.dtype.size(), 0, "{} is aligned", entry.name);
+            seen.push(entry.clone());
+            Ok(())
+        };
+        file.read(&entries, &mut each).unwrap();
+        assert_eq!(seen, entries);
+    }
+
+    #[test]
+    fn a_file_of_another_model_names_the_first_tensor_that_differs() {
+        let folder = Folder::new("tensors-other");
+        let path = folder.path().join("a.safetensors");
+        let entries = [entry("a", DType::F32, [2]), entry("b", DType::F32, [3])];
+        write(&path, &entries, &tensors(&entries)).unwrap();
+        let file = TensorFile::open(&path).unwrap();
+        let says = |expected: &[Entry], words: &[&str]| {
+            let error = file.read(expected, &mut |_, _| panic!("nothing is read")).unwrap_err().to_string();
+            for word in words.iter().chain(&["another model", "settings"]) {
+                assert!(error.contains(word), "{error:?} should say {word:?}");
+            }
+        };
+        says(&[entry("a", DType::F32, [2]), entry("b", DType::F32, [4])], &["\"b\" is f32[3] here and f32[4]"]);
+        says(&[entry("a", DType::Bf16, [2]), entry("c", DType::F32, [1])], &["\"a\" is f32[2] here and bf16[2]"]);
+        says(&[entry("c", DType::F32, [1])], &["\"c\" is missing here"]);
+        says(&[entry("a", DType::F32, [2])], &["\"b\" is f32[3] here and missing in the model"]);
+    }
+
+    #[test]
+    fn a_torn_or_foreign_file_is_an_error() {
+        let folder = Folder::new("tensors-torn");
+        let path = folder.path().join("a.safetensors");
+        let entries = [entry("a", DType::F32, [200])];
+        write(&path, &entries, &tensors(&entries)).unwrap();
+        let whole = std::fs::read(&path).unwrap();
+        for content in [&whole[..whole.len() - 1], &whole[..5], &[], b"some text that is no tensor file"] {
+            std::fs::write(&path, content).unwrap();
+            let error = TensorFile::open(&path).err().unwrap().to_string();
+            assert!(error.contains("not a whole safetensors file") && !error.contains('\n'), "{error}");
+        }
+        let error = TensorFile::open(&folder.path().join("none")).err().unwrap().to_string();
+        assert!(error.contains("cannot read"), "{error}");
+    }
+}

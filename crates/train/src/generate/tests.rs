@@ -1,0 +1,170 @@
+//! Cached decoding against the whole forward pass.
+
+use super::*;
+use gradus_engine::backend::Cpu;
+
+const CONTEXT: usize = 12;
+const GREEDY: Sampling = Sampling { temperature: 0.0, top_k: None, top_p: 1.0, seed: 1 };
+
+fn configs() -> Vec<ModelConfig> {
+    let llama = ModelConfig { feed_forward: 50, ..ModelConfig::llama(29, 48, 2, 6, CONTEXT) };
+    let gpt2 = ModelConfig::gpt2(29, 36, 2, 3, CONTEXT);
+    vec![
+        gpt2.clone(),
+        ModelConfig { tie_embeddings: false, ..gpt2 },
+        ModelConfig { kv_heads: 2, ..llama.clone() },
+        ModelConfig { kv_heads: 1, tie_embeddings: true, ..llama },
+    ]
+}
+
+/// Weights large enough for logits that differ well.
+fn numbers(parameter: &Parameter) -> Array {
+    let plain = parameter.numbers(5).to_vec::<f32>().unwrap();
+    let scale = if parameter.name.contains("ln_") || parameter.name.contains("norm") { 1.0 } else { 8.0 };
+    Array::new(&parameter.shape, &plain.iter().map(|number| number * scale).collect::<Vec<f32>>()).unwrap()
+}
+
+fn generator(config: &ModelConfig, count: usize, prompt_tokens: usize) -> Generator {
+    Generator::new(config, numbers, &Cpu::new(1).unwrap(), count, prompt_tokens).unwrap()
+}
+
+/// The whole forward pass over one sequence.
+struct Whole {
+    program: Program,
+    vocabulary: usize,
+}
+
+impl Whole {
+    fn new(config: &ModelConfig) -> Whole {
+        let trace = Trace::new();
+        let tokens = trace.input("tokens", DType::I32, [1, CONTEXT]);
+        let weights = Weights::new(&trace, &config.parameters(), numbers);
+        let routine = Routine::new("whole").output("logits", &Model::new(config, &weights).logits(&tokens));
+        let program = trace.compile(&Cpu::new(1).unwrap(), &[routine]).unwrap();
+        Whole { program, vocabulary: config.vocabulary }
+    }
+
+    /// The logits after the last of these tokens.
+    fn logits(&mut self, tokens: &[i32]) -> Vec<f32> {
+        let mut padded = [0i32; CONTEXT];
+        padded[..tokens.len()].copy_from_slice(tokens);
+        self.program.write("tokens", &padded).unwrap();
+        self.program.run("whole").unwrap();
+        let all = self.program.read("logits").unwrap().to_vec::<f32>().unwrap();
+        all[(tokens.len() - 1) * self.vocabulary..tokens.len() * self.vocabulary].to_vec()
+    }
+
+    /// The likeliest continuation, by the same rule of what is kept when the context is full.
+    fn greedy(&mut self, prompt: &[i32], count: usize) -> Vec<i32> {
+        let mut tokens = prompt.to_vec();
+        let mut from = tokens.len().saturating_sub(if tokens.len() > CONTEXT { CONTEXT / 2 } else { CONTEXT });
+        for _ in 0..count {
+            if tokens.len() - from > CONTEXT {
+                from = tokens.len() - CONTEXT / 2;
+            }
+            let logits = self.logits(&tokens[from..]);
+            let best = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).unwrap();
+            tokens.push(best as i32);
+        }
+        tokens[prompt.len()..].to_vec()
+    }
+}
+
+#[test]
+fn cached_logits_are_those_of_the_whole_pass_across_the_context() {
+    for config in configs() {
+        let mut whole = Whole::new(&config);
+        for prompt_tokens in [1, 4, CONTEXT] {
+            let mut generator = generator(&config, 2, prompt_tokens);
+            let token = |sequence: usize, place: usize| ((place * place + 3 * place + 11 * sequence) % 29) as i32;
+            let mut sequences = [0, 1].map(|sequence| (0..4).map(|place| token(sequence, place)).collect::<Vec<i32>>());
+            let mut cached = vec![];
+            for place in 4..4 + 2 * CONTEXT {
+                generator.advance(&sequences).unwrap();
+                cached.push(generator.cached);
+                for (sequence, row) in sequences.iter().zip(generator.logits.chunks_exact(29)) {
+                    let expected = whole.logits(&sequence[place - generator.cached..]);
+                    let worst = row.iter().zip(&expected).fold(0f32, |worst, (a, b)| worst.max((a - b).abs()));
+                    let scale = expected.iter().fold(0f32, |largest, x| largest.max(x.abs()));
+                    assert!(worst <= 1e-4 * scale.max(1.0), "{config:?}, place {place}: {worst} of {scale}");
+                    assert!(scale > 0.1, "logits that say something: {scale}");
+                }
+                for (number, sequence) in sequences.iter_mut().enumerate() {
+                    sequence.push(token(number, place));
+                }
+            }
+            let expected = (4..=12).chain(6..=12).chain(6..=12).chain(6..=12).take(cached.len());
+            assert_eq!(cached, expected.collect::<Vec<usize>>());
+        }
+    }
+}
+
+#[test]
+fn greedy_text_is_that_of_the_whole_pass() {
+    for config in configs() {
+        let mut whole = Whole::new(&config);
+        let mut generator = generator(&config, 3, 4);
+        for prompt in [vec![3], vec![1, 2, 3, 4, 5, 6, 7, 8, 9], (0..CONTEXT as i32).collect(), (0..17).collect()] {
+            let expected = whole.greedy(&prompt, 20);
+            let texts = generator.generate(&prompt, &GREEDY, 20, None, &mut |_, _| {}).unwrap();
+            assert_eq!(texts, vec![expected; 3], "{config:?} from {prompt:?}");
+        }
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_text_and_another_seed_another() {
+    let mut generator = generator(&configs()[2], 2, 3);
+    let mut text = |seed: u32| {
+        let settings = Sampling { temperature: 1.0, seed, ..GREEDY };
+        generator.generate(&[1, 2], &settings, 30, None, &mut |_, _| {}).unwrap()
+    };
+    let first = text(1);
+    assert_eq!(first, text(1));
+    assert_ne!(first, text(2));
+    assert_ne!(first[0], first[1], "each sequence has its own random numbers");
+}
+
+#[test]
+fn a_sequence_ends_before_the_stop_token() {
+    let mut generator = generator(&configs()[0], 4, 3);
+    let settings = Sampling { temperature: 2.0, ..GREEDY };
+    let unstopped = generator.generate(&[1, 2], &settings, 25, None, &mut |_, _| {}).unwrap();
+    let stop = unstopped[1][3];
+    let mut heard = vec![vec![]; 4];
+    let mut hear = |sequence: usize, token: i32| heard[sequence].push(token);
+    let stopped = generator.generate(&[1, 2], &settings, 25, Some(stop), &mut hear).unwrap();
+    for (stopped, unstopped) in stopped.iter().zip(&unstopped) {
+        let expected: Vec<i32> = unstopped.iter().copied().take_while(|&token| token != stop).collect();
+        assert_eq!(*stopped, expected);
+    }
+    assert!(stopped[1].len() <= 3);
+    assert_eq!(heard, stopped);
+}
+
+#[test]
+fn weights_can_be_replaced() {
+    let config = &configs()[3];
+    let mut expected = generator(config, 1, 2);
+    let mut refreshed = Generator::without_weights(config, &Cpu::new(1).unwrap(), 1, 2).unwrap();
+    for parameter in config.parameters() {
+        refreshed.set_weight(&parameter.name, &numbers(&parameter).to_vec::<f32>().unwrap()).unwrap();
+    }
+    let text = |generator: &mut Generator| generator.generate(&[5], &GREEDY, 9, None, &mut |_, _| {}).unwrap();
+    assert_eq!(text(&mut expected), text(&mut refreshed));
+    assert!(refreshed.set_weight("no.such.weight", &[1.0]).is_err());
+}
+
+#[test]
+fn what_cannot_be_continued_is_named() {
+    let mut generator = generator(&configs()[0], 1, 2);
+    let mut problem = |prompt: &[i32], settings: &Sampling| {
+        generator.generate(prompt, settings, 5, None, &mut |_, _| {}).unwrap_err().to_string()
+    };
+    assert!(problem(&[], &GREEDY).starts_with("the prompt has no tokens"));
+    assert!(problem(&[1, 29], &GREEDY).starts_with("the prompt has token 29, but the model knows 0..29"));
+    assert!(problem(&[-1], &GREEDY).starts_with("the prompt has token -1"));
+    assert!(problem(&[1], &Sampling { top_p: 2.0, ..GREEDY }).starts_with("top-p is 2"));
+    let none = Generator::without_weights(&configs()[0], &Cpu::new(1).unwrap(), 0, 2);
+    assert!(none.err().unwrap().to_string().starts_with("count is 0"));
+}

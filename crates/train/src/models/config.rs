@@ -1,0 +1,216 @@
+//! The sizes of a model: what they mean, what they give, and which are impossible.
+
+use super::Parameter;
+use crate::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+/// The families of models.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Family {
+    /// Learned positions, layer norm, GELU.
+    Gpt2,
+    /// Rotary positions, RMS norm, SwiGLU, grouped heads.
+    Llama,
+}
+
+/// The sizes of a model.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct ModelConfig {
+    /// Which family.
+    pub family: Family,
+    /// Number of tokens (v); 0 until the tokenizer is known.
+    pub vocabulary: usize,
+    /// Numbers that stand for a token inside the model (c).
+    pub width: usize,
+    /// Blocks.
+    pub layers: usize,
+    /// Attention heads of a block (h); must divide the width.
+    pub heads: usize,
+    /// Heads of keys and values (g); must divide the heads. As many as heads in GPT-2.
+    pub kv_heads: usize,
+    /// Width of the feed-forward part (f).
+    pub feed_forward: usize,
+    /// Longest sequence.
+    pub context: usize,
+    /// Whether the table of tokens is also the projection to logits.
+    pub tie_embeddings: bool,
+    /// Added to variances.
+    pub norm_epsilon: f32,
+    /// Base of the rotary angles; of no use in GPT-2.
+    pub rope_theta: f32,
+}
+
+/// Sizes up to this keep every product of two far from overflow, and positions exact in f32.
+const LARGEST_SIZE: usize = 1 << 24;
+/// Far more blocks than any model has.
+const MOST_LAYERS: usize = 4096;
+
+impl ModelConfig {
+    /// A GPT-2 of these sizes, with tied embeddings.
+    pub fn gpt2(vocabulary: usize, width: usize, layers: usize, heads: usize, context: usize) -> ModelConfig {
+        ModelConfig {
+            family: Family::Gpt2,
+            vocabulary,
+            width,
+            layers,
+            heads,
+            kv_heads: heads,
+            feed_forward: 4 * width,
+            context,
+            tie_embeddings: true,
+            norm_epsilon: 1e-5,
+            rope_theta: 10_000.0,
+        }
+    }
+
+    /// A Llama of these sizes, with a projection to logits of its own and as many heads of keys and values as heads.
+    pub fn llama(vocabulary: usize, width: usize, layers: usize, heads: usize, context: usize) -> ModelConfig {
+        ModelConfig {
+            family: Family::Llama,
+            // Three matrices of this size hold as many numbers as two of four times the width.
+            feed_forward: (8 * width).div_ceil(3).next_multiple_of(8),
+            tie_embeddings: false,
+            ..ModelConfig::gpt2(vocabulary, width, layers, heads, context)
+        }
+    }
+
+    /// Every weight, by its published name. The sizes must be possible: see [`ModelConfig::validate`].
+    pub fn parameters(&self) -> Vec<Parameter> {
+        match self.family {
+            Family::Gpt2 => self.gpt2_parameters(),
+            Family::Llama => self.llama_parameters(),
+        }
+    }
+
+    /// How many numbers all weights hold together.
+    pub fn parameter_count(&self) -> usize {
+        self.parameters().iter().map(|parameter| parameter.shape.elements()).sum()
+    }
+
+    /// The size of a head (d). The sizes must be possible: see [`ModelConfig::validate`].
+    pub fn head_size(&self) -> usize {
+        self.width / self.heads
+    }
+
+    /// Says which size is impossible, and what to do.
+    pub fn validate(&self) -> Result<()> {
+        within("vocab-size", self.vocabulary, LARGEST_SIZE)?;
+        self.validate_without_vocabulary()
+    }
+
+    /// As [`ModelConfig::validate`], for a model whose tokenizer is not known yet.
+    pub fn validate_without_vocabulary(&self) -> Result<()> {
+        within("width", self.width, LARGEST_SIZE)?;
+        within("layers", self.layers, MOST_LAYERS)?;
+        within("heads", self.heads, LARGEST_SIZE)?;
+        within("kv-heads", self.kv_heads, LARGEST_SIZE)?;
+        within("feed-forward", self.feed_forward, LARGEST_SIZE)?;
+        within("sequence", self.context, LARGEST_SIZE)?;
+        divides(["heads", "width"], self.heads, self.width)?;
+        divides(["kv-heads", "heads"], self.kv_heads, self.heads)?;
+        above_zero("norm epsilon", self.norm_epsilon)?;
+        match self.family {
+            Family::Gpt2 => self.validate_gpt2(),
+            Family::Llama => self.validate_llama(),
+        }
+    }
+
+    fn validate_gpt2(&self) -> Result<()> {
+        if self.kv_heads == self.heads {
+            return Ok(());
+        }
+        Err(Error::Config(format!(
+            "kv-heads is {} and heads is {}, but GPT-2 has no grouped heads; leave kv-heads out or use the llama model",
+            self.kv_heads, self.heads
+        )))
+    }
+
+    fn validate_llama(&self) -> Result<()> {
+        above_zero("rope theta", self.rope_theta)?;
+        if self.head_size().is_multiple_of(2) {
+            return Ok(());
+        }
+        Err(Error::Config(format!(
+            "width {} over {} heads makes heads of {} numbers, but rotary positions turn pairs; \
+             choose a width that is an even multiple of heads, such as {}",
+            self.width,
+            self.heads,
+            self.head_size(),
+            self.heads * (self.head_size() + 1)
+        )))
+    }
+}
+
+fn within(name: &str, size: usize, largest: usize) -> Result<()> {
+    if (1..=largest).contains(&size) {
+        return Ok(());
+    }
+    Err(Error::Config(format!("{name} is {size}, which no model can have; choose from 1 to {largest}")))
+}
+
+fn divides([name, of_name]: [&str; 2], size: usize, of: usize) -> Result<()> {
+    if of.is_multiple_of(size) {
+        return Ok(());
+    }
+    let below = (1..=size.min(of)).rev().find(|&smaller| of.is_multiple_of(smaller)).unwrap_or(1);
+    Err(Error::Config(format!(
+        "{of_name} {of} is not divisible by {name} {size}; choose a divisor as {name}, such as {below}, or another {of_name}"
+    )))
+}
+
+fn above_zero(name: &str, number: f32) -> Result<()> {
+    if number > 0.0 && number.is_finite() {
+        return Ok(());
+    }
+    Err(Error::Config(format!("the {name} is {number}; it must be a number above zero")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problem(config: ModelConfig) -> String {
+        let text = config.validate().expect_err("an impossible size").to_string();
+        assert!(!text.contains('\n'), "one line: {text}");
+        text
+    }
+
+    #[test]
+    fn possible_sizes_are_accepted() {
+        ModelConfig::gpt2(65, 36, 2, 3, 17).validate().unwrap();
+        ModelConfig { kv_heads: 1, ..ModelConfig::llama(53, 40, 2, 5, 17) }.validate().unwrap();
+        let undecided = ModelConfig::gpt2(0, 36, 2, 3, 17);
+        undecided.validate_without_vocabulary().unwrap();
+        assert!(problem(undecided).starts_with("vocab-size is 0"));
+    }
+
+    #[test]
+    fn each_impossible_size_is_named() {
+        let gpt2 = || ModelConfig::gpt2(65, 36, 2, 3, 17);
+        let llama = || ModelConfig::llama(65, 36, 2, 6, 17);
+        for (config, name) in [
+            (ModelConfig { width: 0, ..gpt2() }, "width is 0"),
+            (ModelConfig { layers: 0, ..gpt2() }, "layers is 0"),
+            (ModelConfig { layers: usize::MAX, ..gpt2() }, "layers is 18446744073709551615"),
+            (ModelConfig { heads: 0, ..gpt2() }, "heads is 0"),
+            (ModelConfig { kv_heads: 0, ..llama() }, "kv-heads is 0"),
+            (ModelConfig { feed_forward: 0, ..llama() }, "feed-forward is 0"),
+            (ModelConfig { context: 0, ..llama() }, "sequence is 0"),
+            (ModelConfig { context: usize::MAX, ..llama() }, "sequence is 18446744073709551615"),
+            (
+                ModelConfig { heads: 5, ..gpt2() },
+                "width 36 is not divisible by heads 5; choose a divisor as heads, such as 4",
+            ),
+            (ModelConfig { kv_heads: 4, ..llama() }, "heads 6 is not divisible by kv-heads 4"),
+            (ModelConfig { kv_heads: 1, ..gpt2() }, "kv-heads is 1 and heads is 3, but GPT-2"),
+            (ModelConfig { heads: 4, kv_heads: 4, ..llama() }, "width 36 over 4 heads makes heads of 9 numbers"),
+            (ModelConfig { norm_epsilon: f32::NAN, ..gpt2() }, "the norm epsilon is NaN"),
+            (ModelConfig { rope_theta: 0.0, ..llama() }, "the rope theta is 0"),
+        ] {
+            let text = problem(config);
+            assert!(text.starts_with(name), "{text}");
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! What precision and dropout change, and what they leave.
+
+use super::*;
+use crate::config::Precision;
+use gradus_engine::backend::Cpu;
+use gradus_engine::{Program, Routine, Trace, gradient};
+
+const BATCH: usize = 2;
+const SEQUENCE: usize = 11;
+
+fn configs() -> [ModelConfig; 2] {
+    let llama = ModelConfig { kv_heads: 2, feed_forward: 52, ..ModelConfig::llama(53, 40, 2, 4, SEQUENCE) };
+    [ModelConfig::gpt2(53, 36, 2, 3, SEQUENCE), llama]
+}
+
+/// Loss and gradients of a model, changed as `change` says.
+fn program(config: &ModelConfig, change: impl for<'a> Fn(Model<'a>, Tensor) -> Model<'a>) -> Program {
+    let trace = Trace::new();
+    let tokens = trace.input("tokens", DType::I32, [BATCH, SEQUENCE]);
+    let targets = trace.input("targets", DType::I32, [BATCH, SEQUENCE]);
+    let key = trace.input("key", DType::U32, [2]);
+    let weights = Weights::new(&trace, &config.parameters(), |parameter| parameter.numbers(3));
+    let loss = change(Model::new(config, &weights), key).loss(&tokens, &targets);
+    let gradients = gradient(&loss, &weights.tensors()).unwrap();
+    let mut routine = Routine::new("loss").output("loss", &loss);
+    for ((name, _), gradient) in weights.iter().zip(&gradients) {
+        routine = routine.output(&format!("gradient.{name}"), gradient);
+    }
+    let mut program = trace.compile(&Cpu::new(1).unwrap(), &[routine]).unwrap();
+    let ids: Vec<i32> = (0..(BATCH * SEQUENCE) as i32).map(|index| index * 17 % 53).collect();
+    program.write("tokens", &ids).unwrap();
+    program.write("targets", &ids.iter().map(|id| (id * 3 + 1) % 53).collect::<Vec<i32>>()).unwrap();
+    program
+}
+
+fn loss(program: &mut Program) -> f32 {
+    program.run("loss").unwrap();
+    program.scalar("loss").unwrap()
+}
+
+#[test]
+fn bf16_products_give_nearly_the_loss_and_gradients_of_f32() {
+    for config in configs() {
+        let mut accurate = program(&config, |model, _| model);
+        let mut rounded = program(&config, |model, _| model.with_precision(Precision::Bf16));
+        let (exact, near) = (loss(&mut accurate), loss(&mut rounded));
+        assert!((exact - near).abs() < 1e-2 * exact, "{:?}: {exact} and {near}", config.family);
+        assert!(exact != near, "{:?}: bf16 must round something", config.family);
+        for parameter in config.parameters() {
+            let name = format!("gradient.{}", parameter.name);
+            let [exact, near] = [&accurate, &rounded].map(|program| program.read(&name).unwrap().to_f64());
+            let scale = exact.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
+            let worst = exact.iter().zip(&near).fold(0.0f64, |worst, (a, b)| worst.max((a - b).abs()));
+            assert!(worst <= 0.05 * scale, "{name}: {worst} of {scale}");
+        }
+    }
+}
+
+#[test]
+fn dropout_depends_on_its_key_alone() {
+    for config in configs() {
+        let without = loss(&mut program(&config, |model, _| model));
+        let mut dropping = program(&config, |model, key| model.with_dropout(0.3, key));
+        let mut losses = [[1u32, 1], [1, 2], [1, 1]].map(|key| {
+            dropping.write("key", &key).unwrap();
+            loss(&mut dropping)
+        });
+        assert_eq!(losses[0], losses[2]);
+        losses.sort_by(f32::total_cmp);
+        assert!(losses[0] < losses[2] && losses.iter().all(|loss| *loss != without), "{losses:?}, {without}");
+    }
+}
+
+#[test]
+fn each_site_of_dropout_has_a_stream_of_its_own() {
+    let layers = (0..5).flat_map(|layer| [DropoutSite::Attention { layer }, DropoutSite::FeedForward { layer }]);
+    let mut streams: Vec<u32> = layers.chain([DropoutSite::Embeddings]).map(|site| site.stream()).collect();
+    streams.sort();
+    streams.dedup();
+    assert_eq!(streams.len(), 11);
+}
+
+#[test]
+fn ignored_targets_do_not_count() {
+    let config = &configs()[0];
+    let mut program = program(config, |model, _| model);
+    let mut targets = vec![IGNORED_TARGET; BATCH * SEQUENCE];
+    targets[3] = 7;
+    program.write("targets", &targets).unwrap();
+    let one = loss(&mut program);
+    assert!(one > 3.0 && one < 5.0, "the loss of one target, near ln 53: {one}");
+}

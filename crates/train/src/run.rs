@@ -1,0 +1,136 @@
+//! What a training run tells while it goes, and how it is asked to stop.
+
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+/// Someone who watches a run: a terminal, a log, a test.
+pub trait Observer {
+    /// Something happened. Called on the training thread: be quick on [`Event::Step`].
+    fn event(&mut self, event: &Event<'_>);
+
+    /// Whether the run should end. Asked after each step.
+    fn should_stop(&self) -> Stop;
+}
+
+/// Whether a run should end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// It goes on.
+    No,
+    /// It ends after the step at hand, saved so that it can be resumed.
+    AfterStep,
+}
+
+/// Something that happened in a run.
+#[derive(Clone, Copy, Debug)]
+pub enum Event<'a> {
+    /// Work before the first step, such as making tokens of the corpus.
+    Preparing {
+        /// What is being done, as in "tokenising".
+        what: &'a str,
+        /// Bytes or parts done.
+        done: u64,
+        /// Bytes or parts in all, where known.
+        total: Option<u64>,
+    },
+    /// The first step is about to begin.
+    Started {
+        /// Numbers in the model.
+        parameters: usize,
+        /// Tokens of the training text.
+        tokens: u64,
+        /// Steps of the whole run, where known.
+        steps: Option<u64>,
+        /// Bytes planned.
+        memory_bytes: u64,
+        /// The step that a resumed run goes on from.
+        resumed_at: Option<u64>,
+    },
+    /// A step was taken.
+    Step(&'a StepReport),
+    /// The loss on held-out text was measured.
+    Validated {
+        /// After this step.
+        step: u64,
+        /// The mean loss.
+        loss: f32,
+    },
+    /// Text was sampled from the model.
+    Sample {
+        /// After this step.
+        step: u64,
+        /// The text.
+        text: &'a str,
+    },
+    /// A checkpoint is whole on disk.
+    Saved {
+        /// After this step.
+        step: u64,
+        /// Its folder.
+        path: &'a Path,
+    },
+    /// A step was left out because its numbers were not finite.
+    Skipped {
+        /// This step.
+        step: u64,
+        /// Why, with the layer it came from.
+        reason: &'a str,
+    },
+    /// The run ended.
+    Finished(&'a Summary),
+}
+
+/// The figures of a step. Serialised, they are a line of `metrics.jsonl`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct StepReport {
+    /// Which step, from 1.
+    pub step: u64,
+    /// Steps of the whole run, where known.
+    #[serde(skip)]
+    pub steps: Option<u64>,
+    /// Tokens seen so far.
+    pub tokens: u64,
+    /// Mean loss of the batch.
+    pub loss: f32,
+    /// Loss on held-out text, where it was measured after this step.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub validation_loss: Option<f32>,
+    /// Norm of all gradients before clipping.
+    pub gradient_norm: f32,
+    /// Learning rate of the step.
+    pub learning_rate: f32,
+    /// Tokens a second, lately.
+    pub tokens_per_second: f64,
+    /// Milliseconds of the step.
+    pub step_ms: f64,
+    /// Bytes of memory the process has now.
+    pub memory_bytes: u64,
+    /// Most bytes of memory the process has had.
+    pub peak_memory_bytes: u64,
+    /// Seconds until the run ends, where known.
+    #[serde(skip)]
+    pub seconds_left: Option<f64>,
+}
+
+/// What a run came to.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Summary {
+    /// Steps taken, those before a resume included.
+    pub steps: u64,
+    /// Tokens seen.
+    pub tokens: u64,
+    /// Loss of the last step.
+    pub loss: f32,
+    /// Last loss on held-out text.
+    pub validation_loss: Option<f32>,
+    /// Seconds of this session.
+    pub seconds: f64,
+    /// Tokens a second over this session.
+    pub tokens_per_second: f64,
+    /// Most bytes of memory the process has had.
+    pub peak_memory_bytes: u64,
+    /// The run's folder.
+    pub run_folder: PathBuf,
+    /// Whether it was asked to stop before its end.
+    pub interrupted: bool,
+}

@@ -1,0 +1,253 @@
+//! The training step as a program: micro-batches, accumulation, clipping, update, evaluation, diagnosis; all traced
+//! once and replayed.
+//!
+//! A step over several micro-batches replays `first` and then `accumulate` into gradient states, and ends with
+//! `update`; a step of one micro-batch is the single routine `step`, which keeps no gradients between. Nothing is
+//! assigned by a step whose gradient norm is not finite: every update waits for that check.
+
+use crate::config::{Clip, Precision, TrainConfig};
+use crate::models::{Model, ModelConfig, Parameter, Weights};
+use crate::optimisers::Optimiser;
+use crate::{Error, Result};
+use gradus_engine::backend::Backend;
+use gradus_engine::plan::{Options, Plan};
+use gradus_engine::{DType, Program, Routine, Tensor, Trace, gradient};
+
+/// The states that sum gradients over the micro-batches of a step start with this.
+pub const ACCUMULATED: &str = "accumulated.";
+
+/// What the training program is built from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepConfig {
+    /// The model.
+    pub model: ModelConfig,
+    /// Sequences computed at once.
+    pub micro_batch: usize,
+    /// Micro-batches of a step.
+    pub micro_batches: usize,
+    /// Tokens of a sequence.
+    pub sequence: usize,
+    /// The update.
+    pub optimiser: Optimiser,
+    /// Each gradient number's limit, if there is one.
+    pub clip_value: Option<f32>,
+    /// Share of activations dropped.
+    pub dropout: f32,
+    /// Element type of the computation.
+    pub precision: Precision,
+}
+
+impl StepConfig {
+    /// The part of a run's configuration that shapes its program.
+    pub fn of(config: &TrainConfig) -> StepConfig {
+        StepConfig {
+            model: config.model.clone(),
+            micro_batch: config.micro_batch,
+            micro_batches: config.batch / config.micro_batch,
+            sequence: config.sequence,
+            optimiser: Optimiser {
+                kind: config.optimizer,
+                weight_decay: config.weight_decay as f32,
+                beta1: config.beta1 as f32,
+                beta2: config.beta2 as f32,
+            },
+            clip_value: if let Clip::Value(limit) = config.clip { Some(limit as f32) } else { None },
+            dropout: config.dropout as f32,
+            precision: config.precision,
+        }
+    }
+
+    /// The plan of the program, with no memory taken.
+    pub fn plan(&self, backend: &dyn Backend) -> Result<Plan> {
+        let (trace, routines) = self.traced()?;
+        Ok(trace.plan(backend, &routines, Options::default())?)
+    }
+
+    /// The routines over one trace.
+    fn traced(&self) -> Result<(Trace, Vec<Routine>)> {
+        let trace = Trace::new();
+        let tokens = trace.input("tokens", DType::I32, [self.micro_batch, self.sequence]);
+        let targets = trace.input("targets", DType::I32, [self.micro_batch, self.sequence]);
+        let key = trace.input("dropout_key", DType::U32, [2]);
+        let weights = Weights::zeros(&trace, &self.model.parameters());
+        let plain = Model::new(&self.model, &weights).with_precision(self.precision);
+        let evaluate = Routine::new("evaluate").output("loss", &plain.loss(&tokens, &targets));
+        let model = plain.with_dropout(self.dropout, key);
+        let loss = model.loss(&tokens, &targets);
+        let gradients = gradient(&loss, &weights.tensors())?;
+        let mut routines = vec![evaluate];
+        if self.micro_batches == 1 {
+            let step = Routine::new("step").output("loss", &loss);
+            routines.push(self.update(&trace, step, &weights, &gradients)?);
+            routines.push(diagnosis(&weights, &gradients));
+        } else {
+            self.accumulation(&trace, &mut routines, &weights, &loss, &gradients)?;
+        }
+        trace.check()?;
+        Ok((trace, routines))
+    }
+
+    /// Gradients summed over micro-batches in states, and an update from the sums.
+    fn accumulation(
+        &self,
+        trace: &Trace,
+        routines: &mut Vec<Routine>,
+        weights: &Weights,
+        loss: &Tensor,
+        gradients: &[Tensor],
+    ) -> Result<()> {
+        let share = 1.0 / self.micro_batches as f32;
+        let total = trace.zero_state(&format!("{ACCUMULATED}loss"), DType::F32, []);
+        let mut first = Routine::new("first").assign(&total, &(loss * share));
+        let mut accumulate = Routine::new("accumulate").assign(&total, &(&total + loss * share));
+        let mut sums = vec![];
+        for ((name, _), gradient) in weights.iter().zip(gradients) {
+            let sum = trace.zero_state(&format!("{ACCUMULATED}{name}"), DType::F32, gradient.shape());
+            first = first.assign(&sum, &(gradient * share));
+            accumulate = accumulate.assign(&sum, &(&sum + gradient * share));
+            sums.push(sum);
+        }
+        let update = self.update(trace, Routine::new("update").output("loss", &total), weights, &sums)?;
+        routines.extend([first, accumulate, update, diagnosis(weights, &sums)]);
+        Ok(())
+    }
+
+    /// Clipping and the update of every weight.
+    fn update(&self, trace: &Trace, routine: Routine, weights: &Weights, gradients: &[Tensor]) -> Result<Routine> {
+        let learning_rate = &trace.input("learning_rate", DType::F32, []);
+        let threshold = trace.input("clip_norm", DType::F32, []);
+        let norm = Tensor::global_norm(&gradients.iter().collect::<Vec<_>>()).check_finite("the gradient norm");
+        let scale = &(threshold / (&norm + 1e-6)).minimum(&norm.ones_like());
+        // One, but only once the norm is known to be finite: so no update comes before that.
+        let one = &norm * 0.0 + 1.0;
+        let mut scaled = vec![];
+        for gradient in gradients {
+            scaled.push(match self.clip_value {
+                Some(limit) => gradient.clamp(-limit, limit) * &one,
+                None => gradient * scale,
+            });
+        }
+        let routine = routine.output("gradient_norm", &norm);
+        let routine = self.optimiser.update_all(trace, routine, weights, &scaled, learning_rate, &one);
+        Ok(routine)
+    }
+}
+
+/// The sum of squares of each weight's gradient, to find where a number that is not finite came from.
+fn diagnosis(weights: &Weights, gradients: &[Tensor]) -> Routine {
+    let mut routine = Routine::new("diagnose");
+    for ((name, _), gradient) in weights.iter().zip(gradients) {
+        routine = routine.output(name, &gradient.sum_of_squares(&gradient.all_axes()));
+    }
+    routine
+}
+
+/// What a step gave.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Outcome {
+    /// The mean loss.
+    pub loss: f32,
+    /// The norm of the gradients before clipping.
+    pub gradient_norm: f32,
+}
+
+/// A linked training step.
+pub struct TrainingStep {
+    program: Program,
+    config: StepConfig,
+    parameters: Vec<Parameter>,
+}
+
+impl TrainingStep {
+    /// Plans and links the step; weights and optimiser are zero until written.
+    pub fn new(config: StepConfig, backend: &dyn Backend) -> Result<TrainingStep> {
+        let (trace, routines) = config.traced()?;
+        let program = trace.compile(backend, &routines)?;
+        let parameters = config.model.parameters();
+        Ok(TrainingStep { program, config, parameters })
+    }
+
+    /// The weights, in order.
+    pub fn parameters(&self) -> &[Parameter] {
+        &self.parameters
+    }
+
+    /// The program, to read and write its states.
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// The program, to read and write its states.
+    pub fn program_mut(&mut self) -> &mut Program {
+        &mut self.program
+    }
+
+    /// Gives every weight the numbers of a new model.
+    pub fn initialise(&mut self, seed: u32) -> Result<()> {
+        for parameter in &self.parameters {
+            self.program.write_array(&parameter.name, &parameter.numbers(seed))?;
+        }
+        Ok(())
+    }
+
+    /// One step over a batch: `tokens` and `targets` are micro-batch after micro-batch. Allocates nothing.
+    ///
+    /// If a number is not finite, nothing is changed and the error says so.
+    pub fn run(&mut self, tokens: &[i32], targets: &[i32], inputs: &StepScalars) -> Result<Outcome> {
+        let size = self.config.micro_batch * self.config.sequence;
+        self.program.write("learning_rate", &[inputs.learning_rate])?;
+        self.program.write("clip_norm", &[inputs.clip_norm])?;
+        let last = if self.config.micro_batches == 1 { "step" } else { "update" };
+        for (index, (tokens, targets)) in tokens.chunks_exact(size).zip(targets.chunks_exact(size)).enumerate() {
+            self.program.write("tokens", tokens)?;
+            self.program.write("targets", targets)?;
+            let micro_step = inputs.step as u32 * self.config.micro_batches as u32 + index as u32;
+            self.program.write("dropout_key", &[inputs.seed, micro_step])?;
+            match (last, index) {
+                ("step", _) => {}
+                (_, 0) => self.program.run("first")?,
+                _ => self.program.run("accumulate")?,
+            }
+        }
+        self.program.run(last)?;
+        Ok(Outcome { loss: self.program.scalar("loss")?, gradient_norm: self.program.scalar("gradient_norm")? })
+    }
+
+    /// The mean loss over one micro-batch, without dropout.
+    pub fn evaluate(&mut self, tokens: &[i32], targets: &[i32]) -> Result<f32> {
+        self.program.write("tokens", tokens)?;
+        self.program.write("targets", targets)?;
+        self.program.run("evaluate")?;
+        Ok(self.program.scalar("loss")?)
+    }
+
+    /// After a step that was refused: the weight whose gradient is not finite, the last layer's first, since that is
+    /// where a gradient starts. `None` if all are finite and only their norm is not.
+    pub fn culprit(&mut self) -> Result<Option<&str>> {
+        self.program.run("diagnose")?;
+        for parameter in self.parameters.iter().rev() {
+            if !self.program.scalar(&parameter.name)?.is_finite() {
+                return Ok(Some(&parameter.name));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The numbers that change from step to step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepScalars {
+    /// The step, from 0.
+    pub step: u64,
+    /// The learning rate.
+    pub learning_rate: f32,
+    /// The norm above which gradients are scaled down; infinite for none.
+    pub clip_norm: f32,
+    /// The seed of dropout.
+    pub seed: u32,
+}
+
+/// Whether an error of [`TrainingStep::run`] says that a number was not finite, which a run can survive.
+pub fn is_not_finite(error: &Error) -> bool {
+    matches!(error, Error::Engine(gradus_engine::Error::NonFinite { .. }))
+}

@@ -1,0 +1,271 @@
+//! The training loop: batches in, steps replayed, figures and checkpoints out.
+
+mod sampling;
+mod setup;
+mod validation;
+
+use crate::checkpoint::Progress;
+use crate::clipping::NormStatistics;
+use crate::config::TrainConfig;
+use crate::memory::ProcessMemory;
+use crate::metrics::MetricsLog;
+use crate::run::{Event, Observer, StepReport, Stop, Summary};
+use crate::schedule::Schedule;
+use crate::step::{Outcome, StepScalars, is_not_finite};
+use crate::{Error, Result};
+use setup::Session;
+use std::time::Instant;
+
+/// Steps in a row that may be skipped before the run is given up.
+const SKIPPED_IN_A_ROW_MAX: u32 = 5;
+/// Micro-batches of held-out text in a validation along the way, and at the end.
+const VALIDATION_ALONG: usize = 24;
+const VALIDATION_AT_END: usize = 256;
+
+/// Trains a model as stated, or goes on with a run that was stopped; returns when the run is done or was asked to stop.
+pub fn train(config: &TrainConfig, resume: bool, observer: &mut dyn Observer) -> Result<Summary> {
+    let mut session = setup::prepare(config, resume, observer)?;
+    let mut run = Run::new(&session, observer)?;
+    run.until_the_end(&mut session, observer)?;
+    run.finish(&mut session, observer)
+}
+
+/// Where a run stands.
+struct Run {
+    schedule: Schedule,
+    log: MetricsLog,
+    statistics: NormStatistics,
+    /// Steps taken.
+    step: u64,
+    /// Steps of the whole run, if that is known.
+    steps: Option<u64>,
+    started: Instant,
+    /// Seconds of training before this session.
+    seconds_before: f64,
+    first_step: u64,
+    skipped_in_a_row: u32,
+    loss: f32,
+    validation_loss: Option<f32>,
+    /// Seconds of a step, lately.
+    step_seconds: f64,
+    interrupted: bool,
+}
+
+impl Run {
+    fn new(session: &Session, observer: &mut dyn Observer) -> Result<Run> {
+        let (config, resumed) = (&session.config, session.resumed.as_ref());
+        let step = resumed.map_or(0, |progress| progress.step);
+        let run = Run {
+            schedule: Schedule {
+                kind: config.schedule,
+                highest: config.learning_rate,
+                lowest: config.learning_rate * config.final_learning_rate_share,
+                warmup_steps: config.warmup_steps,
+            },
+            log: MetricsLog::open(&config.out, resumed.map(|progress| progress.step))?,
+            statistics: resumed.map_or_else(NormStatistics::default, |progress| progress.clipping),
+            step,
+            steps: session.steps,
+            started: Instant::now(),
+            seconds_before: resumed.map_or(0.0, |progress| progress.seconds),
+            first_step: step,
+            skipped_in_a_row: resumed.map_or(0, |progress| progress.skipped_in_a_row),
+            loss: f32::NAN,
+            validation_loss: None,
+            step_seconds: 0.0,
+            interrupted: false,
+        };
+        observer.event(&Event::Started {
+            parameters: session.parameter_count(),
+            tokens: session.train.len(),
+            steps: run.steps,
+            memory_bytes: session.training.program().plan().regions.total() as u64,
+            resumed_at: resumed.map(|progress| progress.step),
+        });
+        Ok(run)
+    }
+
+    fn until_the_end(&mut self, session: &mut Session, observer: &mut dyn Observer) -> Result<()> {
+        while !self.is_done(&session.config) {
+            self.take_step(session, observer)?;
+            if observer.should_stop() == Stop::AfterStep {
+                self.interrupted = !self.is_done(&session.config);
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn is_done(&self, config: &TrainConfig) -> bool {
+        self.steps.is_some_and(|steps| self.step >= steps)
+            || config.time_seconds.is_some_and(|limit| self.seconds() >= limit)
+    }
+
+    /// Seconds of training, earlier sessions included.
+    fn seconds(&self) -> f64 {
+        self.seconds_before + self.started.elapsed().as_secs_f64()
+    }
+
+    /// The share of the learning rate's fall that is done.
+    fn share(&self, config: &TrainConfig) -> f64 {
+        let by_steps = self.steps.map_or(0.0, |steps| self.schedule.share(self.step, steps));
+        let by_time = config.time_seconds.map_or(0.0, |limit| self.seconds() / limit);
+        by_steps.max(by_time)
+    }
+
+    fn take_step(&mut self, session: &mut Session, observer: &mut dyn Observer) -> Result<()> {
+        let start = Instant::now();
+        let inputs = StepScalars {
+            step: self.step,
+            learning_rate: self.schedule.learning_rate(self.step, self.share(&session.config)) as f32,
+            clip_norm: self.statistics.threshold(session.config.clip),
+            seed: session.config.seed,
+        };
+        let batch = session.batches.next()?;
+        let outcome = session.training.run(batch.tokens, batch.targets, &inputs);
+        self.step += 1;
+        let outcome = match outcome {
+            Ok(outcome) => {
+                self.skipped_in_a_row = 0;
+                self.statistics.observe(outcome.gradient_norm, session.config.clip);
+                outcome
+            }
+            Err(error) if is_not_finite(&error) => self.skip(session, observer)?,
+            Err(error) => return Err(error),
+        };
+        let seconds = start.elapsed().as_secs_f64();
+        self.step_seconds = if self.step_seconds == 0.0 { seconds } else { 0.9 * self.step_seconds + 0.1 * seconds };
+        self.loss = outcome.loss;
+        let validation_loss = match self.is_due(session.config.eval_every) {
+            true => self.validate(session, observer, VALIDATION_ALONG)?,
+            false => None,
+        };
+        let report = self.report(session, &outcome, inputs.learning_rate, seconds, validation_loss);
+        self.log.write(&report)?;
+        observer.event(&Event::Step(&report));
+        if self.is_due(session.config.sample_every) {
+            self.sample(session, observer)?;
+        }
+        if self.is_due(session.config.save_every) {
+            self.save(session, observer)?;
+        }
+        Ok(())
+    }
+
+    /// Whether something that happens every so many steps, but not at the end, happens now.
+    fn is_due(&self, every: u64) -> bool {
+        every > 0 && self.step.is_multiple_of(every) && self.steps != Some(self.step)
+    }
+
+    /// A step whose numbers are not finite changed nothing; several in a row end the run.
+    fn skip(&mut self, session: &mut Session, observer: &mut dyn Observer) -> Result<Outcome> {
+        self.skipped_in_a_row += 1;
+        let from = match session.training.culprit()? {
+            Some(name) => format!("the gradient of {name}"),
+            None => "the norm of the gradients".to_string(),
+        };
+        let reason = format!("{from} is not finite");
+        observer.event(&Event::Skipped { step: self.step, reason: &reason });
+        if self.skipped_in_a_row >= SKIPPED_IN_A_ROW_MAX {
+            return Err(Error::Diverged(format!(
+                "step {}: {reason}, {SKIPPED_IN_A_ROW_MAX} steps in a row; resume from the last checkpoint with a \
+                 lower --learning-rate (now {}), more --warmup-steps or --clip 1.0",
+                self.step, session.config.learning_rate
+            )));
+        }
+        Ok(Outcome { loss: f32::NAN, gradient_norm: f32::NAN })
+    }
+
+    fn report(
+        &self,
+        session: &Session,
+        outcome: &Outcome,
+        learning_rate: f32,
+        seconds: f64,
+        validation_loss: Option<f32>,
+    ) -> StepReport {
+        let memory = ProcessMemory::read();
+        let by_steps = self.steps.map(|steps| steps.saturating_sub(self.step) as f64 * self.step_seconds);
+        let by_time = session.config.time_seconds.map(|limit| (limit - self.seconds()).max(0.0));
+        let seconds_left = match (by_steps, by_time) {
+            (Some(steps), Some(time)) => Some(steps.min(time)),
+            (left, other) => left.or(other),
+        };
+        StepReport {
+            step: self.step,
+            steps: self.steps,
+            tokens: self.step * session.tokens_per_step(),
+            loss: outcome.loss,
+            validation_loss,
+            gradient_norm: outcome.gradient_norm,
+            learning_rate,
+            tokens_per_second: session.tokens_per_step() as f64 / self.step_seconds,
+            step_ms: seconds * 1e3,
+            memory_bytes: memory.now,
+            peak_memory_bytes: memory.peak,
+            seconds_left,
+        }
+    }
+
+    fn validate(
+        &mut self,
+        session: &mut Session,
+        observer: &mut dyn Observer,
+        micro_batches: usize,
+    ) -> Result<Option<f32>> {
+        let Some(loss) = session.validation_loss(micro_batches)? else { return Ok(None) };
+        self.validation_loss = Some(loss);
+        observer.event(&Event::Validated { step: self.step, loss });
+        Ok(Some(loss))
+    }
+
+    fn sample(&mut self, session: &mut Session, observer: &mut dyn Observer) -> Result<()> {
+        let text = session.sample()?;
+        let path = session.config.out.join("samples").join(format!("step-{:08}.txt", self.step));
+        std::fs::write(&path, &text).map_err(Error::io("write", &path))?;
+        observer.event(&Event::Sample { step: self.step, text: &text });
+        Ok(())
+    }
+
+    fn save(&mut self, session: &mut Session, observer: &mut dyn Observer) -> Result<()> {
+        let progress = Progress {
+            step: self.step,
+            tokens: self.step * session.tokens_per_step(),
+            data_position: self.step * session.config.batch as u64,
+            data_fingerprint: session.train.fingerprint(),
+            seed: session.config.seed,
+            seconds: self.seconds(),
+            skipped_in_a_row: self.skipped_in_a_row,
+            clipping: self.statistics,
+            model: session.config.model.clone(),
+            configuration: serde_json::to_value(&session.config).expect("a configuration can be written"),
+        };
+        let path = session.save(&progress)?;
+        observer.event(&Event::Saved { step: self.step, path: &path });
+        Ok(())
+    }
+
+    /// The last validation, sample, checkpoint and the model folder; an interrupted run only saves.
+    fn finish(mut self, session: &mut Session, observer: &mut dyn Observer) -> Result<Summary> {
+        if !self.interrupted {
+            self.validate(session, observer, VALIDATION_AT_END)?;
+            self.sample(session, observer)?;
+        }
+        self.save(session, observer)?;
+        session.export()?;
+        let seconds = self.started.elapsed().as_secs_f64();
+        let summary = Summary {
+            steps: self.step,
+            tokens: self.step * session.tokens_per_step(),
+            loss: self.loss,
+            validation_loss: self.validation_loss,
+            seconds,
+            tokens_per_second: ((self.step - self.first_step) * session.tokens_per_step()) as f64 / seconds,
+            peak_memory_bytes: ProcessMemory::read().peak,
+            run_folder: session.config.out.clone(),
+            interrupted: self.interrupted,
+        };
+        observer.event(&Event::Finished(&summary));
+        Ok(summary)
+    }
+}

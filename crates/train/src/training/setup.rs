@@ -1,0 +1,222 @@
+//! From a configuration to a run that is ready to step: folder, tokenizer, tokens, program, weights.
+
+use crate::checkpoint::{Contents, Found, Progress, Store};
+use crate::config::{CONFIG_FILE, TokenizerKind, TrainConfig};
+use crate::data::{self, Batches, Corpus, Encoding, Stories, TokenFile, Windows};
+use crate::export::{self, Export};
+use crate::files::atomic;
+use crate::run::{Event, Observer};
+use crate::step::{ACCUMULATED, StepConfig, TrainingStep};
+use crate::tokenizer::Tokenizer;
+use crate::{Error, Result};
+use gradus_engine::Shape;
+use gradus_engine::backend::Cpu;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Everything that a run works with.
+pub(crate) struct Session {
+    /// The configuration, its model's vocabulary filled in.
+    pub config: TrainConfig,
+    pub tokenizer: Tokenizer,
+    pub train: Arc<TokenFile>,
+    pub validation: Option<Arc<TokenFile>>,
+    pub backend: Cpu,
+    pub training: TrainingStep,
+    pub batches: Batches,
+    /// Steps of the whole run, if that is known.
+    pub steps: Option<u64>,
+    /// Where a resumed run stands.
+    pub resumed: Option<Progress>,
+    store: Store,
+    /// What a checkpoint holds.
+    contents: Contents,
+}
+
+/// Makes everything ready, saying what takes time.
+pub(super) fn prepare(config: &TrainConfig, resume: bool, observer: &mut dyn Observer) -> Result<Session> {
+    let mut config = config.clone();
+    let corpus = corpus(&config)?;
+    let store = Store::open(&config.out)?;
+    // Before anything else: a run that is killed from here on can be resumed.
+    save_config(&config)?;
+    make_folders(&config.out)?;
+    let tokenizer = tokenizer(&config, &corpus, observer)?;
+    fit_vocabulary(&mut config, &tokenizer)?;
+    config.model.validate()?;
+    let (train, validation) = tokens(&config, &corpus, &tokenizer, observer)?;
+    let backend = Cpu::new(config.threads)?;
+    if config.micro_batch == 0 {
+        config.micro_batch = largest_micro_batch(&config, &backend)?;
+    }
+    let training = TrainingStep::new(StepConfig::of(&config), &backend)?;
+    let contents = Contents::of_program(training.program(), training.parameters(), |name| {
+        !name.starts_with(ACCUMULATED) // Full only between the micro-batches of a step.
+    });
+    save_config(&config)?;
+    let windows = Windows::new(train.len(), config.sequence, config.seed);
+    let steps = steps_of(&config, &windows);
+    let batches = Batches::new(train.clone(), windows, config.batch, 0)?;
+    let resumed = None;
+    let mut session =
+        Session { config, tokenizer, train, validation, backend, training, batches, steps, resumed, store, contents };
+    session.fill_weights(resume)?;
+    Ok(session)
+}
+
+/// The corpus that was stated, or the built-in stories.
+fn corpus(config: &TrainConfig) -> Result<Corpus> {
+    match config.corpus.is_empty() {
+        true => Ok(Corpus::stories(config.seed, Stories::DEFAULT_COUNT)),
+        false => Corpus::open(&config.corpus, config.text_field.as_deref()),
+    }
+}
+
+fn make_folders(run: &Path) -> Result<()> {
+    for folder in [run.join("samples"), run.join("data")] {
+        std::fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
+    }
+    Ok(())
+}
+
+/// The run's own tokenizer if it has one already; otherwise as stated.
+fn tokenizer(config: &TrainConfig, corpus: &Corpus, observer: &mut dyn Observer) -> Result<Tokenizer> {
+    let own = config.out.join("tokenizer.json");
+    if own.exists() {
+        return Tokenizer::open(&own);
+    }
+    let total = corpus.text_bytes();
+    let texts = || corpus.documents().map(|document| document.map(|document| document.text));
+    let tokenizer = match (&config.tokenizer, &config.init) {
+        (TokenizerKind::File(path), _) => Tokenizer::open(path)?,
+        (_, Some(folder)) if folder.join("tokenizer.json").exists() => Tokenizer::open(folder)?,
+        (TokenizerKind::Byte, _) => Tokenizer::bytes(),
+        (TokenizerKind::Char, _) => Tokenizer::characters(texts())?,
+        (TokenizerKind::Bpe, _) => {
+            let progress = |done| observer.event(&Event::Preparing { what: "learning the vocabulary", done, total });
+            Tokenizer::train_bpe(config.vocab_size, texts(), progress)?
+        }
+    };
+    tokenizer.save(&own)?;
+    Ok(tokenizer)
+}
+
+/// The model's vocabulary is the tokenizer's, or that of the weights to start from, which must hold it.
+fn fit_vocabulary(config: &mut TrainConfig, tokenizer: &Tokenizer) -> Result<()> {
+    let have = tokenizer.vocabulary();
+    if let Some(folder) = &config.init {
+        config.model = export::read_model_config(folder)?;
+    } else {
+        let room = if config.tokenizer == TokenizerKind::Bpe { 0 } else { config.vocab_size };
+        config.model.vocabulary = have.max(room);
+    }
+    if have > config.model.vocabulary {
+        return Err(Error::Tokenizer {
+            name: tokenizer.kind().to_string(),
+            problem: format!(
+                "it has {have} tokens and the model's vocabulary is {}; use the model's own tokenizer",
+                config.model.vocabulary
+            ),
+        });
+    }
+    Ok(())
+}
+
+/// The tokens to train on, and those held out.
+fn tokens(
+    config: &TrainConfig,
+    corpus: &Corpus,
+    tokenizer: &Tokenizer,
+    observer: &mut dyn Observer,
+) -> Result<(Arc<TokenFile>, Option<Arc<TokenFile>>)> {
+    let mut progress = |done, total| observer.event(&Event::Preparing { what: "tokenising", done, total });
+    let encoding = Encoding {
+        encode: &|text| tokenizer.encode(text),
+        vocabulary: tokenizer.vocabulary(),
+        end_of_text: tokenizer.end_of_text(),
+        fingerprint: tokenizer.fingerprint(),
+    };
+    let folder = config.out.join("data");
+    let prepared = data::prepare(corpus, &encoding, &config.validation, config.sequence, &folder, &mut progress)?;
+    Ok((Arc::new(prepared.train), prepared.validation.map(Arc::new)))
+}
+
+fn steps_of(config: &TrainConfig, windows: &Windows) -> Option<u64> {
+    let by_epochs = config.epochs.map(|epochs| (epochs * windows.count() as f64 / config.batch as f64).ceil() as u64);
+    config.steps.or(by_epochs)
+}
+
+/// The largest divisor of the batch whose plan leaves a tenth of the machine's memory free.
+fn largest_micro_batch(config: &TrainConfig, backend: &Cpu) -> Result<usize> {
+    let available = gradus_engine::available_memory();
+    let limit = available - available / 10;
+    let mut needed = 0;
+    for micro_batch in (1..=config.batch).rev().filter(|size| config.batch.is_multiple_of(*size)) {
+        let step = StepConfig::of(&TrainConfig { micro_batch, ..config.clone() });
+        needed = step.plan(backend)?.regions.total();
+        if needed <= limit {
+            return Ok(micro_batch);
+        }
+    }
+    Err(gradus_engine::Error::TooLarge { needed, available: limit }.into())
+}
+
+fn save_config(config: &TrainConfig) -> Result<()> {
+    atomic::write_file(&config.out.join(CONFIG_FILE), config.to_toml().as_bytes())
+}
+
+impl Session {
+    /// Tokens that a step is trained on.
+    pub fn tokens_per_step(&self) -> u64 {
+        (self.config.batch * self.config.sequence) as u64
+    }
+
+    /// Numbers in the model.
+    pub fn parameter_count(&self) -> usize {
+        self.training.parameters().iter().map(|parameter| parameter.shape.elements()).sum()
+    }
+
+    /// Weights from the newest whole checkpoint, from existing weights, or new ones.
+    fn fill_weights(&mut self, resume: bool) -> Result<()> {
+        if resume && let Some(found) = self.store.newest_whole()? {
+            return self.restore(found);
+        }
+        match &self.config.init {
+            Some(folder) => {
+                let program = self.training.program_mut();
+                let mut write = |name: &str, _: &Shape, numbers: &[f32]| Ok(program.write(name, numbers)?);
+                export::read_model_weights(folder, &self.config.model, &mut write)
+            }
+            None => self.training.initialise(self.config.seed),
+        }
+    }
+
+    fn restore(&mut self, found: Found) -> Result<()> {
+        if found.progress.data_fingerprint != self.train.fingerprint() {
+            let problem = "was trained on other text; name the same corpus, or start a new run with --init";
+            return Err(Error::checkpoint(&found.folder, problem));
+        }
+        found.restore(&self.contents, self.training.program_mut())?;
+        let windows = Windows::new(self.train.len(), self.config.sequence, found.progress.seed);
+        let position = found.progress.data_position;
+        self.batches = Batches::new(self.train.clone(), windows, self.config.batch, position)?;
+        self.resumed = Some(found.progress);
+        Ok(())
+    }
+
+    /// Writes a checkpoint and drops the oldest beyond those to keep.
+    pub fn save(&mut self, progress: &Progress) -> Result<PathBuf> {
+        self.store.save(&self.contents, self.training.program(), progress, self.config.keep)
+    }
+
+    /// Writes the model folder that other tools open.
+    pub fn export(&self) -> Result<()> {
+        let export = Export {
+            config: &self.config.model,
+            weights: self.training.program(),
+            save_tokenizer: &|path| self.tokenizer.save(path),
+            end_of_text: self.tokenizer.end_of_text(),
+        };
+        export.write(&self.config.out.join("model"))
+    }
+}

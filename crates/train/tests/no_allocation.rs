@@ -1,0 +1,74 @@
+//! The training loop, with data loading and metrics, allocates nothing between steps once it is warm.
+
+mod support;
+
+use gradus_train::config::TrainConfig;
+use gradus_train::run::{Event, Observer, Stop};
+use gradus_train::training::train;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use support::{Folder, tiny};
+
+/// Counts calls while told to, from every thread.
+struct Counting;
+
+static COUNTED: AtomicBool = AtomicBool::new(false);
+static CALLS: AtomicUsize = AtomicUsize::new(0);
+
+fn count() {
+    if COUNTED.load(Ordering::Relaxed) {
+        CALLS.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+// SAFETY: every call is passed on to the system's allocator as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        count();
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Counts from the third step to the last.
+struct FromStepToStep;
+
+impl Observer for FromStepToStep {
+    fn event(&mut self, event: &Event<'_>) {
+        if let Event::Step(report) = event {
+            COUNTED.store((3..100).contains(&report.step), Ordering::SeqCst);
+        }
+    }
+
+    fn should_stop(&self) -> Stop {
+        Stop::No
+    }
+}
+
+#[test]
+fn nothing_is_allocated_or_freed_between_steps() {
+    let folder = Folder::new("no-allocation");
+    for (name, micro_batch, threads) in [("one", 4, 1), ("several", 2, 2), ("more", 1, 4)] {
+        let config = TrainConfig { steps: Some(100), micro_batch, threads, ..tiny(folder.path(), name) };
+        train(&config, false, &mut FromStepToStep).unwrap();
+        assert_eq!(CALLS.swap(0, Ordering::SeqCst), 0, "calls in steps 4..=100, {name}");
+    }
+    // The counter itself must count, or the test could not fail.
+    COUNTED.store(true, Ordering::SeqCst);
+    drop(std::hint::black_box(vec![0u8; 100]));
+    COUNTED.store(false, Ordering::SeqCst);
+    assert_eq!(CALLS.load(Ordering::SeqCst), 2);
+}

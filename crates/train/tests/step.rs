@@ -1,0 +1,147 @@
+//! The training step: accumulation, optimisers, clipping, and numbers that are not finite.
+
+use gradus_engine::backend::Cpu;
+use gradus_train::config::{OptimizerKind, Precision};
+use gradus_train::models::ModelConfig;
+use gradus_train::optimisers::Optimiser;
+use gradus_train::step::{Outcome, StepConfig, StepScalars, TrainingStep, is_not_finite};
+
+const BATCH: usize = 4;
+const SEQUENCE: usize = 12;
+
+fn config() -> StepConfig {
+    StepConfig {
+        model: ModelConfig::gpt2(29, 16, 2, 2, SEQUENCE),
+        micro_batch: BATCH,
+        micro_batches: 1,
+        sequence: SEQUENCE,
+        optimiser: Optimiser::adamw(0.1),
+        clip_value: None,
+        dropout: 0.0,
+        precision: Precision::F32,
+    }
+}
+
+fn new(config: StepConfig) -> TrainingStep {
+    let mut step = TrainingStep::new(config, &Cpu::new(2).unwrap()).unwrap();
+    step.initialise(3).unwrap();
+    step
+}
+
+/// Tokens that count upwards, and the next of each.
+fn batch(step: u64) -> (Vec<i32>, Vec<i32>) {
+    let token = |place: usize| ((place * 5 / SEQUENCE + place + step as usize * 11) % 29) as i32;
+    ((0..BATCH * SEQUENCE).map(token).collect(), (1..=BATCH * SEQUENCE).map(token).collect())
+}
+
+fn train(training: &mut TrainingStep, steps: u64, learning_rate: f32, clip_norm: f32) -> Vec<Outcome> {
+    let run = |step| {
+        let (tokens, targets) = batch(step);
+        training.run(&tokens, &targets, &StepScalars { step, learning_rate, clip_norm, seed: 5 }).unwrap()
+    };
+    (0..steps).map(run).collect()
+}
+
+fn weights(training: &TrainingStep) -> Vec<(String, Vec<f64>)> {
+    let read = |name: &String| (name.clone(), training.program().read(name).unwrap().to_f64());
+    training.parameters().iter().map(|parameter| read(&parameter.name)).collect()
+}
+
+fn largest_difference(a: &[(String, Vec<f64>)], b: &[(String, Vec<f64>)]) -> f64 {
+    let numbers = |all: &[(String, Vec<f64>)]| all.iter().flat_map(|(_, numbers)| numbers.clone()).collect::<Vec<_>>();
+    numbers(a).iter().zip(numbers(b)).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max)
+}
+
+#[test]
+fn accumulating_over_micro_batches_equals_the_whole_batch() {
+    let mut whole = new(config());
+    let expected = train(&mut whole, 5, 1e-2, 1.0);
+    for micro_batch in [1, 2] {
+        let mut pieces = new(StepConfig { micro_batch, micro_batches: BATCH / micro_batch, ..config() });
+        for (outcome, expected) in train(&mut pieces, 5, 1e-2, 1.0).iter().zip(&expected) {
+            assert!((outcome.loss - expected.loss).abs() < 1e-5, "{outcome:?} {expected:?}");
+            assert!((outcome.gradient_norm - expected.gradient_norm).abs() < 1e-4 * expected.gradient_norm);
+        }
+        assert!(largest_difference(&weights(&pieces), &weights(&whole)) < 1e-4);
+    }
+}
+
+#[test]
+fn every_optimiser_learns() {
+    let rules = [
+        (OptimizerKind::Adamw, 1e-2),
+        (OptimizerKind::Sgd, 3e-1),
+        (OptimizerKind::Lion, 3e-3),
+        (OptimizerKind::Adafactor, 1e-2),
+    ];
+    for (kind, learning_rate) in rules {
+        let mut training = new(StepConfig { optimiser: Optimiser { kind, ..Optimiser::adamw(0.01) }, ..config() });
+        let outcomes = train(&mut training, 80, learning_rate, 1.0);
+        let (first, last) = (outcomes[0].loss, outcomes[79].loss);
+        assert!(last < 0.7 * first, "{kind:?}: {first} to {last}");
+    }
+}
+
+#[test]
+fn clipping_bounds_the_step_and_the_reported_norm_is_the_one_before() {
+    let sgd = Optimiser { kind: OptimizerKind::Sgd, weight_decay: 0.0, beta1: 0.0, beta2: 0.0 };
+    let moved = |clip_norm: f32, clip_value: Option<f32>| {
+        let mut training = new(StepConfig { optimiser: sgd, clip_value, ..config() });
+        let before = weights(&training);
+        let outcome = train(&mut training, 1, 1.0, clip_norm)[0];
+        let squares = before
+            .iter()
+            .zip(weights(&training))
+            .flat_map(|((_, a), (_, b))| a.iter().zip(b).map(|(a, b)| (a - b) * (a - b)).collect::<Vec<_>>());
+        (squares.sum::<f64>().sqrt(), outcome.gradient_norm as f64, largest_difference(&before, &weights(&training)))
+    };
+    let (free, norm, _) = moved(f32::INFINITY, None);
+    assert!((free - norm).abs() < 1e-4 * norm, "a step of rate 1 moves by the gradient");
+    let (clipped, same_norm, _) = moved(0.25 * norm as f32, None);
+    assert!((clipped - 0.25 * norm).abs() < 1e-3 * norm && (same_norm - norm).abs() < 1e-6);
+    let (_, _, largest) = moved(f32::INFINITY, Some(1e-3));
+    assert!(largest <= 1.001e-3, "{largest}");
+}
+
+#[test]
+fn a_step_that_is_not_finite_changes_nothing_and_names_the_culprit() {
+    for micro_batches in [1, 2] {
+        let mut training = new(StepConfig { micro_batch: BATCH / micro_batches, micro_batches, ..config() });
+        train(&mut training, 2, 1e-3, 1.0);
+        let name = "transformer.h.1.mlp.c_fc.weight";
+        let mut broken = training.program().read(name).unwrap().to_vec::<f32>().unwrap();
+        let whole = broken.clone();
+        broken[7] = f32::NAN;
+        training.program_mut().write(name, &broken).unwrap();
+        let count = training.program().read("optimizer.step").unwrap();
+        let moment = training.program().read("optimizer.first.transformer.wte.weight").unwrap();
+        let (tokens, targets) = batch(9);
+        let inputs = StepScalars { step: 9, learning_rate: 1e-3, clip_norm: 1.0, seed: 5 };
+        let error = training.run(&tokens, &targets, &inputs).unwrap_err();
+        assert!(is_not_finite(&error), "{error}");
+        assert!(training.culprit().unwrap().is_some());
+        assert_eq!(training.program().read("optimizer.step").unwrap(), count);
+        assert_eq!(training.program().read("optimizer.first.transformer.wte.weight").unwrap(), moment);
+        training.program_mut().write(name, &whole).unwrap();
+        assert!(training.run(&tokens, &targets, &inputs).unwrap().loss.is_finite(), "it can go on");
+    }
+}
+
+#[test]
+fn dropout_follows_the_seed_and_the_step_and_evaluation_has_none() {
+    let dropping = StepConfig { dropout: 0.3, ..config() };
+    let outcomes = |config: StepConfig| train(&mut new(config), 3, 1e-2, 1.0);
+    assert_eq!(outcomes(dropping.clone()), outcomes(dropping.clone()), "the same seed, the same bits");
+    assert_ne!(outcomes(dropping.clone())[0].loss, outcomes(config())[0].loss);
+    let (tokens, targets) = batch(0);
+    let evaluated = new(dropping).evaluate(&tokens, &targets).unwrap();
+    assert_eq!(evaluated, new(config()).evaluate(&tokens, &targets).unwrap());
+}
+
+#[test]
+fn bf16_learns_as_f32_does() {
+    let losses = |precision| train(&mut new(StepConfig { precision, ..config() }), 60, 1e-2, 1.0);
+    let (single, half) = (losses(Precision::F32), losses(Precision::Bf16));
+    assert!((single[0].loss - half[0].loss).abs() < 0.02 * single[0].loss);
+    assert!(half[59].loss < 0.8 * half[0].loss && (half[59].loss - single[59].loss).abs() < 0.3, "{:?}", half[59]);
+}

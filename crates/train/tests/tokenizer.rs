@@ -1,0 +1,256 @@
+//! Tokenizers: the ids that other tools give, whole files or none, errors that say what to do.
+
+use gradus_train::tokenizer::{END_OF_TEXT, Tokenizer, tokenize_report};
+use gradus_train::{Error, Result};
+use serde_json::{Value, json};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const KINDS: [&str; 3] = ["byte", "char", "bpe"];
+const TRAINED_VOCABULARY: usize = 384;
+
+/// A folder of a test's own, removed when the test ends.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("gradus-tokenizer-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    fn write(&self, name: &str, content: impl ToString) -> PathBuf {
+        let path = self.0.join(name);
+        fs::write(&path, content.to_string()).unwrap();
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn fixture(kind: &str) -> Value {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../tests/fixtures/tokenizer_{kind}.json"));
+    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
+
+/// A text with what is hard to cut: contractions, runs of spaces, many alphabets, the end of text spelled out.
+fn hard_text() -> String {
+    fixture("byte")["text"].as_str().unwrap().to_string()
+}
+
+fn one(text: &str) -> impl Iterator<Item = Result<&str>> {
+    std::iter::once(Ok(text))
+}
+
+fn make(kind: &str, text: &str) -> Tokenizer {
+    match kind {
+        "byte" => Tokenizer::bytes(),
+        "char" => Tokenizer::characters(one(text)).unwrap(),
+        _ => Tokenizer::train_bpe(TRAINED_VOCABULARY, one(text), |_| ()).unwrap(),
+    }
+}
+
+/// The error's text, which must be one line.
+fn refusal<T>(result: Result<T>) -> String {
+    let text = result.err().expect("an error").to_string();
+    assert!(!text.contains('\n'), "{text}");
+    text
+}
+
+fn json_of(tokenizer: &Tokenizer) -> Value {
+    let folder = Folder::new(&format!("json-{:?}", std::thread::current().id()));
+    let path = folder.0.join("tokenizer.json");
+    tokenizer.save(&path).unwrap();
+    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
+
+#[test]
+fn ids_and_texts_are_those_of_the_python_library() {
+    for kind in KINDS {
+        let fixture = fixture(kind);
+        let text = fixture["text"].as_str().unwrap();
+        let ids: Vec<u32> = serde_json::from_value(fixture["ids"].clone()).unwrap();
+        let folder = Folder::new(kind);
+        folder.write("tokenizer.json", &fixture["tokenizer"]);
+        let opened = Tokenizer::open(&folder.0).unwrap();
+        let made = make(kind, text);
+        assert_eq!(made.fingerprint(), opened.fingerprint(), "{kind}: it is no more made as it was");
+        for tokenizer in [made, opened] {
+            assert_eq!(tokenizer.kind(), kind);
+            assert_eq!(tokenizer.encode(text).unwrap(), ids, "{kind}");
+            assert_eq!(tokenizer.decode(&ids).unwrap(), fixture["decoded"].as_str().unwrap(), "{kind}");
+        }
+    }
+}
+
+/// Writes what `tests/tokenizers/check.py` compares with the Python library, into the folder of an environment variable.
+#[test]
+#[ignore = "writes folders for tests/tokenizers/check.py"]
+fn write_folders_to_check() {
+    let folder = PathBuf::from(std::env::var("TOKENIZER_FOLDERS").expect("TOKENIZER_FOLDERS names a folder"));
+    let text = hard_text();
+    for kind in KINDS {
+        let folder = folder.join(kind);
+        fs::create_dir_all(&folder).unwrap();
+        let tokenizer = make(kind, &text);
+        tokenizer.save(&folder.join("tokenizer.json")).unwrap();
+        fs::write(folder.join("tokenizer_config.json"), tokenizer.transformers_config()).unwrap();
+        fs::write(folder.join("text.txt"), &text).unwrap();
+        fs::write(folder.join("ids.json"), json!(tokenizer.encode(&text).unwrap()).to_string()).unwrap();
+    }
+}
+
+#[test]
+fn every_text_comes_back() {
+    let text = hard_text();
+    for kind in KINDS {
+        let tokenizer = make(kind, &text);
+        let ids = tokenizer.encode(&text).unwrap();
+        assert_eq!(tokenizer.decode(&ids).unwrap(), text, "{kind}");
+        assert!(ids.iter().all(|&id| (id as usize) < tokenizer.vocabulary()), "{kind}");
+        assert!(tokenizer.encode("").unwrap().is_empty(), "{kind}");
+        assert_eq!(tokenizer.decode(&[]).unwrap(), "", "{kind}");
+    }
+}
+
+#[test]
+fn bytes_are_their_own_ids() {
+    let tokenizer = Tokenizer::bytes();
+    assert_eq!((tokenizer.vocabulary(), tokenizer.end_of_text()), (257, Some(256)));
+    assert_eq!(tokenizer.encode("a\nß").unwrap(), [97, 10, 195, 159]);
+    assert_eq!(tokenizer.encode("a<|endoftext|>b").unwrap(), [97, 256, 98]);
+    let every_byte: Vec<u32> = (0..257).collect();
+    assert!(tokenizer.decode(&every_byte).unwrap().ends_with(END_OF_TEXT));
+    assert_eq!(tokenizer.decode(&[195]).unwrap(), "\u{fffd}");
+}
+
+#[test]
+fn characters_are_sorted_and_no_more_than_the_corpus_has() {
+    let tokenizer = Tokenizer::characters(["hello\n", "wörld"].map(Ok)).unwrap();
+    assert_eq!((tokenizer.vocabulary(), tokenizer.end_of_text()), (9, None));
+    assert_eq!(tokenizer.encode("\ndehlorwö").unwrap(), [0, 1, 2, 3, 4, 5, 6, 7, 8]);
+    let refused = refusal(tokenizer.encode("hex"));
+    assert!(refused.contains("'x' (U+0078)") && refused.contains("byte or bpe"), "{refused}");
+    assert!(refusal(Tokenizer::characters(one(""))).contains("no characters"));
+    assert!(refusal(tokenizer.decode(&[9])).contains("no token 9 (it has 9 tokens)"));
+}
+
+#[test]
+fn byte_pairs_have_the_size_asked_for_and_are_always_the_same() {
+    let text = hard_text().repeat(3);
+    let halves = || [&text[..text.len() / 3], &text[text.len() / 3..]].map(Ok);
+    let tokenizer = Tokenizer::train_bpe(400, halves(), |_| ()).unwrap();
+    assert_eq!((tokenizer.vocabulary(), tokenizer.end_of_text()), (400, Some(399)));
+    for _ in 0..8 {
+        let again = Tokenizer::train_bpe(400, halves(), |_| ()).unwrap();
+        assert_eq!(again.fingerprint(), tokenizer.fingerprint());
+    }
+    let bytes_alone = Tokenizer::train_bpe(257, halves(), |_| ()).unwrap();
+    assert_eq!((bytes_alone.vocabulary(), bytes_alone.end_of_text()), (257, Some(256)));
+    assert!(refusal(Tokenizer::train_bpe(256, halves(), |_| ())).contains("--vocab-size 256 is too small: give 257"));
+}
+
+#[test]
+fn training_tells_its_progress_and_passes_on_what_stops_it() {
+    let mut seen = Vec::new();
+    Tokenizer::train_bpe(300, ["some", "more text"].map(Ok), |bytes| seen.push(bytes)).unwrap();
+    assert_eq!(seen, [4, 13]);
+    let broken = || [Ok("some"), Err(Error::corpus(Path::new("corpus.jsonl"), "line 7 is broken"))];
+    assert_eq!(refusal(Tokenizer::train_bpe(300, broken(), |_| ())), "corpus.jsonl: line 7 is broken");
+    assert_eq!(refusal(Tokenizer::characters(broken())), "corpus.jsonl: line 7 is broken");
+}
+
+#[test]
+fn the_end_of_text_is_not_trained_as_words() {
+    let with_ends = format!("one{END_OF_TEXT}two{END_OF_TEXT}").repeat(50);
+    let without = Tokenizer::train_bpe(300, ["one", "two"].repeat(50).into_iter().map(Ok), |_| ()).unwrap();
+    let with = Tokenizer::train_bpe(300, one(&with_ends), |_| ()).unwrap();
+    assert_eq!(with.fingerprint(), without.fingerprint());
+    assert_eq!(with.encode(END_OF_TEXT).unwrap(), [with.end_of_text().unwrap()]);
+}
+
+#[test]
+fn remembered_words_and_several_threads_change_no_id() {
+    let text = hard_text();
+    let tokenizer = make("bpe", &text);
+    let folder = Folder::new("library");
+    let path = folder.0.join("tokenizer.json");
+    tokenizer.save(&path).unwrap();
+    let library = tokenizers::Tokenizer::from_file(&path).unwrap();
+    let expected = |text: &str| library.encode_fast(text, false).unwrap().get_ids().to_vec();
+    let long = text.repeat(100);
+    assert_eq!(tokenizer.encode(&long).unwrap(), expected(&long));
+    for start in (0..text.len()).step_by(7).filter(|&start| text.is_char_boundary(start)) {
+        assert_eq!(tokenizer.encode(&text[start..]).unwrap(), expected(&text[start..]), "from {start}");
+    }
+}
+
+#[test]
+fn a_saved_tokenizer_is_the_same_and_is_whole_or_not_there() {
+    let folder = Folder::new("save");
+    let tokenizer = make("bpe", &hard_text());
+    let path = folder.0.join("tokenizer.json");
+    tokenizer.save(&path).unwrap();
+    let opened = Tokenizer::open(&folder.0).unwrap();
+    assert_eq!(opened.fingerprint(), tokenizer.fingerprint());
+    assert_ne!(opened.fingerprint(), Tokenizer::bytes().fingerprint());
+    Tokenizer::bytes().save(&path).unwrap();
+    assert_eq!(Tokenizer::open(&path).unwrap().kind(), "byte");
+    assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1, "nothing is left beside it");
+    let nowhere = folder.0.join("absent/tokenizer.json");
+    assert!(refusal(tokenizer.save(&nowhere)).starts_with("cannot write"));
+}
+
+#[test]
+fn files_that_state_no_tokenizer_are_refused() {
+    let folder = Folder::new("broken");
+    let refused = refusal(Tokenizer::open(&folder.0));
+    assert!(refused.contains("tokenizer.json: there is no such file: name a tokenizer.json"), "{refused}");
+    for (content, reason) in [
+        ("", "not JSON"),
+        ("{\"version\": \"1.0\",\n \"model\": {", "not JSON"),
+        ("[1, 2]", "states no tokenizer"),
+        ("{\"version\": \"1.0\"}", "states no tokenizer"),
+        ("{\"model\": {\"type\": \"Unheard\"}}", "states no tokenizer"),
+        (
+            "{\"version\": \"1.0\", \"model\": {\"type\": \"BPE\", \"vocab\": {}, \"merges\": []}}",
+            "vocabulary is empty",
+        ),
+    ] {
+        let refused = refusal(Tokenizer::open(&folder.write("tokenizer.json", content)));
+        assert!(refused.starts_with("tokenizer /") && refused.contains(reason), "{content}: {refused}");
+    }
+}
+
+#[test]
+fn tokenizers_of_others_give_every_id_of_the_text() {
+    let folder = Folder::new("others");
+    let mut value = json_of(&make("bpe", &hard_text()));
+    value["truncation"] = json!({ "direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0 });
+    value["padding"] = json!({ "strategy": { "Fixed": 4000 }, "direction": "Right", "pad_to_multiple_of": null,
+        "pad_id": 0, "pad_type_id": 0, "pad_token": "!" });
+    value["model"]["dropout"] = json!(0.5);
+    value["pre_tokenizer"]["add_prefix_space"] = json!(true);
+    value["added_tokens"][0]["content"] = json!("</s>");
+    let tokenizer = Tokenizer::open(&folder.write("other.json", &value)).unwrap();
+    assert_eq!(tokenizer.kind(), "file");
+    assert_eq!(tokenizer.end_of_text(), Some(TRAINED_VOCABULARY as u32 - 1));
+    let ids = tokenizer.encode("The miller's daughter").unwrap();
+    assert_eq!(tokenizer.decode(&ids).unwrap(), " The miller's daughter");
+    assert_eq!(tokenizer.encode("The miller's daughter").unwrap(), ids);
+}
+
+#[test]
+fn a_report_counts_bytes_and_tokens() {
+    let report = tokenize_report(&Tokenizer::bytes(), ["ab", "ß", END_OF_TEXT].map(Ok)).unwrap();
+    assert_eq!((report.bytes, report.tokens), (17, 5));
+    assert_eq!(report.tokens_per_byte, 5.0 / 17.0);
+    assert!(report.seconds >= 0.0 && report.megabytes_per_second > 0.0);
+    let nothing = tokenize_report(&Tokenizer::bytes(), [Ok(""); 0]).unwrap();
+    assert_eq!((nothing.tokens_per_byte, nothing.megabytes_per_second), (0.0, 0.0));
+}

@@ -1,0 +1,70 @@
+//! Logits, loss and gradients of whole models against `transformers`, from the fixtures that `tests/parity/make.py`
+//! stored.
+
+mod support;
+
+use gradus::backend::Cpu;
+use gradus::models::{Model, ModelConfig, Parameter, Weights};
+use gradus::{Array, DType, Routine, Trace, gradient};
+use support::fixture::Fixture;
+
+/// Differences, relative to the largest number of each tensor.
+const TOLERANCE: f64 = 1e-4;
+
+fn compare(name: &str, computed: &Array, expected: &Array) {
+    assert_eq!(computed.shape(), expected.shape(), "{name}");
+    let (computed, expected) = (computed.to_f64(), expected.to_f64());
+    let scale = expected.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
+    for (index, (a, b)) in computed.iter().zip(&expected).enumerate() {
+        let error = (a - b).abs() / scale;
+        assert!(error <= TOLERANCE, "{name}[{index}]: {a}, transformers {b}: {error:e} of the largest");
+    }
+}
+
+fn follow(name: &str, config: &ModelConfig) {
+    let fixture = Fixture::open(&format!("parity_{name}"));
+    let mut names: Vec<String> = config.parameters().into_iter().map(|parameter| parameter.name).collect();
+    names.sort();
+    assert_eq!(names, fixture.names("weight."), "the names of {name}");
+    let trace = Trace::new();
+    let (stored_tokens, stored_targets) = (fixture.array("tokens"), fixture.array("targets"));
+    let tokens = trace.input("tokens", DType::I32, stored_tokens.shape());
+    let targets = trace.input("targets", DType::I32, stored_targets.shape());
+    let stored = |parameter: &Parameter| fixture.array(&format!("weight.{}", parameter.name));
+    let weights = Weights::new(&trace, &config.parameters(), stored);
+    let model = Model::new(config, &weights);
+    let (logits, loss) = (model.logits(&tokens), model.loss(&tokens, &targets));
+    let gradients = gradient(&loss, &weights.tensors()).unwrap();
+    let mut routine = Routine::new("all").output("logits", &logits).output("loss", &loss);
+    for ((name, _), gradient) in weights.iter().zip(&gradients) {
+        routine = routine.output(&format!("gradient.{name}"), gradient);
+    }
+    let mut program = trace.compile(&Cpu::new(2).unwrap(), &[routine]).unwrap();
+    program.write("tokens", &stored_tokens.to_vec::<i32>().unwrap()).unwrap();
+    program.write("targets", &stored_targets.to_vec::<i32>().unwrap()).unwrap();
+    program.run("all").unwrap();
+    let gradient_names = names.iter().map(|name| format!("gradient.{name}"));
+    for output in ["logits".to_string(), "loss".to_string()].into_iter().chain(gradient_names) {
+        compare(&format!("{name}: {output}"), &program.read(&output).unwrap(), &fixture.array(&output));
+    }
+}
+
+fn gpt2() -> ModelConfig {
+    ModelConfig { feed_forward: 50, ..ModelConfig::gpt2(53, 36, 2, 3, 17) }
+}
+
+fn llama(heads: usize, kv_heads: usize) -> ModelConfig {
+    ModelConfig { kv_heads, feed_forward: 38, ..ModelConfig::llama(53, 40, 2, heads, 17) }
+}
+
+#[test]
+fn gpt2_is_that_of_transformers() {
+    follow("gpt2_tied", &gpt2());
+    follow("gpt2_untied", &ModelConfig { tie_embeddings: false, ..gpt2() });
+}
+
+#[test]
+fn llama_is_that_of_transformers() {
+    follow("llama_tied", &ModelConfig { tie_embeddings: true, ..llama(5, 1) });
+    follow("llama_untied", &llama(4, 2));
+}

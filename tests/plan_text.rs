@@ -1,0 +1,67 @@
+//! A plan as text at each stage: what the planner did can be read, and is what it should do.
+
+use gradus::backend::Cpu;
+use gradus::plan::Options;
+use gradus::{DType, Routine, Tensor, Trace};
+
+fn stages(trace: &Trace, routine: Routine) -> Vec<(String, String)> {
+    let mut texts = vec![];
+    let mut report = |stage: &str, text: &dyn std::fmt::Display| texts.push((stage.to_string(), text.to_string()));
+    trace.plan_in_stages(&Cpu::new(1).unwrap(), &[routine], Options::default(), &mut report).unwrap();
+    texts
+}
+
+fn lines_with(text: &str, part: &str) -> usize {
+    text.lines().filter(|line| line.contains(part)).count()
+}
+
+#[test]
+fn every_stage_can_be_printed() {
+    let trace = Trace::new();
+    let x = trace.input("x", DType::F32, [2, 3]);
+    let w = trace.zero_state("w", DType::F32, [3]);
+    let y = (&x * &w).tanh() + 1.0;
+    let stages = stages(&trace, Routine::new("step").output("y", &y).assign(&w, &(&w + y.sum(&[0]))));
+    let names: Vec<&str> = stages.iter().map(|(stage, _)| &stage[..]).collect();
+    assert_eq!(names, ["simplify", "lower", "schedule", "memory"]);
+    let [simplified, lowered, scheduled, planned] = [0, 1, 2, 3].map(|index| &stages[index].1);
+    // The chain of three is one operation; the broadcast is a view.
+    assert_eq!(lines_with(simplified, "= elementwise"), 2, "{simplified}");
+    assert!(simplified.contains("r0 = Mul(x0, x1); r1 = Tanh(r0); r2 = Add(r1, 1.0); r2"), "{simplified}");
+    assert!(lowered.contains("state:w[[2, 3] by [0, 1] from 0]"), "{lowered}");
+    assert_eq!(lines_with(scheduled, " = "), lines_with(lowered, " = "), "{scheduled}");
+    assert!(planned.starts_with("arena ") && planned.contains("@"), "{planned}");
+    assert!(planned.contains("assign state:w = "), "{planned}");
+}
+
+#[test]
+fn views_are_free_and_copies_are_made_only_where_strides_cannot_say_it() {
+    let trace = Trace::new();
+    let x = trace.input("x", DType::F32, [4, 6]);
+    let free = x.reshape([2, 2, 6]).permute(&[2, 0, 1]).slice(0, 1..4).broadcast([5, 3, 2, 2]);
+    let text = &stages(&trace, Routine::new("r").output("y", &free.exp()))[3].1;
+    assert_eq!(lines_with(text, "= elementwise"), 1, "{text}");
+    let turned = x.transpose(0, 1).reshape([24]);
+    let text = &stages(&trace, Routine::new("r").output("y", &turned.exp()))[3].1;
+    assert_eq!(lines_with(text, "= elementwise"), 2, "{text}");
+    // A copy that two readers need is made once.
+    let both = Tensor::concat(&[&turned, &turned.softmax(-1)], 0);
+    let text = &stages(&trace, Routine::new("r").output("y", &both))[3].1;
+    assert_eq!(lines_with(text, "= elementwise"), 1, "{text}");
+}
+
+#[test]
+fn a_chain_of_updates_needs_the_bytes_of_one() {
+    let trace = Trace::new();
+    let x = trace.input("x", DType::F32, [1000]);
+    let mut y = x.clone();
+    for _ in 0..50 {
+        y = y.softmax(-1);
+    }
+    let routine = || Routine::new("r").output("y", &y);
+    let cpu = Cpu::new(1).unwrap();
+    let planned = trace.plan(&cpu, &[routine()], Options::default()).unwrap();
+    assert_eq!(planned.regions.transients, 4032, "one buffer, in place: {planned}");
+    let apart = Options { in_place: false, share: false, ..Options::default() };
+    assert_eq!(trace.plan(&cpu, &[routine()], apart).unwrap().regions.transients, 50 * 4032);
+}
