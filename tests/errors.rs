@@ -1,6 +1,7 @@
 //! What a user can get wrong is a typed error that says what, where and what to do; never a panic.
 
 use gradus::backend::{Cpu, Reference};
+use gradus::ops::Function;
 use gradus::{Array, DType, Error, GradientTape, Routine, Tensor, Trace, gradient};
 
 fn cpu() -> Cpu {
@@ -123,6 +124,7 @@ fn a_number_that_is_not_finite_where_that_is_forbidden() {
     assert!(matches!(error, Error::NonFinite { element: 1, .. }), "{error}");
     says(&error, line, &["the logarithm", "element 1"]);
     assert_eq!(program.read("kept").unwrap().to_f64(), [0.0; 3], "the replay stopped before the assignment");
+    assert!(matches!(program.read("y"), Err(Error::UnknownName { .. })), "a replay that failed gives nothing");
     program.write("x", &[1.0f32, 1.0, 1.0]).unwrap();
     program.run("r").unwrap();
     assert_eq!(program.read("kept").unwrap().to_f64(), [1.0; 3], "the program can be used again");
@@ -145,6 +147,17 @@ fn an_index_out_of_range() {
     program.write("tokens", &[0, 1, 4]).unwrap();
     program.run("r").unwrap();
 
+    // A count of steps does not depend on the tokens, and yet it is not counted on.
+    let trace = Trace::new();
+    let count = trace.zero_state("count", DType::F32, []);
+    let next = &count + 1.0;
+    let rows = trace.input("table", DType::F32, [5, 2]).embedding(&trace.input("tokens", DType::I32, [3]));
+    let routine = Routine::new("r").assign(&count, &next).output("rows", &rows);
+    let mut program = trace.compile(&cpu(), &[routine]).unwrap();
+    program.write("tokens", &[0, 5, 4]).unwrap();
+    program.run("r").unwrap_err();
+    assert_eq!(program.scalar("count").unwrap(), 0.0);
+
     let trace = Trace::new();
     let logits = trace.input("logits", DType::F32, [2, 7]);
     let targets = trace.input("targets", DType::I32, [2]);
@@ -163,6 +176,51 @@ fn an_arena_too_large_for_the_machine() {
     let error = trace.compile(&cpu(), &[Routine::new("r").assign(&x, &(&x + 1.0))]).err().unwrap();
     let Error::TooLarge { needed, available } = error else { panic!("{error}") };
     assert!(needed >= 1 << 46 && available < 1 << 46, "{needed} {available}");
+}
+
+#[test]
+fn sizes_that_cannot_be_multiplied() {
+    for shape in [&[usize::MAX, 2][..], &[1 << 40, 1 << 40], &[0, 1 << 40, 1 << 40], &[1 << 46]] {
+        let trace = Trace::new();
+        let line = line!() + 1;
+        let error = trace.input("x", DType::F32, shape).handle().unwrap_err();
+        says(&error, line, &["\"x\"", "more than a process can address"]);
+        let trace = Trace::new();
+        let line = line!() + 1;
+        let error = trace.full(1.0, DType::F32, shape).handle().unwrap_err();
+        says(&error, line, &["broadcast", "more than a process can address"]);
+    }
+    let trace = Trace::new();
+    let none = Array::new([0, 1 << 40, 1 << 40], &[0.0f32; 0]).unwrap();
+    assert!(matches!(trace.constant(none).handle(), Err(Error::Shape { .. })));
+    let trace = Trace::new();
+    let (a, b) = (trace.input("a", DType::F32, [1 << 40, 1]), trace.input("b", DType::F32, [1, 1 << 40]));
+    assert!(matches!(a.matmul(&b).handle(), Err(Error::Shape { .. })));
+}
+
+#[test]
+fn a_function_of_too_few_tensors() {
+    let trace = Trace::new();
+    let x = trace.input("x", DType::F32, [2]);
+    let line = line!() + 1;
+    let errors = [Tensor::concat(&[], 0), Tensor::global_norm(&[]), trace.function(Function::Add, &[&x])];
+    for (error, op) in errors.map(|tensor| tensor.handle().unwrap_err()).iter().zip(["concat", "global_norm", "add"]) {
+        says(error, line, &[op, "takes"]);
+    }
+    // The error is found where the tensor is used, too.
+    let trace = Trace::new();
+    let x = trace.input("x", DType::F32, [2]);
+    says(&(&x + Tensor::concat(&[], 0)).handle().unwrap_err(), line!(), &["concat", "at least one"]);
+}
+
+#[test]
+fn integers_are_not_reckoned_with() {
+    let trace = Trace::new();
+    let tokens = trace.input("tokens", DType::U32, [3]);
+    let line = line!() + 1;
+    let error = (&tokens + 1.0).handle().unwrap_err();
+    assert!(matches!(error, Error::DType { .. }));
+    says(&error, line, &["add", "u32[3]", "cast"]);
 }
 
 #[test]
@@ -199,13 +257,17 @@ fn routines_that_cannot_be_compiled() {
         Routine::new("r").assign(&w, &x).assign(&w, &x),
         Routine::new("r").output("y", &x).output("y", &w),
     ];
-    for routine in wrong {
-        let error = compile(routine);
+    let output = || Routine::new("r").output("y", &x);
+    let twice = trace.compile(&cpu(), &[output(), output()]).err().unwrap();
+    for error in wrong.into_iter().map(compile).chain([twice]) {
         assert!(matches!(error, Error::Routine { .. }), "{error}");
         assert!(error.to_string().contains("tests/errors.rs:"), "{error}");
     }
     let other = Trace::new().input("x", DType::F32, [2]);
     assert!(matches!(compile(Routine::new("r").output("y", &other)), Error::TwoTraces { .. }));
     assert!(matches!((&x + &other).handle(), Err(Error::TwoTraces { .. })));
+    let trace = Trace::new();
+    let y = (1..9).fold(trace.input("y", DType::F32, [2]), |y, _| &y + &y);
+    assert!(matches!(gradient(&other.exp(), &[&y]), Err(Error::TwoTraces { .. })));
     assert!(Cpu::new(0).is_err());
 }

@@ -5,7 +5,7 @@ mod support;
 
 use gradus::backend::{Cpu, Reference, evaluate};
 use gradus::plan::verify::verify;
-use gradus::plan::{BufferKind, Options, Plan};
+use gradus::plan::{BufferKind, Operand, Options, Plan};
 use gradus::{Array, DType, Program, Routine, Tensor, TensorType, Trace, gradient};
 use proptest::prelude::*;
 use support::numbers::Random;
@@ -18,7 +18,9 @@ struct Computation {
     outputs: Vec<Tensor>,
 }
 
-const SHAPES: [&[usize]; 6] = [&[], &[1], &[5], &[4, 6], &[3, 1, 7], &[2, 3, 4]];
+const SHAPES: [&[usize]; 8] = [&[], &[1], &[5], &[4, 6], &[3, 1, 7], &[2, 3, 4], &[0], &[2, 0, 3]];
+
+const OTHER_OUTPUTS: usize = 3;
 
 impl Computation {
     fn random(seed: u64, size: usize, dtype: DType) -> Computation {
@@ -62,6 +64,27 @@ impl Computation {
         self.states.iter().fold(routine, |routine, (_, state, value)| routine.assign(state, value))
     }
 
+    /// Another routine over the same states: some of them, inputs and results, given and assigned at random.
+    fn other_routine(&self, seed: u64) -> Routine {
+        let mut random = Random::new(!seed);
+        let of_states = self.states.iter().flat_map(|(_, state, value)| [state, value]);
+        let inputs = self.inputs.iter().map(|(_, input)| input);
+        let pool: Vec<&Tensor> = self.outputs.iter().chain(of_states).chain(inputs).collect();
+        let mut routine = Routine::new("other");
+        for index in 0..OTHER_OUTPUTS {
+            routine = routine.output(&format!("other{index}"), pool[random.below(pool.len())]);
+        }
+        for (_, state, _) in self.states.iter().filter(|_| random.below(3) > 0).collect::<Vec<_>>() {
+            let fits: Vec<&&Tensor> = pool.iter().filter(|tensor| tensor.ty() == state.ty()).collect();
+            routine = routine.assign(state, fits[random.below(fits.len())]);
+        }
+        routine
+    }
+
+    fn routines(&self, seed: u64) -> [Routine; 2] {
+        [self.routine(), self.other_routine(seed)]
+    }
+
     /// Replays with new inputs each time and gives everything that can be read.
     fn replayed(&self, mut program: Program, seed: u64) -> Vec<Array> {
         let mut random = Random::new(seed);
@@ -76,6 +99,9 @@ impl Computation {
             }
             program.run("step").unwrap();
             seen.extend((0..self.outputs.len()).map(|index| program.read(&format!("output{index}")).unwrap()));
+            seen.extend(self.states.iter().map(|(name, ..)| program.read(name).unwrap()));
+            program.run("other").unwrap();
+            seen.extend((0..OTHER_OUTPUTS).map(|index| program.read(&format!("other{index}")).unwrap()));
             seen.extend(self.states.iter().map(|(name, ..)| program.read(name).unwrap()));
         }
         seen
@@ -125,9 +151,14 @@ fn every_option() -> Vec<Options> {
         .collect()
 }
 
+/// NaN, as the mean of nothing is, is close to NaN.
 fn close(computed: &Array, wanted: &[f64], tolerance: f64) -> bool {
     let scale = wanted.iter().fold(1.0f64, |largest, x| largest.max(x.abs()));
-    computed.to_f64().iter().zip(wanted).all(|(a, b)| (a - b).abs() <= tolerance * scale)
+    computed
+        .to_f64()
+        .iter()
+        .zip(wanted)
+        .all(|(a, b)| a == b || (a - b).abs() <= tolerance * scale || (a.is_nan() && b.is_nan()))
 }
 
 proptest! {
@@ -137,9 +168,9 @@ proptest! {
     fn planned_equals_reference(seed in any::<u64>(), size in 1usize..40) {
         let computation = Computation::random(seed, size, DType::F32);
         let cpu = Cpu::new(1).unwrap();
-        let program = computation.trace.compile(&cpu, &[computation.routine()]).unwrap();
+        let program = computation.trace.compile(&cpu, &computation.routines(seed)).unwrap();
         let computed = computation.replayed(program, seed);
-        let reference = computation.trace.compile(&Reference, &[computation.routine()]).unwrap();
+        let reference = computation.trace.compile(&Reference, &computation.routines(seed)).unwrap();
         let wanted = computation.replayed(reference, seed);
         for (index, (computed, wanted)) in computed.iter().zip(&wanted).enumerate() {
             prop_assert!(close(computed, &wanted.to_f64(), 2e-5), "value {index}: {computed:?} {wanted:?}");
@@ -165,7 +196,7 @@ proptest! {
         let cpu = Cpu::new(1).unwrap();
         let mut expected: Option<Vec<Array>> = None;
         for options in every_option() {
-            let program = computation.trace.compile_with(&cpu, &[computation.routine()], options).unwrap();
+            let program = computation.trace.compile_with(&cpu, &computation.routines(seed), options).unwrap();
             verify(program.plan()).unwrap();
             let computed = computation.replayed(program, seed);
             let expected = expected.get_or_insert_with(|| computed.clone());
@@ -178,7 +209,7 @@ proptest! {
     #[test]
     fn a_corrupted_plan_is_caught(seed in any::<u64>(), size in 8usize..40) {
         let computation = Computation::random(seed, size, DType::F32);
-        let plan = computation.trace.plan(&Cpu::new(1).unwrap(), &[computation.routine()], Options::default()).unwrap();
+        let plan = computation.trace.plan(&Cpu::new(1).unwrap(), &computation.routines(seed), Options::default()).unwrap();
         prop_assert!(verify(&plan).is_ok());
         for (what, corrupted) in corruptions(&plan) {
             prop_assert!(verify(&corrupted).is_err(), "not caught: {what}\n{corrupted}");
@@ -217,7 +248,8 @@ fn corruptions(plan: &Plan) -> Vec<(String, Plan)> {
         if is_read {
             change(format!("step {at} is gone"), &|plan| drop(plan.routines[0].steps.remove(at)));
         }
-        if let Some(input) = step.inputs.iter().position(|input| transient(input.buffer)) {
+        let seen = |input: &Operand| transient(input.buffer) && input.layout.shape.elements() > 0;
+        if let Some(input) = step.inputs.iter().position(seen) {
             change(format!("step {at} reads past its operand"), &|plan| {
                 let buffer = plan.routines[0].steps[at].inputs[input].buffer;
                 plan.routines[0].steps[at].inputs[input].layout.offset = plan.buffers[buffer].bytes() + 1;
@@ -232,4 +264,21 @@ fn corruptions(plan: &Plan) -> Vec<(String, Plan)> {
         }
     }
     corrupted
+}
+
+/// What lies between integers and integers is asked for: a planner that leaves it out gives other numbers.
+#[test]
+fn a_cast_there_and_back_rounds_whatever_the_planner_may_do() {
+    const LARGE: i32 = (1 << 24) + 1;
+    for back in [DType::I32, DType::U32] {
+        for options in every_option() {
+            let trace = Trace::new();
+            let x = trace.input("x", DType::I32, [1]);
+            let routine = Routine::new("step").output("y", &x.cast(DType::F32).cast(back));
+            let mut program = trace.compile_with(&Cpu::new(1).unwrap(), &[routine], options).unwrap();
+            program.write("x", &[LARGE]).unwrap();
+            program.run("step").unwrap();
+            assert_eq!(program.read("y").unwrap().to_f64(), [(1 << 24) as f64], "{back} with {options:?}");
+        }
+    }
 }

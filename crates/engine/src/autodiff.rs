@@ -59,6 +59,9 @@ pub fn gradient(output: &Tensor, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
     let at = Place::caller();
     let trace = output.trace();
     trace.check()?;
+    if let Some(foreign) = inputs.iter().find(|input| !input.is_of(trace)) {
+        return Err(foreign.foreign("gradient", at));
+    }
     let no_gradient = |problem: String| Error::NoGradient { problem, at };
     if output.dtype().is_integer() {
         return Err(no_gradient(format!("a result of {} cannot be differentiated; cast it to a float", output.ty())));

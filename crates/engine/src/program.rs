@@ -44,7 +44,7 @@ impl Routine {
         let wrong = |problem: String| Error::Routine { problem, at: self.place };
         let named = |tensor: &Tensor| {
             if !tensor.is_of(trace) {
-                return Err(Error::TwoTraces { op: format!("routine {:?}", self.name), at: self.place });
+                return Err(tensor.foreign(&format!("routine {:?}", self.name), self.place));
             }
             tensor.handle()
         };
@@ -119,20 +119,32 @@ impl Trace {
         report: &mut Report<'_>,
     ) -> Result<Plan> {
         self.check()?;
-        let requests = routines.iter().map(|routine| routine.request(self)).collect::<Result<Vec<_>>>()?;
+        let mut names = HashSet::new();
+        let mut requests = Vec::with_capacity(routines.len());
+        for routine in routines {
+            if !names.insert(&routine.name) {
+                let problem = format!("there are two routines named {:?}; give each its own name", routine.name);
+                return Err(Error::Routine { problem, at: routine.place });
+            }
+            requests.push(routine.request(self)?);
+        }
         plan::plan(&self.graph(), &requests, backend, options, report)
     }
 }
 
 impl Program {
-    /// Replays the routine of this name.
+    /// Replays the routine of this name. If it fails because of the data, the states are as before (unless what was
+    /// wrong is a new state itself), and there are no outputs to read until a routine succeeds.
     pub fn run(&mut self, routine: &str) -> Result<()> {
         let Some(index) = self.plan.routines.iter().position(|known| known.name == routine) else {
             let known = listed(self.plan.routines.iter().map(|known| &known.name[..]));
             return Err(Error::UnknownName { kind: "routine", name: routine.to_string(), known });
         };
+        // Until it is through, there is nothing to read: another routine's results may be half overwritten.
+        self.last_run = None;
+        self.executable.run(index)?;
         self.last_run = Some(index);
-        self.executable.run(index)
+        Ok(())
     }
 
     /// Writes an input or a state.

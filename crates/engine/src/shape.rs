@@ -14,9 +14,9 @@ impl Shape {
         Shape(sizes.into())
     }
 
-    /// The number of elements.
+    /// The number of elements; the largest there is if it would overflow, which no tensor of a trace has.
     pub fn elements(&self) -> usize {
-        self.0.iter().product()
+        self.0.iter().fold(1, |count: usize, &size| count.saturating_mul(size))
     }
 
     /// The number of axes.
@@ -115,7 +115,15 @@ impl TensorType {
 
     /// Bytes of the elements, lying densely.
     pub fn bytes(&self) -> usize {
-        self.shape.elements() * self.dtype.size()
+        self.shape.elements().saturating_mul(self.dtype.size())
+    }
+
+    /// Whether the sizes can be reckoned with: empty axes aside, the bytes are no more than a process can address.
+    /// Tensors of a trace all are so, and no product of some of their sizes overflows.
+    pub(crate) fn is_addressable(&self) -> bool {
+        const ADDRESSABLE: usize = 1 << 47;
+        let bytes = self.shape.iter().fold(self.dtype.size(), |bytes, &size| bytes.saturating_mul(size.max(1)));
+        bytes <= ADDRESSABLE
     }
 }
 

@@ -60,6 +60,9 @@ impl Trace {
     /// Fixed numbers.
     #[track_caller]
     pub fn constant(&self, numbers: Array) -> Tensor {
+        if !numbers.ty().is_addressable() {
+            return self.fail(self.too_large("constant", numbers.ty()));
+        }
         let outputs = vec![numbers.ty().clone()];
         let node = Node { source: Source::Constant(Arc::new(numbers)), inputs: vec![], outputs, place: self.place() };
         self.tensor(Value { node: self.0.graph.borrow_mut().push(node), output: 0 })
@@ -89,8 +92,8 @@ impl Trace {
     pub(crate) fn apply_shared(&self, op: Arc<dyn Operation>, inputs: &[&Tensor]) -> Vec<Tensor> {
         let at = self.place();
         let poisoned = |count: usize| (0..count).map(|_| self.poisoned()).collect();
-        if inputs.iter().any(|input| !input.is_of(self)) {
-            self.fail(Error::TwoTraces { op: op.kind().name().to_string(), at });
+        if let Some(foreign) = inputs.iter().find(|input| !input.is_of(self)) {
+            self.fail(foreign.foreign(op.kind().name(), at));
         }
         let Some(values) = inputs.iter().map(|input| input.value).collect::<Option<Vec<Value>>>() else {
             return poisoned(op.output_count());
@@ -100,6 +103,10 @@ impl Trace {
         }
         let types: Vec<TensorType> = inputs.iter().map(|input| input.ty()).collect();
         match op.outputs(&types) {
+            Ok(outputs) if outputs.iter().any(|ty| !ty.is_addressable()) => {
+                self.fail(self.too_large(op.kind().name(), &outputs[0]));
+                poisoned(op.output_count())
+            }
             Ok(outputs) => {
                 debug_assert_eq!(outputs.len(), op.output_count(), "outputs of {}", op.kind().name());
                 let count = outputs.len();
@@ -152,6 +159,13 @@ impl Trace {
         self.0.attributed_to.get().unwrap_or(caller)
     }
 
+    /// What is said of a tensor whose sizes cannot even be multiplied.
+    #[track_caller]
+    fn too_large(&self, op: &str, ty: &TensorType) -> Error {
+        let problem = "it is more than a process can address; use smaller sizes".to_string();
+        Error::Shape { op: op.to_string(), inputs: vec![ty.clone()], problem, at: self.place() }
+    }
+
     #[track_caller]
     fn leaf(&self, name: &str, source: impl FnOnce(Arc<str>) -> Source, ty: TensorType) -> Tensor {
         let at = self.place();
@@ -161,6 +175,9 @@ impl Trace {
         });
         if taken {
             return self.fail(Error::NameTaken { name: name.to_string(), at });
+        }
+        if !ty.is_addressable() {
+            return self.fail(self.too_large(&format!("tensor {name:?}"), &ty));
         }
         let node = Node { source: source(name.into()), inputs: vec![], outputs: vec![ty], place: at };
         self.tensor(Value { node: self.0.graph.borrow_mut().push(node), output: 0 })
@@ -211,6 +228,11 @@ impl Tensor {
         Rc::ptr_eq(&self.trace.0, &trace.0)
     }
 
+    /// The error of a tensor that is used in another trace: its own trace's, if that failed before.
+    pub(crate) fn foreign(&self, op: &str, at: Place) -> Error {
+        self.trace.check().err().unwrap_or_else(|| Error::TwoTraces { op: op.to_string(), at })
+    }
+
     pub(crate) fn is_poisoned(&self) -> bool {
         self.value.is_none()
     }
@@ -229,6 +251,13 @@ impl Tensor {
         }
         self.parameter_error(op, format!("there is no axis {axis}; axes are {}..{rank}", -rank));
         None
+    }
+
+    /// What a function of at least one tensor gives for none: poisoned, in a trace of its own that holds the error.
+    #[track_caller]
+    pub(crate) fn of_nothing(op: &str) -> Tensor {
+        let problem = "takes at least one tensor".to_string();
+        Trace::new().fail(Error::Parameter { op: op.to_string(), inputs: vec![], problem, at: Place::caller() })
     }
 
     /// Records a parameter error at the caller's line and gives a poisoned tensor.

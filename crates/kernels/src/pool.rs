@@ -32,6 +32,8 @@ struct Shared {
     state: AtomicU64,
     /// The open job. Written by the caller while nobody is inside and the job is closed.
     work: UnsafeCell<Option<Work>>,
+    /// The parts of the open job, and the next one to be given out.
+    parts: AtomicUsize,
     next_part: AtomicUsize,
     /// A caller is using the pool; another one then works alone.
     taken: AtomicBool,
@@ -43,7 +45,6 @@ struct Shared {
 #[derive(Clone, Copy)]
 struct Work {
     job: *const dyn Job,
-    parts: usize,
     scratch: *mut u8,
     scratch_bytes: usize,
 }
@@ -61,6 +62,7 @@ impl Pool {
         let shared = Arc::new(Shared {
             state: AtomicU64::new(0),
             work: UnsafeCell::new(None),
+            parts: AtomicUsize::new(0),
             next_part: AtomicUsize::new(0),
             taken: AtomicBool::new(false),
             panicked: AtomicBool::new(false),
@@ -93,7 +95,7 @@ impl Pool {
         let parts = job.parts();
         // SAFETY: only the lifetime is changed; the pointer is gone from `work` when this call returns.
         let job: *const dyn Job = unsafe { std::mem::transmute::<&dyn Job, &'static dyn Job>(job) };
-        let work = Work { job, parts, scratch, scratch_bytes };
+        let work = Work { job, scratch, scratch_bytes };
         if parts <= 1 || self.workers.is_empty() || self.shared.taken.swap(true, Ordering::Acquire) {
             for part in 0..parts {
                 // SAFETY: the caller's promise; slot 0 of the scratch is this thread's.
@@ -103,6 +105,7 @@ impl Pool {
         }
         // SAFETY: `taken` is ours, the job is closed and nobody is inside: see `Shared`.
         unsafe { *self.shared.work.get() = Some(work) };
+        self.shared.parts.store(parts, Ordering::Relaxed);
         self.shared.next_part.store(0, Ordering::Relaxed);
         // Sequentially consistent with `sleep`: either the worker sees the job open, or we see it asleep.
         self.shared.state.store(OPEN, Ordering::SeqCst);
@@ -176,22 +179,32 @@ impl Shared {
     /// Enters the open job, if there is one with parts left.
     fn enter(&self) -> bool {
         let state = self.state.load(Ordering::Acquire);
-        state & OPEN != 0 && self.state.compare_exchange(state, state + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        self.has_work(state)
+            && self.state.compare_exchange(state, state + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
+    /// Whether a job is open in this state, just read, and has parts left. Without the second question, workers with
+    /// nothing to do would go in and out while the last parts run, and never give way to the threads that run them.
+    fn has_work(&self, state: u64) -> bool {
+        state & OPEN != 0 && self.next_part.load(Ordering::Relaxed) < self.parts.load(Ordering::Relaxed)
+    }
+
+    /// Parks until the next job is opened. If the state was read before that, the caller sees us asleep; if after,
+    /// the parts are those of that job.
     fn sleep(&self, index: usize) {
         self.asleep[index].store(true, Ordering::SeqCst);
-        let nothing_to_do = self.state.load(Ordering::SeqCst) & OPEN == 0;
-        if nothing_to_do && !self.ending.load(Ordering::SeqCst) {
+        let has_work = self.has_work(self.state.load(Ordering::SeqCst));
+        if !has_work && !self.ending.load(Ordering::SeqCst) {
             thread::park();
         }
         self.asleep[index].store(false, Ordering::SeqCst);
     }
 
     fn take_parts(&self, work: Work, worker: usize) {
+        let parts = self.parts.load(Ordering::Relaxed);
         loop {
             let part = self.next_part.fetch_add(1, Ordering::Relaxed);
-            if part >= work.parts {
+            if part >= parts {
                 return;
             }
             // SAFETY: the caller of `Pool::run` promised; the counter gives each part out once.
@@ -256,5 +269,87 @@ mod tests {
             unsafe { pool.run(&job, scratch.as_mut_ptr(), 64) };
             assert!(job.seen.iter().all(|count| count.load(Ordering::Relaxed) == 1));
         }
+    }
+
+    /// Panics in one part, wherever that runs.
+    struct Faulty;
+
+    impl Job for Faulty {
+        fn parts(&self) -> usize {
+            64
+        }
+        fn worker_scratch(&self) -> usize {
+            0
+        }
+        unsafe fn run(&self, part: usize, _scratch: &mut [u8]) {
+            assert_ne!(part, 40, "the part that panics");
+        }
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_and_the_pool_goes_on() {
+        for threads in 1..=4 {
+            let pool = Pool::new(threads).unwrap();
+            let mut scratch = vec![0u8; threads * 64];
+            for _ in 0..3 {
+                // SAFETY: the job touches nothing.
+                let faulty = || unsafe { pool.run(&Faulty, std::ptr::NonNull::<u8>::dangling().as_ptr(), 0) };
+                assert!(catch_unwind(AssertUnwindSafe(faulty)).is_err());
+                let job = Count { seen: (0..64).map(|_| AtomicUsize::new(0)).collect() };
+                // SAFETY: as above.
+                unsafe { pool.run(&job, scratch.as_mut_ptr(), 64) };
+                assert!(job.seen.iter().all(|count| count.load(Ordering::Relaxed) == 1));
+            }
+        }
+    }
+
+    #[test]
+    fn callers_at_once_do_not_disturb_each_other() {
+        let pool = Pool::new(3).unwrap();
+        thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    let mut scratch = vec![0u8; 3 * 64];
+                    for round in 0..500 {
+                        let job = Count { seen: (0..round % 9).map(|_| AtomicUsize::new(0)).collect() };
+                        // SAFETY: as above; the scratch is this caller's own.
+                        unsafe { pool.run(&job, scratch.as_mut_ptr(), 64) };
+                        assert!(job.seen.iter().all(|count| count.load(Ordering::Relaxed) == 1));
+                    }
+                });
+            }
+        });
+    }
+
+    /// One part runs long; the others are over at once.
+    struct Uneven<'a> {
+        shared: &'a Shared,
+        taken: AtomicUsize,
+    }
+
+    impl Job for Uneven<'_> {
+        fn parts(&self) -> usize {
+            4
+        }
+        fn worker_scratch(&self) -> usize {
+            0
+        }
+        unsafe fn run(&self, part: usize, _scratch: &mut [u8]) {
+            if part == 0 {
+                thread::sleep(std::time::Duration::from_millis(20));
+                self.taken.store(self.shared.next_part.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Workers that asked for parts again and again would hold up the thread with the last one.
+    #[test]
+    fn workers_stay_outside_when_no_part_is_left() {
+        let pool = Pool::new(4).unwrap();
+        let job = Uneven { shared: &pool.shared, taken: AtomicUsize::new(0) };
+        // SAFETY: the job touches only its atomic.
+        unsafe { pool.run(&job, std::ptr::NonNull::<u8>::dangling().as_ptr(), 0) };
+        let taken = job.taken.load(Ordering::Relaxed);
+        assert!(taken <= job.parts() + pool.threads(), "{taken} parts were asked for, of {}", job.parts());
     }
 }

@@ -98,14 +98,15 @@ impl Shape {
     }
 }
 
-/// The jobs of a reduction, in order. `partials` must have [`Shape::partials`] elements.
-pub fn jobs<T: Element>(
+/// The jobs of a reduction, in order. `partials` must have [`Shape::partials`] elements. The results are rounded to
+/// their type once; it may be wider than the operand's.
+pub fn jobs<T: Element, Y: Element>(
     isa: Isa,
     reduction: Reduction,
     shape: Shape,
     x: In<T>,
     partials: Out<f32>,
-    y: Out<T>,
+    y: Out<Y>,
 ) -> Vec<Reduce> {
     let result = Writer::new(isa, y);
     if shape.chunks == 1 {

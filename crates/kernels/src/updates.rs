@@ -197,10 +197,10 @@ impl Rule for Lion {
     }
 }
 
-/// 1 above zero, -1 below it, 0 at it.
+/// 1 above zero, -1 below it, 0 at it; a NaN stays one, so that a weight does not stand still without a word.
 #[inline(always)]
 fn sign(x: f32) -> f32 {
-    let positive = if x > 0.0 { 1.0 } else { 0.0 };
+    let positive = if x > 0.0 { 1.0 } else { x * 0.0 };
     if x < 0.0 { -1.0 } else { positive }
 }
 

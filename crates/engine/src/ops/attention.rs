@@ -70,8 +70,7 @@ impl Attention {
     fn decomposed(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Vec<Tensor> {
         let scores = self.scores(q, k);
         // The result does not depend on what is subtracted.
-        let largest = scores.max(&[-1]).stop_gradient();
-        let largest = largest.reshape(scores.shape().with(4, 1));
+        let largest = scores.keep_axes(scores.max(&[-1]).stop_gradient(), &[-1]);
         let exponentials = (scores - &largest).exp();
         let total = exponentials.sum_keep(&[-1]);
         let o = (exponentials / &total).matmul(&for_all_heads(v));
@@ -276,7 +275,7 @@ impl AttentionGradient {
         let (queries, g, o) = (by_group(q, k), by_group(g, k), by_group(o, k));
         let (keys, values) = (for_all_heads(k), for_all_heads(v));
         let scores = self.attention.scores(q, k);
-        let probabilities = (&scores - log_sum.reshape(scores.shape().with(4, 1))).exp();
+        let probabilities = (&scores - scores.keep_axes(log_sum.clone(), &[-1])).exp();
         let slopes = g.matmul(&values.transpose(-1, -2)) - (&g * &o).sum_keep(&[-1]);
         let scores_gradient = &probabilities * slopes * self.attention.scale;
         let to_keys = |weights: &Tensor, rows: &Tensor| weights.transpose(-1, -2).matmul(rows).sum(&[2]);

@@ -81,6 +81,8 @@ impl Operation for Concat {
             Case::new("inner axis", &[&[2, 3, 4], &[2, 5, 4], &[2, 1, 4]], join(1)),
             Case::new("last axis", &[&[3, 2], &[3, 7]], join(-1)),
             Case::new("first axis, one empty", &[&[0, 3], &[2, 3]], join(0)),
+            Case::new("another axis empty", &[&[2, 0], &[3, 0]], join(0)),
+            Case::new("an outer axis empty", &[&[0, 2], &[0, 3]], join(1)),
             Case::new("one operand twice", &[&[2, 3]], |x| {
                 vec![Tensor::concat(&[&x[0], &x[0].transpose(0, 1).reshape([2, 3])], 0)]
             }),
@@ -112,6 +114,9 @@ impl Kernels for Concat {
                 .collect();
             let offset = start * target.strides[self.axis];
             start += input.layout.shape[self.axis];
+            if input.layout.shape.elements() == 0 {
+                continue;
+            }
             with_bits!(input.dtype, T => {
                 linker.job(StridedCopy::<T>::new(linker.isa(), input.bits(), output.bits_mut().offset(offset), &axes));
             });
@@ -124,8 +129,9 @@ impl Tensor {
     /// Tensors side by side along an axis.
     #[track_caller]
     pub fn concat(tensors: &[&Tensor], axis: isize) -> Tensor {
-        let Some(axis) = tensors[0].axis("concat", axis) else { return tensors[0].trace().poisoned() };
-        tensors[0].trace().apply_one(Concat { axis }, tensors)
+        let Some(first) = tensors.first() else { return Tensor::of_nothing("concat") };
+        let Some(axis) = first.axis("concat", axis) else { return first.trace().poisoned() };
+        first.trace().apply_one(Concat { axis }, tensors)
     }
 
     /// With so many elements of a number before and after, along an axis.

@@ -75,7 +75,7 @@ pub(super) fn beside_rows(statistic: &Tensor) -> Tensor {
 /// The sum over all axes but the last.
 pub(super) fn sum_of_rows(x: &Tensor) -> Tensor {
     let axes = x.all_axes();
-    x.sum(&axes[..axes.len() - 1])
+    x.sum(&axes[..axes.len().saturating_sub(1)])
 }
 
 /// Layer norm made of plain operations, in f32 within.

@@ -11,6 +11,8 @@ pub struct Reduce {
     reduction: Reduction,
     /// In rising order.
     axes: Vec<usize>,
+    /// Whether the result of 16-bit numbers is in f32: for a result that is worked on before it is rounded.
+    wide: bool,
 }
 
 impl Reduce {
@@ -25,7 +27,7 @@ impl Operation for Reduce {
     }
 
     fn attributes(&self) -> String {
-        format!("{:?} over {:?}", self.reduction, self.axes)
+        format!("{:?} over {:?}{}", self.reduction, self.axes, if self.wide { ", wide" } else { "" })
     }
 
     fn output_count(&self) -> usize {
@@ -39,17 +41,19 @@ impl Operation for Reduce {
             return Err(Mismatch::Shape("there is no maximum of no numbers".to_string()));
         }
         let kept: Shape = self.kept(shape.rank()).map(|axis| shape[axis]).collect();
-        Ok(vec![TensorType::new(inputs[0].dtype, kept)])
+        let dtype = if self.wide { widened(inputs[0].dtype) } else { inputs[0].dtype };
+        Ok(vec![TensorType::new(dtype, kept)])
     }
 
     fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
-        let x = &at.inputs[0];
+        let x = &at.inputs[0].cast(at.outputs[0].dtype());
         let spread = |kept: &Tensor| {
-            let shape = self.axes.iter().fold(x.shape(), |shape, &axis| shape.with(axis, 1));
-            kept.reshape(shape).broadcast(x.shape())
+            let shape = at.inputs[0].shape();
+            let with_axes = self.axes.iter().fold(shape.clone(), |shape, &axis| shape.with(axis, 1));
+            kept.reshape(with_axes).broadcast(shape)
         };
         let g = spread(&at.gradient(0));
-        vec![Some(match self.reduction {
+        let gradient = match self.reduction {
             Reduction::Sum => g,
             Reduction::SumOfSquares => g * x * 2.0,
             Reduction::Max => {
@@ -58,7 +62,8 @@ impl Operation for Reduce {
                 let axes: Vec<isize> = self.axes.iter().map(|&axis| axis as isize).collect();
                 g * &largest / spread(&largest.sum(&axes))
             }
-        })]
+        };
+        vec![Some(gradient.cast(at.inputs[0].dtype()))]
     }
 
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
@@ -78,7 +83,8 @@ impl Operation for Reduce {
             *y = match self.reduction {
                 Reduction::Sum => *y + x,
                 Reduction::SumOfSquares => *y + x * x,
-                Reduction::Max => y.max(x),
+                Reduction::Max if *y > x || y.is_nan() => *y,
+                Reduction::Max => x,
             };
         }
         vec![y]
@@ -125,22 +131,30 @@ impl Kernels for Reduce {
         let axis = |axis: usize| (x.layout.shape[axis], x.layout.strides[axis]);
         let kept: Vec<(usize, usize)> = self.kept(x.layout.shape.rank()).map(axis).collect();
         let reduced: Vec<(usize, usize)> = self.axes.iter().map(|&at| axis(at)).collect();
+        let plan = kernel::Shape::new(&kept, &reduced);
+        let partials = linker.scratch::<f32>(plan.partials());
         with_float!(x.dtype, T => {
-            let plan = kernel::Shape::new(&kept, &reduced);
-            let partials = linker.scratch::<f32>(plan.partials());
-            for job in kernel::jobs::<T>(linker.isa(), self.reduction, plan, x.read(), partials, y.write()) {
-                linker.job(job);
-            }
+            with_float!(y.dtype, Y => {
+                let (x, y) = (x.read::<T>(), y.write::<Y>());
+                for job in kernel::jobs(linker.isa(), self.reduction, plan, x, partials, y) {
+                    linker.job(job);
+                }
+            });
         });
         Ok(())
     }
+}
+
+/// The type in which results that are worked on are held.
+fn widened(dtype: DType) -> DType {
+    if dtype.size() == 2 { DType::F32 } else { dtype }
 }
 
 impl Tensor {
     /// The sum over these axes; negative ones count from the last.
     #[track_caller]
     pub fn sum(&self, axes: &[isize]) -> Tensor {
-        self.reduce(Reduction::Sum, axes)
+        self.reduce(Reduction::Sum, axes, false)
     }
 
     /// The sum over these axes, which stay with size 1.
@@ -159,13 +173,13 @@ impl Tensor {
     /// The sum of squares over these axes.
     #[track_caller]
     pub fn sum_of_squares(&self, axes: &[isize]) -> Tensor {
-        self.reduce(Reduction::SumOfSquares, axes)
+        self.reduce(Reduction::SumOfSquares, axes, false)
     }
 
     /// The largest number over these axes; equal ones share the gradient.
     #[track_caller]
     pub fn max(&self, axes: &[isize]) -> Tensor {
-        self.reduce(Reduction::Max, axes)
+        self.reduce(Reduction::Max, axes, false)
     }
 
     /// The smallest number over these axes.
@@ -174,11 +188,11 @@ impl Tensor {
         -(-self).max(axes)
     }
 
-    /// The mean over these axes.
+    /// The mean over these axes; the sum is not rounded to 16 bits before it is divided. NaN of no numbers.
     #[track_caller]
     pub fn mean(&self, axes: &[isize]) -> Tensor {
         let count = self.count_over(axes);
-        self.sum(axes) * (1.0 / count as f32)
+        (self.reduce(Reduction::Sum, axes, true) * (1.0 / count as f32)).cast(self.dtype())
     }
 
     /// The mean over these axes, which stay with size 1.
@@ -194,11 +208,13 @@ impl Tensor {
         self.mean(&self.all_axes())
     }
 
-    /// The variance over these axes, divided by the count; in two passes, so that it is stable.
+    /// The variance over these axes, divided by the count; in two passes, so that it is stable, and of 16-bit numbers
+    /// in f32.
     #[track_caller]
     pub fn variance(&self, axes: &[isize]) -> Tensor {
-        let count = self.count_over(axes);
-        (self - self.mean_keep(axes)).sum_of_squares(axes) * (1.0 / count as f32)
+        let (x, count) = (self.cast(widened(self.dtype())), self.count_over(axes));
+        let squares = (&x - x.mean_keep(axes)).sum_of_squares(axes);
+        (squares * (1.0 / count as f32)).cast(self.dtype())
     }
 
     /// The square root of the sum of all squares of several tensors, in f32.
@@ -206,18 +222,22 @@ impl Tensor {
     pub fn global_norm(tensors: &[&Tensor]) -> Tensor {
         let mut total: Option<Tensor> = None;
         for tensor in tensors {
-            let squares = tensor.sum_of_squares(&tensor.all_axes()).cast(DType::F32);
+            let squares = tensor.reduce(Reduction::SumOfSquares, &tensor.all_axes(), true).cast(DType::F32);
             total = Some(match total {
                 Some(total) => total + squares,
                 None => squares,
             });
         }
-        total.expect("a norm of at least one tensor").sqrt()
+        let Some(total) = total else { return Tensor::of_nothing("global_norm") };
+        total.sqrt()
     }
 
     /// The sum over whatever axes were repeated to come from `shape` to this shape.
     #[track_caller]
     pub(crate) fn sum_to(&self, shape: &Shape) -> Tensor {
+        if self.is_poisoned() {
+            return self.clone();
+        }
         let own = self.shape();
         let added = own.rank() - shape.rank();
         let repeated = |&axis: &usize| axis < added || shape[axis - added] != own[axis];
@@ -231,16 +251,19 @@ impl Tensor {
     }
 
     #[track_caller]
-    fn reduce(&self, reduction: Reduction, axes: &[isize]) -> Tensor {
+    fn reduce(&self, reduction: Reduction, axes: &[isize], wide: bool) -> Tensor {
         let Some(axes) = self.sorted_axes(axes) else { return self.trace().poisoned() };
-        if axes.is_empty() && reduction != Reduction::SumOfSquares {
+        // Only where it makes a difference, so that equal reductions stay equal.
+        let wide = wide && widened(self.dtype()) != self.dtype();
+        if axes.is_empty() && reduction != Reduction::SumOfSquares && !wide {
             return self.clone();
         }
-        self.trace().apply_one(Reduce { reduction, axes }, &[self])
+        self.trace().apply_one(Reduce { reduction, axes, wide }, &[self])
     }
 
+    /// What was reduced over these axes, with them: of size 1.
     #[track_caller]
-    fn keep_axes(&self, reduced: Tensor, axes: &[isize]) -> Tensor {
+    pub(crate) fn keep_axes(&self, reduced: Tensor, axes: &[isize]) -> Tensor {
         let Some(axes) = self.sorted_axes(axes) else { return self.trace().poisoned() };
         reduced.reshape(axes.iter().fold(self.shape(), |shape, &axis| shape.with(axis, 1)))
     }

@@ -295,13 +295,15 @@ impl Tensor {
     #[track_caller]
     pub fn slice_by(&self, axis: isize, range: Range<usize>, step: usize) -> Tensor {
         let Some(axis) = self.axis("slice", axis) else { return self.trace().poisoned() };
+        // A step past the end picks one element, however long it is.
+        let step = step.min(self.shape()[axis].max(1));
         self.trace().apply_one(Slice { axis, start: range.start, end: range.end, step }, &[self])
     }
 
     /// Cut along one axis into pieces of these sizes, which must add up.
     #[track_caller]
     pub fn split(&self, axis: isize, sizes: &[usize]) -> Vec<Tensor> {
-        let total: usize = sizes.iter().sum();
+        let total = sizes.iter().fold(0usize, |total, &size| total.saturating_add(size));
         let poisoned = || sizes.iter().map(|_| self.trace().poisoned()).collect();
         let Some(index) = self.axis("split", axis) else { return poisoned() };
         if total != self.shape()[index] {

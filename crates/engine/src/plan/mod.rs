@@ -230,13 +230,13 @@ pub(crate) fn plan(
     let mut worker_scratch = 0;
     for request in requests {
         let (graph, request) = simplify::simplify(graph, request, options.simplify);
-        debug_check(graph.verify());
+        debug_check(|| graph.verify());
         report("simplify", &graph);
         let lowered = lower::lower(&graph, &request, &mut buffers);
-        debug_check(verify::verify_draft(&lowered, &buffers.all));
+        debug_check(|| verify::verify_draft(&lowered, &buffers.all));
         report("lower", &RoutineText { routine: &lowered, buffers: &buffers.all });
         let mut draft = schedule::schedule(lowered, &buffers.all, options.reorder);
-        debug_check(verify::verify_draft(&draft, &buffers.all));
+        debug_check(|| verify::verify_draft(&draft, &buffers.all));
         report("schedule", &RoutineText { routine: &draft, buffers: &buffers.all });
         for step in &mut draft.steps {
             let needs = machine.scratch(step, &buffers.all)?;
@@ -249,7 +249,7 @@ pub(crate) fn plan(
     }
     let worker_scratch = worker_scratch.next_multiple_of(machine.alignment());
     let plan = memory::place(buffers.all, drafts, machine, worker_scratch, options);
-    debug_check(verify::verify(&plan));
+    debug_check(|| verify::verify(&plan));
     report("memory", &plan);
     Ok(plan)
 }
@@ -263,9 +263,9 @@ fn bytes_type(bytes: usize) -> TensorType {
 }
 
 /// A plan that does not verify is a bug, not a user's error.
-fn debug_check(verdict: std::result::Result<(), String>) {
+fn debug_check(check: impl FnOnce() -> std::result::Result<(), String>) {
     if cfg!(debug_assertions)
-        && let Err(problem) = verdict
+        && let Err(problem) = check()
     {
         panic!("the planner made a wrong plan: {problem}");
     }

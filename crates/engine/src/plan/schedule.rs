@@ -1,10 +1,12 @@
 //! The order of the steps: that of the trace, or one that frees memory sooner, whichever needs less.
 
-use super::{Buffer, BufferId, Routine};
+use super::{Buffer, BufferId, Routine, Step};
+use crate::ops::OpKind;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// Orders a routine's steps. Steps that write a state's new value come after the other readers of its old value
-/// wherever they can, so that the new value can be written over it.
+/// wherever they can, so that the new value can be written over it; and after all steps that look whether the data
+/// are good, so that bad data leave the states as they were.
 pub(super) fn schedule(mut routine: Routine, buffers: &[Buffer], reorder: bool) -> Routine {
     let links = Links::of(&routine);
     let in_trace_order = links.ordered(|ready| *ready.first().expect("a step is ready"));
@@ -21,6 +23,13 @@ pub(super) fn schedule(mut routine: Routine, buffers: &[Buffer], reorder: bool) 
     routine
 }
 
+/// Whether a step may end the replay because the data are bad. The gradients of these operations look at the same
+/// data again.
+fn is_check(step: &Step) -> bool {
+    use OpKind::*;
+    matches!(step.op.kind(), CheckFinite | Embedding | Gather | ScatterAdd | CrossEntropy | LinearCrossEntropy)
+}
+
 /// Which steps must come before which.
 struct Links {
     followers: Vec<Vec<usize>>,
@@ -30,8 +39,15 @@ struct Links {
 impl Links {
     fn of(routine: &Routine) -> Links {
         let mut writer: HashMap<BufferId, usize> = HashMap::new();
+        let mut readers: HashMap<BufferId, Vec<usize>> = HashMap::new();
         for (index, step) in routine.steps.iter().enumerate() {
             writer.extend(step.outputs.iter().map(|output| (output.buffer, index)));
+            for input in &step.inputs {
+                let readers = readers.entry(input.buffer).or_default();
+                if readers.last() != Some(&index) {
+                    readers.push(index);
+                }
+            }
         }
         let mut links = Links { followers: vec![vec![]; routine.steps.len()], leaders: vec![0; routine.steps.len()] };
         for (index, step) in routine.steps.iter().enumerate() {
@@ -41,8 +57,10 @@ impl Links {
                 }
             }
         }
+        let checks: Vec<usize> = (0..routine.steps.len()).filter(|&index| is_check(&routine.steps[index])).collect();
         for &(state, new) in &routine.assigns {
-            links.keep_readers_before(state, writer[&new], routine);
+            let readers = readers.get(&state).into_iter().flatten();
+            links.keep_before(writer[&new], readers.chain(&checks).copied().collect());
         }
         links
     }
@@ -52,14 +70,15 @@ impl Links {
         self.leaders[after] += 1;
     }
 
-    fn keep_readers_before(&mut self, state: BufferId, writer: usize, routine: &Routine) {
-        let reads = |index: &usize| routine.steps[*index].inputs.iter().any(|input| input.buffer == state);
-        let readers: Vec<usize> = (0..routine.steps.len()).filter(reads).filter(|&index| index != writer).collect();
-        if readers.is_empty() {
+    /// Puts steps before the one that writes a state's new value.
+    fn keep_before(&mut self, writer: usize, earlier: Vec<usize>) {
+        if earlier.iter().all(|&step| step == writer) {
             return;
         }
-        // A reader that itself waits for the new value cannot come first; memory planning then keeps both.
-        let mut after_writer = vec![false; routine.steps.len()];
+        // A step that itself waits for the new value cannot come first; if it reads the old one, memory planning
+        // keeps both.
+        let mut after_writer = vec![false; self.followers.len()];
+        after_writer[writer] = true;
         let mut open = vec![writer];
         while let Some(index) = open.pop() {
             for &follower in &self.followers[index] {
@@ -68,8 +87,8 @@ impl Links {
                 }
             }
         }
-        for reader in readers.into_iter().filter(|&reader| !after_writer[reader]) {
-            self.add(reader, writer);
+        for step in earlier.into_iter().filter(|&step| !after_writer[step]) {
+            self.add(step, writer);
         }
     }
 
@@ -98,6 +117,8 @@ impl Links {
 struct Live<'a> {
     routine: &'a Routine,
     buffers: &'a [Buffer],
+    /// By step: the transients that it reads, each once.
+    inputs: Vec<Vec<BufferId>>,
     readers_left: HashMap<BufferId, usize>,
     /// New values of states, which take the old ones' bytes.
     assigned: HashSet<BufferId>,
@@ -106,32 +127,26 @@ struct Live<'a> {
 impl<'a> Live<'a> {
     fn of(routine: &'a Routine, buffers: &'a [Buffer]) -> Live<'a> {
         let assigned = routine.assigns.iter().map(|&(_, new)| new).collect();
-        Live { routine, buffers, readers_left: readers(routine, buffers), assigned }
+        let inputs: Vec<_> = (0..routine.steps.len()).map(|index| transient_inputs(routine, buffers, index)).collect();
+        let readers_left = readers(routine, &inputs);
+        Live { routine, buffers, inputs, readers_left, assigned }
     }
 
     /// The first ready step that does not add to what is alive; if all do, the first of the trace.
     fn choose(&mut self, ready: &BTreeSet<usize>) -> usize {
         let shrinking = ready.iter().copied().find(|&index| self.growth(index) <= 0);
         let chosen = shrinking.unwrap_or_else(|| *ready.first().expect("a step is ready"));
-        for buffer in self.inputs_of(chosen) {
-            *self.readers_left.get_mut(&buffer).expect("a transient that is read") -= 1;
+        for buffer in &self.inputs[chosen] {
+            *self.readers_left.get_mut(buffer).expect("a transient that is read") -= 1;
         }
         chosen
     }
 
     fn growth(&self, index: usize) -> isize {
         let written: usize = self.routine.steps[index].outputs.iter().map(|output| self.bytes(output.buffer)).sum();
-        let freed: usize = self
-            .inputs_of(index)
-            .into_iter()
-            .filter(|buffer| self.readers_left[buffer] == 1)
-            .map(|buffer| self.bytes(buffer))
-            .sum();
+        let last_read = self.inputs[index].iter().filter(|buffer| self.readers_left[buffer] == 1);
+        let freed: usize = last_read.map(|&buffer| self.bytes(buffer)).sum();
         written as isize - freed as isize
-    }
-
-    fn inputs_of(&self, index: usize) -> Vec<BufferId> {
-        transient_inputs(self.routine, self.buffers, index)
     }
 
     fn bytes(&self, buffer: BufferId) -> usize {
@@ -140,12 +155,10 @@ impl<'a> Live<'a> {
 }
 
 /// How many steps read each transient; what the caller reads is never freed.
-fn readers(routine: &Routine, buffers: &[Buffer]) -> HashMap<BufferId, usize> {
+fn readers(routine: &Routine, inputs: &[Vec<BufferId>]) -> HashMap<BufferId, usize> {
     let mut readers = HashMap::new();
-    for index in 0..routine.steps.len() {
-        for buffer in transient_inputs(routine, buffers, index) {
-            *readers.entry(buffer).or_insert(0) += 1;
-        }
+    for &buffer in inputs.iter().flatten() {
+        *readers.entry(buffer).or_insert(0) += 1;
     }
     for (_, output) in &routine.outputs {
         *readers.entry(output.buffer).or_insert(0) += 1;
@@ -175,7 +188,7 @@ fn peak(routine: &Routine, buffers: &[Buffer], order: &[usize]) -> usize {
                 now -= live.bytes(output.buffer);
             }
         }
-        for buffer in live.inputs_of(index) {
+        for &buffer in &live.inputs[index] {
             let left = live.readers_left.get_mut(&buffer).expect("a transient that is read");
             *left -= 1;
             if *left == 0 {

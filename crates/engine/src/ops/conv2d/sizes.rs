@@ -64,7 +64,7 @@ impl Conv2dOptions {
             return Err(Mismatch::Shape(problem));
         };
         let groups = self.groups;
-        if groups == 0 || all_channels % groups != 0 || all_filters % groups != 0 {
+        if groups == 0 || groups > all_channels.max(1) || all_channels % groups != 0 || all_filters % groups != 0 {
             return Err(Mismatch::Parameter(format!(
                 "{groups} groups do not divide {all_channels} input channels and {all_filters} filters; \
                  choose a divisor of both"

@@ -117,7 +117,10 @@ fn rule(function: Function, index: usize, x: &dyn Fn(usize) -> Tensor, y: &Tenso
     use Function::*;
     Some(match (function, index) {
         (Neg, _) => -g,
-        (Abs, _) => x(0).greater(&x(0).full_like(0.0)).select(g, &-g),
+        (Abs, _) => {
+            let zero = x(0).full_like(0.0);
+            g * (x(0).greater(&zero) - x(0).less(&zero))
+        }
         (Exp, _) => g * y,
         (Log, _) => g / x(0),
         (Sqrt, _) => g * 0.5 / y,

@@ -8,24 +8,14 @@ impl Trace {
     /// A function of operands that broadcast to one shape.
     #[track_caller]
     pub fn function(&self, function: Function, operands: &[&Tensor]) -> Tensor {
-        let mut shape = Shape::default();
-        for operand in operands {
-            match shape.broadcast(&operand.shape()) {
-                Some(joined) => shape = joined,
-                None => {
-                    let inputs = operands.iter().map(|operand| operand.ty()).collect();
-                    let problem = "the shapes do not broadcast: aligned at the last axis, sizes must be equal or 1";
-                    let mismatch = Mismatch::Shape(problem.to_string());
-                    let name = format!("{function:?}").to_lowercase();
-                    return self.fail(crate::Error::mismatch(&name, inputs, mismatch, self.place()));
-                }
-            }
-        }
         let types: Vec<TensorType> = operands.iter().map(|operand| operand.ty()).collect();
-        if let Err(mismatch) = Mismatch::unless_same_float(&types) {
-            let name = format!("{function:?}").to_lowercase();
-            return self.fail(crate::Error::mismatch(&name, types, mismatch, self.place()));
-        }
+        let shape = match joined_shape(function, &types) {
+            Ok(shape) => shape,
+            Err(mismatch) => {
+                let name = format!("{function:?}").to_lowercase();
+                return self.fail(crate::Error::mismatch(&name, types, mismatch, self.place()));
+            }
+        };
         let arguments: Vec<Argument> = (0..operands.len()).map(Argument::Input).collect();
         let ty = TensorType::new(types[0].dtype, &shape);
         let mut repeated = Vec::with_capacity(operands.len());
@@ -44,6 +34,23 @@ impl Trace {
     }
 }
 
+/// The shape that the operands of a function broadcast to, or why it does not take them.
+fn joined_shape(function: Function, types: &[TensorType]) -> Result<Shape, Mismatch> {
+    if types.len() != function.arity() {
+        return Err(Mismatch::Parameter(format!("takes {} operands, not {}", function.arity(), types.len())));
+    }
+    let mut shape = Shape::default();
+    for ty in types {
+        let Some(joined) = shape.broadcast(&ty.shape) else {
+            let problem = "the shapes do not broadcast: aligned at the last axis, sizes must be equal or 1";
+            return Err(Mismatch::Shape(problem.to_string()));
+        };
+        shape = joined;
+    }
+    Mismatch::unless_same_float(types)?;
+    Ok(shape)
+}
+
 macro_rules! unary {
     ($($(#[$doc:meta])* $name:ident = $function:ident;)*) => {
         impl Tensor {
@@ -57,7 +64,7 @@ macro_rules! unary {
 }
 
 unary! {
-    /// The absolute value.
+    /// The absolute value; its gradient at 0 is 0.
     abs = Abs;
     /// The exponential.
     exp = Exp;
@@ -182,6 +189,11 @@ impl Tensor {
     /// A function of this tensor and a number.
     #[track_caller]
     fn with_constant(&self, function: Function, number: f32, number_first: bool) -> Tensor {
+        if let Err(mismatch) = Mismatch::unless_float(&self.ty()) {
+            // Programs compute in f32, which does not hold every integer.
+            let name = format!("{function:?}").to_lowercase();
+            return self.trace().fail(crate::Error::mismatch(&name, vec![self.ty()], mismatch, self.trace().place()));
+        }
         let mut arguments = [Argument::Input(0), Argument::Constant(number)];
         if number_first {
             arguments.reverse();

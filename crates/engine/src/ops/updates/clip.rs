@@ -10,17 +10,13 @@ const NORM_EPSILON: f32 = 1e-6;
 #[track_caller]
 pub fn clip_by_global_norm(gradients: &[&Tensor], max_norm: f32) -> (Vec<Tensor>, Tensor) {
     check_limit("clip_by_global_norm", gradients, max_norm);
-    // In f32: a sum of squares would overflow in f16, and a 16-bit scale would be rough.
-    let mut full = Vec::with_capacity(gradients.len());
-    for gradient in gradients {
-        full.push(gradient.cast(DType::F32));
-    }
-    let norm = Tensor::global_norm(&full.iter().collect::<Vec<_>>());
+    let norm = Tensor::global_norm(gradients);
     // A norm that is not a number comes first in the minimum, so that it is not lost.
     let scale = (max_norm / (&norm + NORM_EPSILON)).minimum(&norm.ones_like());
     let mut clipped = Vec::with_capacity(gradients.len());
-    for (gradient, full) in gradients.iter().zip(&full) {
-        clipped.push((full * &scale).cast(gradient.dtype()));
+    for gradient in gradients {
+        // In f32: a 16-bit scale would be rough.
+        clipped.push((gradient.cast(DType::F32) * &scale).cast(gradient.dtype()));
     }
     (clipped, norm)
 }

@@ -58,12 +58,17 @@ fn join(
     programs: &HashMap<usize, (Elementwise, bool)>,
 ) -> (Elementwise, Vec<Value>) {
     let mut joined = Joined::default();
-    let mut arguments = vec![];
+    let mut arguments: Vec<Argument> = vec![];
     // Operands that stay need room of their own.
     let mut room = INPUTS_MAX.saturating_sub(inputs.len());
     let mut instructions_left = INSTRUCTIONS_MAX.saturating_sub(outer.program.instructions.len());
-    for &input in inputs {
+    for (position, &input) in inputs.iter().enumerate() {
         let ty = graph.ty(input);
+        // What is read twice is computed once.
+        if let Some(earlier) = inputs[..position].iter().position(|&earlier| earlier == input) {
+            arguments.push(arguments[earlier]);
+            continue;
+        }
         if let Some(number) = constant_behind(input, graph) {
             arguments.push(Argument::Constant(number));
             continue;
@@ -72,6 +77,7 @@ fn join(
             *single
                 && ty.shape == outer.shape
                 && ty.dtype.is_float()
+                && (outer.dtype.is_float() || !reads_integers(input, graph))
                 && inner.input_count <= room + 1
                 && inner.program.instructions.len() < instructions_left
         });
@@ -90,6 +96,11 @@ fn join(
     let result = joined.append(&outer.program, &arguments);
     let program = ScalarProgram { instructions: joined.instructions, result };
     (Elementwise { program, input_count: joined.inputs.len(), ..outer }, joined.inputs)
+}
+
+/// Whether a value is made from integers. What lies between them and other integers was asked for: it rounds.
+fn reads_integers(value: Value, graph: &Graph) -> bool {
+    graph.nodes()[value.node].inputs.iter().any(|&input| graph.ty(input).dtype.is_integer())
 }
 
 /// The number that fills a value, if it is a constant behind views.
