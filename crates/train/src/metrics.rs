@@ -2,8 +2,9 @@
 
 use crate::run::StepReport;
 use crate::{Error, Result};
+use serde::Deserialize;
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 
 /// The file, written line by line without allocating.
@@ -11,6 +12,14 @@ pub struct MetricsLog {
     path: PathBuf,
     file: File,
     line: Vec<u8>,
+    last_loss: f32,
+}
+
+/// What is read back of a line.
+#[derive(Deserialize)]
+struct Line {
+    step: u64,
+    loss: Option<f32>,
 }
 
 impl MetricsLog {
@@ -18,16 +27,16 @@ impl MetricsLog {
     /// write again, are dropped.
     pub fn open(folder: &Path, last_step: Option<u64>) -> Result<MetricsLog> {
         let path = folder.join("metrics.jsonl");
-        let kept = match last_step {
-            Some(last) => kept_lines(&path, last)?,
-            None => vec![],
-        };
-        // Written beside and renamed, so that a kill here loses nothing.
-        let beside = folder.join("metrics.jsonl.tmp");
-        std::fs::write(&beside, &kept).map_err(Error::io("write", &beside))?;
-        std::fs::rename(&beside, &path).map_err(Error::io("write", &path))?;
-        let file = OpenOptions::new().append(true).open(&path).map_err(Error::io("write", &path))?;
-        Ok(MetricsLog { path, file, line: Vec::with_capacity(1024) })
+        let opened = OpenOptions::new().read(true).append(true).create(true).open(&path);
+        let file = opened.map_err(Error::io("write", &path))?;
+        let (kept_bytes, last_loss) = kept(&file, last_step.unwrap_or(0)).map_err(Error::io("read", &path))?;
+        file.set_len(kept_bytes).map_err(Error::io("write", &path))?;
+        Ok(MetricsLog { path, file, line: Vec::with_capacity(1024), last_loss })
+    }
+
+    /// The loss of the last step that was there when the file was opened; not a number if there was none.
+    pub fn last_loss(&self) -> f32 {
+        self.last_loss
     }
 
     /// Adds a step's line; numbers that are not finite become null.
@@ -38,21 +47,28 @@ impl MetricsLog {
         // The path is copied only if there is an error to report.
         self.file.write_all(&self.line).map_err(|error| Error::io("write", &self.path)(error))
     }
+
+    /// Makes the lines so far last, as a checkpoint that goes on after them does.
+    pub fn sync(&self) -> Result<()> {
+        self.file.sync_data().map_err(|error| Error::io("write", &self.path)(error))
+    }
 }
 
-/// The whole lines of steps up to `last`.
-fn kept_lines(path: &Path, last: u64) -> Result<Vec<u8>> {
-    let Ok(file) = File::open(path) else { return Ok(vec![]) };
-    let mut kept = vec![];
-    for line in BufReader::new(file).lines() {
-        let line = line.map_err(Error::io("read", path))?;
-        let step = serde_json::from_str::<serde_json::Value>(&line).ok().and_then(|line| line["step"].as_u64());
-        if step.is_some_and(|step| step <= last) {
-            kept.extend_from_slice(line.as_bytes());
-            kept.push(b'\n');
+/// The bytes of the whole lines of steps up to `last`, which come first, and the loss of the last of them.
+fn kept(file: &File, last: u64) -> io::Result<(u64, f32)> {
+    let (mut reader, mut line) = (BufReader::new(file), vec![]);
+    let (mut bytes, mut loss) = (0, f32::NAN);
+    loop {
+        line.clear();
+        reader.read_until(b'\n', &mut line)?;
+        match serde_json::from_slice::<Line>(&line) {
+            Ok(read) if read.step <= last && line.ends_with(b"\n") => {
+                bytes += line.len() as u64;
+                loss = read.loss.unwrap_or(f32::NAN);
+            }
+            _ => return Ok((bytes, loss)),
         }
     }
-    Ok(kept)
 }
 
 #[cfg(test)]
@@ -85,13 +101,17 @@ mod tests {
         // A line that a kill cut short.
         log.file.write_all(b"{\"step\":5,\"tok").unwrap();
         let mut log = MetricsLog::open(&folder, Some(2)).unwrap();
+        assert_eq!(log.last_loss(), 2.5);
         log.write(&metrics(3)).unwrap();
+        log.sync().unwrap();
         let text = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
         let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(lines.iter().map(|line| line["step"].as_u64().unwrap()).collect::<Vec<_>>(), [1, 2, 3]);
         assert_eq!(lines[1]["validation_loss"], 2.25);
         assert!(lines[0].get("validation_loss").is_none() && lines[0]["gradient_norm"].is_null());
         assert!((lines[0]["learning_rate"].as_f64().unwrap() - 3e-4).abs() < 1e-9);
+        assert!(MetricsLog::open(&folder, None).unwrap().last_loss().is_nan());
+        assert_eq!(std::fs::read(folder.join("metrics.jsonl")).unwrap(), b"");
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -51,12 +51,13 @@ pub struct Store {
 }
 
 impl Store {
-    /// Makes the run's folders if they are not there, keeps other processes out, clears what killed ones left, and
-    /// makes sure that the first checkpoint will not be refused. To be opened before anything else writes into the run's folder.
+    /// Makes the run's folder if it is not there, keeps other processes out, clears what killed ones left, and makes
+    /// sure that the first checkpoint will not be refused. To be opened before anything else writes into the run's
+    /// folder. Adds nothing to it, so that a run that is killed before it has a configuration leaves an empty one.
     pub fn open(run_folder: &Path) -> Result<Store> {
         let folder = checkpoints_of(run_folder);
-        fs::create_dir_all(&folder).map_err(atomic::failed("make", &folder))?;
-        let lock = File::open(&folder).map_err(Error::io("read", &folder))?;
+        fs::create_dir_all(run_folder).map_err(atomic::failed("make", run_folder))?;
+        let lock = File::open(run_folder).map_err(Error::io("read", run_folder))?;
         // Some file systems have no locks; a run there relies on its user.
         if let Err(TryLockError::WouldBlock) = lock.try_lock() {
             let problem = "another process is training in this folder; wait for it, stop it, or choose another --out";
@@ -64,7 +65,7 @@ impl Store {
         }
         atomic::remove_leftovers(run_folder)?;
         atomic::remove_leftovers(&folder)?;
-        atomic::check_writable(&folder)?;
+        atomic::check_writable(if folder.exists() { &folder } else { run_folder })?;
         Ok(Store { folder, _lock: lock })
     }
 

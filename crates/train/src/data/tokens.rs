@@ -204,6 +204,8 @@ impl TokenWriter {
         self.header.text_bytes = text_bytes;
         self.tokens.append(&mut self.starts)?;
         self.tokens.replace_header(&self.header.to_bytes())?;
+        // Before the rename: once the file has its name, nobody looks for what else is there.
+        drop(self.starts);
         fs::rename(&self.tokens.path, &self.path).map_err(Error::io("write", &self.path))?;
         sync_folder(&self.path)?;
         TokenFile::open(&self.path)

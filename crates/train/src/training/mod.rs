@@ -39,6 +39,8 @@ struct Run {
     step: u64,
     /// Steps of the whole run, if that is known.
     steps: Option<u64>,
+    /// Whether the last step was taken.
+    done: bool,
     started: Instant,
     /// Seconds of training before this session.
     seconds_before: f64,
@@ -55,26 +57,29 @@ impl Run {
     fn new(session: &Session, observer: &mut dyn Observer) -> Result<Run> {
         let (config, resumed) = (&session.config, session.resumed.as_ref());
         let step = resumed.map_or(0, |progress| progress.step);
-        let run = Run {
+        let log = MetricsLog::open(&config.out, resumed.map(|progress| progress.step))?;
+        let mut run = Run {
             schedule: Schedule {
                 kind: config.schedule,
                 highest: config.learning_rate,
                 lowest: config.learning_rate * config.final_learning_rate_share,
                 warmup_steps: config.warmup_steps,
             },
-            log: MetricsLog::open(&config.out, resumed.map(|progress| progress.step))?,
             statistics: resumed.map_or_else(NormStatistics::default, |progress| progress.clipping),
             step,
             steps: session.steps,
+            done: false,
             started: Instant::now(),
             seconds_before: resumed.map_or(0.0, |progress| progress.seconds),
             first_step: step,
             skipped_in_a_row: resumed.map_or(0, |progress| progress.skipped_in_a_row),
-            loss: f32::NAN,
+            loss: log.last_loss(),
+            log,
             validation_loss: None,
             step_seconds: 0.0,
             interrupted: false,
         };
+        run.done = run.is_at_end(config);
         observer.event(&Event::Started {
             parameters: session.parameter_count(),
             tokens: session.train.len(),
@@ -86,17 +91,14 @@ impl Run {
     }
 
     fn until_the_end(&mut self, session: &mut Session, observer: &mut dyn Observer) -> Result<()> {
-        while !self.is_done(&session.config) {
+        while !self.done && !self.interrupted {
             self.take_step(session, observer)?;
-            if observer.should_stop() == Stop::AfterStep {
-                self.interrupted = !self.is_done(&session.config);
-                return Ok(());
-            }
+            self.interrupted = !self.done && observer.should_stop() == Stop::AfterStep;
         }
         Ok(())
     }
 
-    fn is_done(&self, config: &TrainConfig) -> bool {
+    fn is_at_end(&self, config: &TrainConfig) -> bool {
         self.steps.is_some_and(|steps| self.step >= steps)
             || config.time_seconds.is_some_and(|limit| self.seconds() >= limit)
     }
@@ -136,9 +138,11 @@ impl Run {
         let seconds = start.elapsed().as_secs_f64();
         self.step_seconds = if self.step_seconds == 0.0 { seconds } else { 0.9 * self.step_seconds + 0.1 * seconds };
         self.loss = outcome.loss;
-        let validation_loss = match self.is_due(session.config.eval_every) {
-            true => self.validate(session, observer, VALIDATION_ALONG)?,
-            false => None,
+        self.done = self.is_at_end(&session.config);
+        let validation_loss = match (self.done, self.is_due(session.config.eval_every)) {
+            (true, _) => self.validate(session, observer, VALIDATION_AT_END)?,
+            (false, true) => self.validate(session, observer, VALIDATION_ALONG)?,
+            (false, false) => None,
         };
         let report = self.report(session, &outcome, inputs.learning_rate, seconds, validation_loss);
         self.log.write(&report)?;
@@ -154,7 +158,7 @@ impl Run {
 
     /// Whether something that happens every so many steps, but not at the end, happens now.
     fn is_due(&self, every: u64) -> bool {
-        every > 0 && self.step.is_multiple_of(every) && self.steps != Some(self.step)
+        every > 0 && self.step.is_multiple_of(every) && !self.done
     }
 
     /// A step whose numbers are not finite changed nothing; several in a row end the run.
@@ -228,10 +232,11 @@ impl Run {
     }
 
     fn save(&mut self, session: &mut Session, observer: &mut dyn Observer) -> Result<()> {
+        self.log.sync()?;
         let progress = Progress {
             step: self.step,
             tokens: self.step * session.tokens_per_step(),
-            data_position: self.step * session.config.batch as u64,
+            data_position: session.batches.position(),
             data_fingerprint: session.train.fingerprint(),
             seed: session.config.seed,
             seconds: self.seconds(),
@@ -245,10 +250,13 @@ impl Run {
         Ok(())
     }
 
-    /// The last validation, sample, checkpoint and the model folder; an interrupted run only saves.
+    /// The last sample, checkpoint and the model folder; an interrupted run takes no sample.
     fn finish(mut self, session: &mut Session, observer: &mut dyn Observer) -> Result<Summary> {
-        if !self.interrupted {
-            self.validate(session, observer, VALIDATION_AT_END)?;
+        if self.done {
+            // Measured with the last step, unless that was taken before this session.
+            if self.step == self.first_step {
+                self.validate(session, observer, VALIDATION_AT_END)?;
+            }
             self.sample(session, observer)?;
         }
         self.save(session, observer)?;
