@@ -85,7 +85,9 @@ struct Text {
 
 impl Text {
     fn new(bar: Option<ProgressBar>) -> Text {
-        Text { bar, started: Instant::now(), shown: None }
+        // Elsewhere than on a terminal, only work that takes long is worth a line before the training.
+        let shown = bar.is_none().then(Instant::now);
+        Text { bar, started: Instant::now(), shown }
     }
 
     /// A line that stays.
@@ -170,7 +172,7 @@ impl Drop for Text {
 
 fn progress_bar() -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(BAR_LENGTH), ProgressDrawTarget::stderr_with_hz(10));
-    let style = ProgressStyle::with_template("{bar:24} {wide_msg}").expect("the template is right");
+    let style = ProgressStyle::with_template("{bar:12} {wide_msg}").expect("the template is right");
     bar.with_style(style)
 }
 

@@ -1,5 +1,6 @@
 //! The training loop: batches in, steps replayed, figures and checkpoints out.
 
+mod folder;
 mod sampling;
 mod setup;
 mod validation;
@@ -48,6 +49,8 @@ struct Run {
     validation_loss: Option<f32>,
     /// Seconds of a step, lately.
     step_seconds: f64,
+    /// Whether the run has reached its end.
+    done: bool,
     interrupted: bool,
 }
 
@@ -55,7 +58,7 @@ impl Run {
     fn new(session: &Session, observer: &mut dyn Observer) -> Result<Run> {
         let (config, resumed) = (&session.config, session.resumed.as_ref());
         let step = resumed.map_or(0, |progress| progress.step);
-        let run = Run {
+        let mut run = Run {
             schedule: Schedule {
                 kind: config.schedule,
                 highest: config.learning_rate,
@@ -73,8 +76,10 @@ impl Run {
             loss: f32::NAN,
             validation_loss: None,
             step_seconds: 0.0,
+            done: false,
             interrupted: false,
         };
+        run.done = run.is_at_end(config);
         observer.event(&Event::Started {
             parameters: session.parameter_count(),
             tokens: session.train.len(),
@@ -86,17 +91,14 @@ impl Run {
     }
 
     fn until_the_end(&mut self, session: &mut Session, observer: &mut dyn Observer) -> Result<()> {
-        while !self.is_done(&session.config) {
+        while !self.done && !self.interrupted {
             self.take_step(session, observer)?;
-            if observer.should_stop() == Stop::AfterStep {
-                self.interrupted = !self.is_done(&session.config);
-                return Ok(());
-            }
+            self.interrupted = !self.done && observer.should_stop() == Stop::AfterStep;
         }
         Ok(())
     }
 
-    fn is_done(&self, config: &TrainConfig) -> bool {
+    fn is_at_end(&self, config: &TrainConfig) -> bool {
         self.steps.is_some_and(|steps| self.step >= steps)
             || config.time_seconds.is_some_and(|limit| self.seconds() >= limit)
     }
@@ -136,9 +138,12 @@ impl Run {
         let seconds = start.elapsed().as_secs_f64();
         self.step_seconds = if self.step_seconds == 0.0 { seconds } else { 0.9 * self.step_seconds + 0.1 * seconds };
         self.loss = outcome.loss;
-        let validation_loss = match self.is_due(session.config.eval_every) {
-            true => self.validate(session, observer, VALIDATION_ALONG)?,
-            false => None,
+        // Asked once a step, because time passes: the last step is the one whose line has the last validation.
+        self.done = self.is_at_end(&session.config);
+        let validation_loss = match (self.done, self.is_due(session.config.eval_every)) {
+            (true, _) => self.validate(session, observer, VALIDATION_AT_END)?,
+            (false, true) => self.validate(session, observer, VALIDATION_ALONG)?,
+            (false, false) => None,
         };
         let report = self.report(session, &outcome, inputs.learning_rate, seconds, validation_loss);
         self.log.write(&report)?;
@@ -154,7 +159,7 @@ impl Run {
 
     /// Whether something that happens every so many steps, but not at the end, happens now.
     fn is_due(&self, every: u64) -> bool {
-        every > 0 && self.step.is_multiple_of(every) && self.steps != Some(self.step)
+        every > 0 && self.step.is_multiple_of(every) && !self.done
     }
 
     /// A step whose numbers are not finite changed nothing; several in a row end the run.
@@ -245,10 +250,13 @@ impl Run {
         Ok(())
     }
 
-    /// The last validation, sample, checkpoint and the model folder; an interrupted run only saves.
+    /// The last sample, checkpoint and the model folder; an interrupted run only saves.
     fn finish(mut self, session: &mut Session, observer: &mut dyn Observer) -> Result<Summary> {
-        if !self.interrupted {
+        if self.step == self.first_step {
+            // A run that was at its end already took no step that could tell.
             self.validate(session, observer, VALIDATION_AT_END)?;
+        }
+        if !self.interrupted {
             self.sample(session, observer)?;
         }
         self.save(session, observer)?;

@@ -12,6 +12,7 @@ impl Session {
     pub fn sample(&mut self) -> Result<String> {
         let prompt = self.sample_prompt()?;
         let mut generator = Generator::without_weights(&self.config.model, &self.backend, 1, prompt.len())?;
+        generator.allow_only(|token| self.tokenizer.knows(token))?;
         for parameter in self.training.parameters() {
             let numbers = self.training.program().read(&parameter.name)?.to_vec::<f32>()?;
             generator.set_weight(&parameter.name, &numbers)?;
@@ -22,7 +23,7 @@ impl Session {
         let tokens: Vec<u32> = texts.swap_remove(0).into_iter().map(|token| token as u32).collect();
         let shown = self.tokenizer.end_of_text().is_none().then(|| prompt[0] as u32);
         let tokens: Vec<u32> = shown.into_iter().chain(tokens).collect();
-        self.tokenizer.decode(&tokens)
+        self.tokenizer.decode_unfinished(&tokens)
     }
 
     /// The end of a document, after which another begins; or how the held-out or training text begins.
