@@ -1,5 +1,6 @@
 //! `metrics.jsonl`: a line for every step, that other tools read.
 
+use crate::files::atomic;
 use crate::run::StepReport;
 use crate::{Error, Result};
 use std::fs::{File, OpenOptions};
@@ -22,11 +23,9 @@ impl MetricsLog {
             Some(last) => kept_lines(&path, last)?,
             None => vec![],
         };
-        // Written beside and renamed, so that a kill here loses nothing.
-        let beside = folder.join("metrics.jsonl.tmp");
-        std::fs::write(&beside, &kept).map_err(Error::io("write", &beside))?;
-        std::fs::rename(&beside, &path).map_err(Error::io("write", &path))?;
-        let file = OpenOptions::new().append(true).open(&path).map_err(Error::io("write", &path))?;
+        // Whole or not at all, so that a kill here loses nothing.
+        atomic::write_file(&path, &kept)?;
+        let file = OpenOptions::new().append(true).open(&path).map_err(atomic::failed("write", &path))?;
         Ok(MetricsLog { path, file, line: Vec::with_capacity(1024) })
     }
 
@@ -36,7 +35,7 @@ impl MetricsLog {
         serde_json::to_writer(&mut self.line, report).expect("numbers can be written to memory");
         self.line.push(b'\n');
         // The path is copied only if there is an error to report.
-        self.file.write_all(&self.line).map_err(|error| Error::io("write", &self.path)(error))
+        self.file.write_all(&self.line).map_err(|error| atomic::failed("write", &self.path)(error))
     }
 }
 

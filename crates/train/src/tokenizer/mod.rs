@@ -9,12 +9,12 @@ mod train;
 
 pub use report::{Report, tokenize_report};
 
+use crate::files::atomic;
 use crate::{Error, Result};
 use encode::Scheme;
 use serde_json::{Value, json};
-use std::fs::{self, File};
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::path::Path;
 
 /// The token that ends a document, in the tokenizers made here.
 pub const END_OF_TEXT: &str = "<|endoftext|>";
@@ -136,22 +136,8 @@ impl Tokenizer {
 
     /// Writes the `tokenizer.json` to a path: whole or not at all.
     pub fn save(&self, path: &Path) -> Result<()> {
-        let mut beside = path.as_os_str().to_os_string();
-        beside.push(".partial");
-        let beside = PathBuf::from(beside);
-        let written = write_synced(&beside, self.json.as_bytes()).and_then(|()| fs::rename(&beside, path));
-        written.map_err(|error| {
-            // What was not finished is of no use; that it may not be there is no other problem.
-            let _ = fs::remove_file(&beside);
-            Error::io("write", path)(error)
-        })
+        atomic::write_file(path, self.json.as_bytes())
     }
-}
-
-fn write_synced(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let mut file = File::create(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
 }
 
 /// Takes out what would give other ids than those of the text: cutting, filling up, and merging by chance.

@@ -90,7 +90,7 @@ fn corpus(config: &TrainConfig) -> Result<Corpus> {
 
 fn make_folders(run: &Path) -> Result<()> {
     for folder in [run.join("samples"), run.join("data")] {
-        std::fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
+        std::fs::create_dir_all(&folder).map_err(atomic::failed("make", &folder))?;
     }
     Ok(())
 }
