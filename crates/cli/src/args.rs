@@ -162,7 +162,7 @@ pub struct TrainArgs {
     /// Go on with the run in this folder, or in the one of --out
     #[arg(long, value_name = "DIR", num_args = 0..=1, help_heading = "Run")]
     pub resume: Option<Option<PathBuf>>,
-    /// Steps between validations; 0: only at the end [default: a tenth of the run]
+    /// Steps between validations; 0: only at the end [default: a tenth of the run, 50 at least]
     #[arg(long, value_name = "N", help_heading = "Run")]
     pub eval_every: Option<u64>,
     /// Steps between samples of text; 0: only at the end [default: a fifth of the run]

@@ -12,6 +12,9 @@ const STORIES_SEQUENCE: usize = 128;
 /// Steps of a run on the user's text.
 const STEPS: u64 = 2000;
 
+/// Fewest steps between validations that are not asked for.
+const SHORTEST_EVAL: u64 = 50;
+
 /// The preset of a run that names none.
 pub fn preset(args: &TrainArgs) -> &'static str {
     if args.corpus.is_empty() { "tiny" } else { "small" }
@@ -61,6 +64,11 @@ pub fn every(steps: Option<u64>, times: u64) -> u64 {
     steps.map_or(STEPS / times, |steps| steps.div_ceil(times))
 }
 
+/// Steps between validations: a tenth of the run, but one takes as long as several steps.
+pub fn eval_every(steps: Option<u64>) -> u64 {
+    every(steps, 10).max(SHORTEST_EVAL)
+}
+
 /// One thread for each core that the system gives.
 pub fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, |count| count.get())
@@ -75,6 +83,7 @@ mod tests {
         assert_eq!(every(Some(1000), 10), 100);
         assert_eq!(every(Some(3), 10), 1);
         assert_eq!(every(None, 10), 200);
+        assert_eq!((eval_every(Some(20)), eval_every(Some(1000))), (50, 100));
         assert_eq!((warmup_steps(Some(10)), warmup_steps(Some(100_000)), warmup_steps(None)), (0, 100, 100));
     }
 }

@@ -1,8 +1,10 @@
 //! `gradus generate`.
 
 use crate::args::GenerateArgs;
+use crate::terminal::printable;
 use crate::{defaults, folders, library};
 use gradus_train::Result;
+use std::io::IsTerminal;
 
 /// Writes the prompt and what the model makes of it, once for each text.
 pub fn run(args: &GenerateArgs) -> Result<()> {
@@ -12,6 +14,7 @@ pub fn run(args: &GenerateArgs) -> Result<()> {
         if texts.len() > 1 {
             println!("{}--- {} of {} ---", if index > 0 { "\n" } else { "" }, index + 1, texts.len());
         }
+        let text = if std::io::stdout().is_terminal() { printable(text) } else { text.clone() };
         println!("{}{text}", args.prompt);
     }
     Ok(())

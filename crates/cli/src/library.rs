@@ -25,13 +25,14 @@ pub fn generate(model_folder: &Path, args: &GenerateArgs, threads: usize) -> Res
     let tokenizer = Tokenizer::open(model_folder)?;
     let prompt = prompt_tokens(&tokenizer, &args.prompt)?;
     let mut generator = Generator::without_weights(&config, &Cpu::new(threads)?, args.count, prompt.len())?;
+    generator.allow_only(|token| tokenizer.knows(token))?;
     export::read_model_weights(model_folder, &config, |name, _, numbers| generator.set_weight(name, numbers))?;
     let sampling =
         Sampling { temperature: args.temperature as f32, top_k: args.top_k, top_p: args.top_p as f32, seed: args.seed };
     let stop = tokenizer.end_of_text().map(|token| token as i32);
     let sequences = generator.generate(&prompt, &sampling, args.max_tokens, stop, &mut |_, _| {})?;
-    let text = |tokens: Vec<i32>| tokenizer.decode(&tokens.into_iter().map(|token| token as u32).collect::<Vec<_>>());
-    sequences.into_iter().map(text).collect()
+    let ids = |tokens: Vec<i32>| tokens.into_iter().map(|token| token as u32).collect::<Vec<_>>();
+    sequences.into_iter().map(|tokens| tokenizer.decode_unfinished(&ids(tokens))).collect()
 }
 
 /// The tokens of a prompt. Without one, a text begins where another ended.

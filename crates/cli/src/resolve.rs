@@ -221,7 +221,7 @@ fn train_config(args: &TrainArgs, model: ModelConfig, sequence: usize) -> Result
         precision: args.precision.map_or(Precision::F32, Precision::from),
         threads: args.threads.unwrap_or_else(defaults::threads),
         seed: args.seed.unwrap_or(1),
-        eval_every: args.eval_every.unwrap_or_else(|| defaults::every(steps, 10)),
+        eval_every: args.eval_every.unwrap_or_else(|| defaults::eval_every(steps)),
         sample_every: args.sample_every.unwrap_or_else(|| defaults::every(steps, 5)),
         save_every: args.save_every.unwrap_or_else(|| defaults::every(steps, 5)),
         keep: args.keep.unwrap_or(2),

@@ -85,13 +85,16 @@ struct Text {
 
 impl Text {
     fn new(bar: Option<ProgressBar>) -> Text {
-        Text { bar, started: Instant::now(), shown: None }
+        // Elsewhere than on a terminal, only work that takes long is worth a line before the training.
+        let shown = bar.is_none().then(Instant::now);
+        Text { bar, started: Instant::now(), shown }
     }
 
     /// A line that stays.
     fn line(&self, text: &str) {
         match &self.bar {
-            Some(bar) => bar.println(text),
+            // The bar's own way to print fills lines up with spaces, which would be copied with them.
+            Some(bar) => bar.suspend(|| eprintln!("{text}")),
             None => eprintln!("{text}"),
         }
     }
@@ -170,7 +173,7 @@ impl Drop for Text {
 
 fn progress_bar() -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(BAR_LENGTH), ProgressDrawTarget::stderr_with_hz(10));
-    let style = ProgressStyle::with_template("{bar:24} {wide_msg}").expect("the template is right");
+    let style = ProgressStyle::with_template("{bar:12} {wide_msg}").expect("the template is right");
     bar.with_style(style)
 }
 
@@ -186,12 +189,16 @@ fn step_text(report: &StepReport) -> String {
     )
 }
 
-/// A sample set off from the lines around it. What a model writes may hold anything, so control characters are shown
-/// as text and do not reach the terminal.
+/// A sample set off from the lines around it.
 fn indented(text: &str) -> String {
-    let printable = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
-    let lines = text.lines().map(|line| format!("    {}", line.chars().map(printable).collect::<String>()));
+    let lines = text.lines().map(|line| format!("    {}", printable(line)));
     lines.collect::<Vec<_>>().join("\n")
+}
+
+/// What a model writes may hold anything, so control characters are shown as text and do not reach the terminal.
+pub fn printable(text: &str) -> String {
+    let is_harmless = |c: char| !c.is_control() || c == '\n' || c == '\t';
+    text.chars().map(|c| if is_harmless(c) { c.to_string() } else { c.escape_default().to_string() }).collect()
 }
 
 #[cfg(test)]

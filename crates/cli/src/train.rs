@@ -31,12 +31,13 @@ pub fn run(command_line: &ArgMatches) -> Result<()> {
 fn summary_line(summary: &Summary) -> String {
     let ended = if summary.interrupted { "stopped and saved" } else { "trained" };
     let validation = summary.validation_loss.map_or(String::new(), |loss| format!(", validation loss {loss:.4}"));
+    // A run that was at its end already has taken no step.
+    let loss = if summary.loss.is_finite() { format!("loss {:.4}", summary.loss) } else { "no new loss".into() };
     format!(
-        "{ended}: {} steps, {} tokens in {}: loss {:.4}{validation}, {} tokens/s, peak memory {}: {}",
+        "{ended}: {} steps, {} tokens in {}: {loss}{validation}, {} tokens/s, peak memory {}: {}",
         summary.steps,
         rounded(summary.tokens),
         duration(summary.seconds),
-        summary.loss,
         count(summary.tokens_per_second as u64),
         bytes(summary.peak_memory_bytes),
         summary.run_folder.display()

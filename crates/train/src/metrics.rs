@@ -1,5 +1,6 @@
 //! `metrics.jsonl`: a line for every step, that other tools read.
 
+use crate::files::atomic;
 use crate::run::StepReport;
 use crate::{Error, Result};
 use serde::Deserialize;
@@ -28,9 +29,9 @@ impl MetricsLog {
     pub fn open(folder: &Path, last_step: Option<u64>) -> Result<MetricsLog> {
         let path = folder.join("metrics.jsonl");
         let opened = OpenOptions::new().read(true).append(true).create(true).open(&path);
-        let file = opened.map_err(Error::io("write", &path))?;
+        let file = opened.map_err(atomic::failed("write", &path))?;
         let (kept_bytes, last_loss) = kept(&file, last_step.unwrap_or(0)).map_err(Error::io("read", &path))?;
-        file.set_len(kept_bytes).map_err(Error::io("write", &path))?;
+        file.set_len(kept_bytes).map_err(atomic::failed("write", &path))?;
         Ok(MetricsLog { path, file, line: Vec::with_capacity(1024), last_loss })
     }
 
@@ -45,12 +46,12 @@ impl MetricsLog {
         serde_json::to_writer(&mut self.line, report).expect("numbers can be written to memory");
         self.line.push(b'\n');
         // The path is copied only if there is an error to report.
-        self.file.write_all(&self.line).map_err(|error| Error::io("write", &self.path)(error))
+        self.file.write_all(&self.line).map_err(|error| atomic::failed("write", &self.path)(error))
     }
 
     /// Makes the lines so far last, as a checkpoint that goes on after them does.
     pub fn sync(&self) -> Result<()> {
-        self.file.sync_data().map_err(|error| Error::io("write", &self.path)(error))
+        self.file.sync_data().map_err(|error| atomic::failed("write", &self.path)(error))
     }
 }
 

@@ -44,7 +44,7 @@ fn a_run_leaves_everything_it_should() {
     for key in keys.into_iter().chain(["peak_memory_bytes", "memory_bytes"]) {
         assert!(lines.iter().all(|line| line[key].is_number()), "{key}");
     }
-    assert_eq!(lines.iter().filter(|line| line.get("validation_loss").is_some()).count(), 3);
+    assert_eq!(lines.iter().filter(|line| line.get("validation_loss").is_some()).count(), 4);
     assert_eq!(lines[39]["tokens"], 40 * 4 * 16);
 
     let corpus = Corpus::open(&config.corpus, None).unwrap();

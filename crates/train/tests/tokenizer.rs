@@ -254,3 +254,12 @@ fn a_report_counts_bytes_and_tokens() {
     let nothing = tokenize_report(&Tokenizer::bytes(), [Ok(""); 0]).unwrap();
     assert_eq!((nothing.tokens_per_byte, nothing.megabytes_per_second), (0.0, 0.0));
 }
+
+#[test]
+fn half_of_a_character_at_the_end_is_left_out() {
+    let tokenizer = Tokenizer::bytes();
+    let ids = tokenizer.encode("caf\u{e9}").unwrap();
+    assert_eq!(tokenizer.decode_unfinished(&ids).unwrap(), "caf\u{e9}");
+    assert_eq!(tokenizer.decode_unfinished(&ids[..4]).unwrap(), "caf");
+    assert!(tokenizer.knows(256) && !tokenizer.knows(257));
+}

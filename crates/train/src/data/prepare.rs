@@ -3,6 +3,7 @@
 use super::sources::no_text;
 use super::{Corpus, Document, Fingerprint, TokenFile, TokenWriter};
 use crate::config::Validation;
+use crate::files::atomic;
 use crate::{Error, Result};
 use std::path::Path;
 
@@ -122,7 +123,7 @@ impl<'a> Preparation<'a> {
             HeldOut::Corpus(held_out) => corpus_bytes + count_bytes(held_out, corpus_bytes, progress)?,
             _ => corpus_bytes,
         };
-        std::fs::create_dir_all(self.folder).map_err(Error::io("create", self.folder))?;
+        std::fs::create_dir_all(self.folder).map_err(atomic::failed("make", self.folder))?;
         let section = |name| Section::create(&self.folder.join(name), self.encoding, fingerprint);
         let mut train = section(TRAIN)?;
         let mut validation = match self.held_out {

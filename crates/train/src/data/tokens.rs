@@ -1,6 +1,7 @@
 //! Tokens in a file that is mapped into memory: a header, the tokens, and where each document begins.
 
 use super::Fingerprint;
+use crate::files::atomic;
 use crate::{Error, Result};
 use memmap2::Mmap;
 use std::fs::{self, File, OpenOptions};
@@ -206,7 +207,7 @@ impl TokenWriter {
         self.tokens.replace_header(&self.header.to_bytes())?;
         // Before the rename: once the file has its name, nobody looks for what else is there.
         drop(self.starts);
-        fs::rename(&self.tokens.path, &self.path).map_err(Error::io("write", &self.path))?;
+        fs::rename(&self.tokens.path, &self.path).map_err(atomic::failed("write", &self.path))?;
         sync_folder(&self.path)?;
         TokenFile::open(&self.path)
     }
@@ -229,17 +230,17 @@ struct Partial {
 impl Partial {
     fn create(path: PathBuf) -> Result<Partial> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path);
-        let file = BufWriter::with_capacity(1 << 16, file.map_err(Error::io("write", &path))?);
+        let file = BufWriter::with_capacity(1 << 16, file.map_err(atomic::failed("write", &path))?);
         Ok(Partial { path, file })
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        self.file.write_all(bytes).map_err(Error::io("write", &self.path))
+        self.file.write_all(bytes).map_err(atomic::failed("write", &self.path))
     }
 
     fn append(&mut self, other: &mut Partial) -> Result<()> {
-        other.file.seek(SeekFrom::Start(0)).map_err(Error::io("write", &other.path))?;
-        io::copy(other.file.get_mut(), &mut self.file).map(drop).map_err(Error::io("write", &self.path))
+        other.file.seek(SeekFrom::Start(0)).map_err(atomic::failed("write", &other.path))?;
+        io::copy(other.file.get_mut(), &mut self.file).map(drop).map_err(atomic::failed("write", &self.path))
     }
 
     fn replace_header(&mut self, header: &[u8]) -> Result<()> {
@@ -249,7 +250,7 @@ impl Partial {
             self.file.flush()?;
             self.file.get_ref().sync_all()
         };
-        replace().map_err(Error::io("write", &self.path))
+        replace().map_err(atomic::failed("write", &self.path))
     }
 }
 
@@ -263,7 +264,7 @@ impl Drop for Partial {
 fn sync_folder(path: &Path) -> Result<()> {
     let folder = path.parent().filter(|folder| cfg!(unix) && !folder.as_os_str().is_empty());
     folder.map_or(Ok(()), |folder| {
-        File::open(folder).and_then(|folder| folder.sync_all()).map_err(Error::io("write", path))
+        File::open(folder).and_then(|folder| folder.sync_all()).map_err(atomic::failed("write", path))
     })
 }
 

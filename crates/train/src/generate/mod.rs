@@ -25,6 +25,8 @@ pub struct Generator {
     prompt_lengths: Vec<usize>,
     /// Tokens of each sequence that are in the cache.
     cached: usize,
+    /// The tokens that may be chosen.
+    allowed: Vec<usize>,
     /// What the routine that ran last gave: [count, v].
     logits: Vec<f32>,
 }
@@ -62,7 +64,19 @@ impl Generator {
         prompt_lengths.dedup();
         let program = compile(config, backend, count, &prompt_lengths)?;
         let logits = vec![0.0; count * config.vocabulary];
-        Ok(Generator { program, config: config.clone(), count, prompt_lengths, cached: 0, logits })
+        let allowed = (0..config.vocabulary).collect();
+        Ok(Generator { program, config: config.clone(), count, prompt_lengths, cached: 0, allowed, logits })
+    }
+
+    /// From now on, only these tokens are written. A model may have room for more than its tokenizer knows.
+    pub fn allow_only(&mut self, is_allowed: impl Fn(u32) -> bool) -> Result<()> {
+        self.allowed = (0..self.config.vocabulary).filter(|token| is_allowed(*token as u32)).collect();
+        match self.allowed.is_empty() {
+            true => {
+                Err(Error::Config("the model has no token of its tokenizer; use the one it was trained with".into()))
+            }
+            false => Ok(()),
+        }
     }
 
     /// Replaces a weight, as training goes on.
@@ -132,7 +146,7 @@ impl Generator {
 
     fn choose(&self, settings: &Sampling, choice: Choice) -> Result<i32> {
         let row = choice.sequence * self.config.vocabulary..(choice.sequence + 1) * self.config.vocabulary;
-        Ok(settings.choose(&self.logits[row], choice)? as i32)
+        Ok(settings.choose(&self.logits[row], &self.allowed, choice)? as i32)
     }
 
     /// Brings the logits to the end of the sequences, which are of one length and went on by one token since, or

@@ -54,13 +54,14 @@ impl Sampling {
         Ok(())
     }
 
-    /// The chosen token. Logits that are not finite are an error: such a model has no choice to make.
-    pub(super) fn choose(&self, logits: &[f32], choice: Choice) -> Result<usize> {
+    /// The chosen one of the tokens that may be chosen. Logits that are not finite are an error: such a model has no
+    /// choice to make.
+    pub(super) fn choose(&self, logits: &[f32], allowed: &[usize], choice: Choice) -> Result<usize> {
         if logits.iter().any(|logit| !logit.is_finite()) {
             let problem = "the model gives logits that are not finite; use a checkpoint from before it diverged";
             return Err(Error::Diverged(problem.to_string()));
         }
-        let candidates = self.candidates(logits);
+        let candidates = self.candidates(logits, allowed);
         let total: f64 = candidates.iter().map(|&(_, share)| share).sum();
         let mut left = choice.uniform(self.seed) * total;
         for &(token, share) in &candidates {
@@ -74,8 +75,8 @@ impl Sampling {
     }
 
     /// The tokens that are considered, the likeliest first, each with a number in proportion to its probability.
-    fn candidates(&self, logits: &[f32]) -> Vec<(usize, f64)> {
-        let mut order: Vec<usize> = (0..logits.len()).collect();
+    fn candidates(&self, logits: &[f32], allowed: &[usize]) -> Vec<(usize, f64)> {
+        let mut order = allowed.to_vec();
         order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
         let most = if self.temperature == 0.0 { 1 } else { self.top_k.unwrap_or(usize::MAX) };
         order.truncate(most);
@@ -108,13 +109,14 @@ mod tests {
     use super::*;
 
     const LOGITS: [f32; 5] = [0.0, 2.0, 1.0, -1.0, 2.0];
+    const ALL: [usize; 5] = [0, 1, 2, 3, 4];
     const PLAIN: Sampling = Sampling { temperature: 1.0, top_k: None, top_p: 1.0, seed: 7 };
 
     /// How often each token is chosen in many choices.
     fn frequencies(sampling: &Sampling) -> [f64; 5] {
         let mut counts = [0.0; 5];
         for index in 0..20_000 {
-            counts[sampling.choose(&LOGITS, Choice { sequence: index % 3, index }).unwrap()] += 1.0 / 20_000.0;
+            counts[sampling.choose(&LOGITS, &ALL, Choice { sequence: index % 3, index }).unwrap()] += 1.0 / 20_000.0;
         }
         counts
     }
@@ -147,6 +149,14 @@ mod tests {
     }
 
     #[test]
+    fn only_allowed_tokens_are_chosen() {
+        for index in 0..1000 {
+            let token = PLAIN.choose(&LOGITS, &[0, 3], Choice { sequence: 0, index }).unwrap();
+            assert!(token == 0 || token == 3, "{token}");
+        }
+    }
+
+    #[test]
     fn impossible_settings_are_named() {
         let problem = |sampling: Sampling| sampling.validate().unwrap_err().to_string();
         assert!(problem(Sampling { temperature: -1.0, ..PLAIN }).starts_with("temperature is -1"));
@@ -155,6 +165,6 @@ mod tests {
         assert!(problem(Sampling { top_p: 0.0, ..PLAIN }).starts_with("top-p is 0"));
         assert!(problem(Sampling { top_p: 1.5, ..PLAIN }).starts_with("top-p is 1.5"));
         PLAIN.validate().unwrap();
-        assert!(PLAIN.choose(&[1.0, f32::NAN], Choice { sequence: 0, index: 0 }).is_err());
+        assert!(PLAIN.choose(&[1.0, f32::NAN], &[0, 1], Choice { sequence: 0, index: 0 }).is_err());
     }
 }

@@ -168,3 +168,13 @@ fn what_cannot_be_continued_is_named() {
     let none = Generator::without_weights(&configs()[0], &Cpu::new(1).unwrap(), 0, 2);
     assert!(none.err().unwrap().to_string().starts_with("count is 0"));
 }
+
+#[test]
+fn only_tokens_that_are_allowed_are_written() {
+    let mut generator = generator(&configs()[0], 2, 3);
+    generator.allow_only(|token| token % 5 == 0).unwrap();
+    let sampling = Sampling { temperature: 1.0, ..GREEDY };
+    let texts = generator.generate(&[3, 1, 4], &sampling, 20, None, &mut |_, _| {}).unwrap();
+    assert!(texts.iter().flatten().all(|token| token % 5 == 0), "{texts:?}");
+    assert!(generator.allow_only(|_| false).is_err());
+}

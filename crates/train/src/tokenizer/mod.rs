@@ -82,7 +82,7 @@ impl Tokenizer {
 
     /// The text of ids. Bytes that are no text (a character cut in two) become the replacement character.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
-        if let Some(id) = ids.iter().find(|&&id| self.library.id_to_token(id).is_none()) {
+        if let Some(id) = ids.iter().find(|&&id| !self.knows(id)) {
             let advice = "decode ids of a model that was trained with this tokenizer";
             return Err(problem(
                 &self.name,
@@ -90,6 +90,18 @@ impl Tokenizer {
             ));
         }
         self.library.decode(ids, false).map_err(|error| problem(&self.name, format!("cannot decode: {error}")))
+    }
+
+    /// The text of ids that may stop within a character, which is then left out.
+    pub fn decode_unfinished(&self, ids: &[u32]) -> Result<String> {
+        let mut text = self.decode(ids)?;
+        text.truncate(text.trim_end_matches(char::REPLACEMENT_CHARACTER).len());
+        Ok(text)
+    }
+
+    /// Whether there is a token of this id.
+    pub fn knows(&self, id: u32) -> bool {
+        self.library.id_to_token(id).is_some()
     }
 
     /// How many ids a model needs room for: one more than the largest.

@@ -1,5 +1,6 @@
 //! The training loop: batches in, steps replayed, figures and checkpoints out.
 
+mod folder;
 mod sampling;
 mod setup;
 mod validation;
@@ -7,6 +8,7 @@ mod validation;
 use crate::checkpoint::Progress;
 use crate::clipping::NormStatistics;
 use crate::config::TrainConfig;
+use crate::files::atomic;
 use crate::memory::ProcessMemory;
 use crate::metrics::MetricsLog;
 use crate::run::{Event, Observer, StepReport, Stop, Summary};
@@ -226,7 +228,7 @@ impl Run {
     fn sample(&mut self, session: &mut Session, observer: &mut dyn Observer) -> Result<()> {
         let Some(text) = session.sample()? else { return Ok(()) };
         let path = session.config.out.join("samples").join(format!("step-{:08}.txt", self.step));
-        std::fs::write(&path, &text).map_err(Error::io("write", &path))?;
+        std::fs::write(&path, &text).map_err(atomic::failed("write", &path))?;
         observer.event(&Event::Sample { step: self.step, text: &text });
         Ok(())
     }

@@ -16,6 +16,7 @@ impl Session {
             Err(Error::Engine(gradus_engine::Error::TooLarge { .. })) => return Ok(None),
             generator => generator?,
         };
+        generator.allow_only(|token| self.tokenizer.knows(token))?;
         for parameter in self.training.parameters() {
             let numbers = self.training.program().read(&parameter.name)?.to_vec::<f32>()?;
             generator.set_weight(&parameter.name, &numbers)?;
@@ -23,15 +24,14 @@ impl Session {
         let settings = Sampling { temperature: 0.8, top_k: Some(50), top_p: 1.0, seed: self.config.seed };
         let mut texts = generator.generate(&prompt, &settings, SAMPLE_TOKENS, None, &mut |_, _| {})?;
         let tokens = texts.swap_remove(0).into_iter().map(|token| token as u32);
-        self.tokenizer.decode(&self.first_document(prompt[0] as u32, tokens)).map(Some)
+        self.tokenizer.decode_unfinished(&self.first_document(prompt[0] as u32, tokens)).map(Some)
     }
 
     /// The tokens up to the end of the first document that is not empty.
     fn first_document(&self, prompt: u32, tokens: impl Iterator<Item = u32>) -> Vec<u32> {
-        let known = tokens.filter(|&token| (token as usize) < self.tokenizer.vocabulary());
         match self.tokenizer.end_of_text() {
-            Some(end) => known.skip_while(|&token| token == end).take_while(|&token| token != end).collect(),
-            None => std::iter::once(prompt).chain(known).collect(),
+            Some(end) => tokens.skip_while(|&token| token == end).take_while(|&token| token != end).collect(),
+            None => std::iter::once(prompt).chain(tokens).collect(),
         }
     }
 

@@ -1,5 +1,6 @@
 //! From a configuration to a run that is ready to step: folder, tokenizer, tokens, program, weights.
 
+use super::folder::FolderBefore;
 use crate::checkpoint::{Contents, Found, Progress, Store};
 use crate::config::{CONFIG_FILE, TokenizerKind, TrainConfig};
 use crate::data::{self, Batches, Corpus, Encoding, Stories, TokenFile, Windows};
@@ -33,11 +34,26 @@ pub(crate) struct Session {
     contents: Contents,
 }
 
-/// Makes everything ready, saying what takes time.
+/// Makes everything ready, saying what takes time. A new run that cannot begin leaves nothing behind.
 pub(super) fn prepare(config: &TrainConfig, resume: bool, observer: &mut dyn Observer) -> Result<Session> {
-    let mut config = config.clone();
-    let corpus = corpus(&config)?;
+    let corpus = corpus(config)?;
+    let before = FolderBefore::of(&config.out);
+    // From here on nobody else writes there, so what has come when something fails has come from here.
     let store = Store::open(&config.out)?;
+    prepare_in(store, config.clone(), corpus, resume, observer).inspect_err(|_| {
+        if !resume {
+            before.restore();
+        }
+    })
+}
+
+fn prepare_in(
+    store: Store,
+    mut config: TrainConfig,
+    corpus: Corpus,
+    resume: bool,
+    observer: &mut dyn Observer,
+) -> Result<Session> {
     // Before anything else: a run that is killed from here on can be resumed.
     save_config(&config)?;
     make_folders(&config.out)?;
@@ -74,7 +90,7 @@ fn corpus(config: &TrainConfig) -> Result<Corpus> {
 
 fn make_folders(run: &Path) -> Result<()> {
     for folder in [run.join("samples"), run.join("data")] {
-        std::fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
+        std::fs::create_dir_all(&folder).map_err(atomic::failed("make", &folder))?;
     }
     Ok(())
 }
@@ -87,12 +103,11 @@ fn tokenizer(config: &TrainConfig, corpus: &Corpus, observer: &mut dyn Observer)
     }
     let total = corpus.text_bytes();
     let texts = || corpus.documents().map(|document| document.map(|document| document.text));
-    let tokenizer = match (&config.tokenizer, &config.init) {
-        (TokenizerKind::File(path), _) => Tokenizer::open(path)?,
-        (_, Some(folder)) if folder.join("tokenizer.json").exists() => Tokenizer::open(folder)?,
-        (TokenizerKind::Byte, _) => Tokenizer::bytes(),
-        (TokenizerKind::Char, _) => Tokenizer::characters(texts())?,
-        (TokenizerKind::Bpe, _) => {
+    let tokenizer = match &config.tokenizer {
+        TokenizerKind::File(path) => Tokenizer::open(path)?,
+        TokenizerKind::Byte => Tokenizer::bytes(),
+        TokenizerKind::Char => Tokenizer::characters(texts())?,
+        TokenizerKind::Bpe => {
             let progress = |done| observer.event(&Event::Preparing { what: "learning the vocabulary", done, total });
             Tokenizer::train_bpe(config.vocab_size, texts(), progress)?
         }
@@ -114,7 +129,7 @@ fn fit_vocabulary(config: &mut TrainConfig, tokenizer: &Tokenizer) -> Result<()>
         return Err(Error::Tokenizer {
             name: tokenizer.kind().to_string(),
             problem: format!(
-                "it has {have} tokens and the model's vocabulary is {}; use the model's own tokenizer",
+                "it has {have} tokens and the model has room for {}; leave --tokenizer out to use the model's own",
                 config.model.vocabulary
             ),
         });
