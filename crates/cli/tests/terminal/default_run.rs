@@ -56,7 +56,7 @@ fn can_be_used(place: &Place) {
     assert!(objects(&object)[0]["bits_per_byte"].is_number(), "{object}");
     for folder in ["", "/model", "/checkpoints/step-00000020"] {
         let (about, _) = place.printed(&format!("inspect {run}{folder}"));
-        assert!(about.contains("parameters") && about.contains("block 1"), "{folder}: {about}");
+        assert!(about.contains("parameters") && about.contains("blocks 0 to 1"), "{folder}: {about}");
     }
     let (report, _) = place.printed(&format!("tokenize text.txt --tokenizer {run}/model/tokenizer.json --json"));
     assert_eq!((&objects(&report)[0]["vocabulary"], &objects(&report)[0]["bytes"]), (&300.into(), &820.into()));

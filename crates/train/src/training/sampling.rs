@@ -1,29 +1,37 @@
 //! Text from the model as it stands.
 
 use super::setup::Session;
-use crate::Result;
 use crate::generate::{Generator, Sampling};
+use crate::{Error, Result};
 
 /// Tokens of a sample.
 const SAMPLE_TOKENS: usize = 160;
 
 impl Session {
-    /// A sample from the start of a document.
-    pub fn sample(&mut self) -> Result<String> {
+    /// A sample from the start of a document; `None` if there is no memory for a second copy of the weights.
+    pub fn sample(&mut self) -> Result<Option<String>> {
         let prompt = self.sample_prompt()?;
-        let mut generator = Generator::without_weights(&self.config.model, &self.backend, 1, prompt.len())?;
+        let mut generator = match Generator::without_weights(&self.config.model, &self.backend, 1, prompt.len()) {
+            Err(Error::Engine(gradus_engine::Error::TooLarge { .. })) => return Ok(None),
+            generator => generator?,
+        };
         generator.allow_only(|token| self.tokenizer.knows(token))?;
         for parameter in self.training.parameters() {
             let numbers = self.training.program().read(&parameter.name)?.to_vec::<f32>()?;
             generator.set_weight(&parameter.name, &numbers)?;
         }
         let settings = Sampling { temperature: 0.8, top_k: Some(50), top_p: 1.0, seed: self.config.seed };
-        let stop = self.tokenizer.end_of_text().map(|token| token as i32);
-        let mut texts = generator.generate(&prompt, &settings, SAMPLE_TOKENS, stop, &mut |_, _| {})?;
-        let tokens: Vec<u32> = texts.swap_remove(0).into_iter().map(|token| token as u32).collect();
-        let shown = self.tokenizer.end_of_text().is_none().then(|| prompt[0] as u32);
-        let tokens: Vec<u32> = shown.into_iter().chain(tokens).collect();
-        self.tokenizer.decode_unfinished(&tokens)
+        let mut texts = generator.generate(&prompt, &settings, SAMPLE_TOKENS, None, &mut |_, _| {})?;
+        let tokens = texts.swap_remove(0).into_iter().map(|token| token as u32);
+        self.tokenizer.decode_unfinished(&self.first_document(prompt[0] as u32, tokens)).map(Some)
+    }
+
+    /// The tokens up to the end of the first document that is not empty.
+    fn first_document(&self, prompt: u32, tokens: impl Iterator<Item = u32>) -> Vec<u32> {
+        match self.tokenizer.end_of_text() {
+            Some(end) => tokens.skip_while(|&token| token == end).take_while(|&token| token != end).collect(),
+            None => std::iter::once(prompt).chain(tokens).collect(),
+        }
     }
 
     /// The end of a document, after which another begins; or how the held-out or training text begins.
