@@ -95,6 +95,15 @@ fn programs_read_the_keys_of_the_metrics() {
 }
 
 #[test]
+fn a_reader_that_goes_away_does_not_end_the_training() {
+    let place = Place::new("pipe");
+    place.shell(&format!("gradus train {SMALL} --steps 300 --sample-every 10 --out run 2>&1 | head -1"));
+    assert!(!place.read("run/model/model.safetensors").is_empty());
+    let output = place.shell("gradus generate run --count 3000 --max-tokens 10 | head -1");
+    assert_eq!((&output.stdout[..], &output.stderr[..]), (&b"--- 1 of 3000 ---\n"[..], &b""[..]));
+}
+
+#[test]
 #[ignore = "takes minutes without optimisation; run it with --release"]
 fn the_default_run_learns_to_tell_stories() {
     let place = Place::new("whole");
