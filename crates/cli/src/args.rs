@@ -102,7 +102,7 @@ pub struct TrainArgs {
     /// Sequences computed at once; must divide the batch; 0: as many as fit the memory [default: 0]
     #[arg(long, value_name = "N", help_heading = "Training")]
     pub micro_batch: Option<usize>,
-    /// Length of the run in steps [default: 1000 for stories, else 2000]
+    /// Length of the run in steps [default: 900 for stories, else 2000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), help_heading = "Training")]
     #[arg(group = "length")]
     pub steps: Option<u64>,

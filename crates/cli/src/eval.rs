@@ -3,7 +3,7 @@
 use crate::args::EvalArgs;
 use crate::library;
 use crate::numbers::count;
-use crate::{defaults, folders};
+use crate::{defaults, folders, print};
 use gradus_train::Result;
 use gradus_train::evaluate::Evaluation;
 use serde_json::json;
@@ -14,12 +14,13 @@ pub fn run(args: &EvalArgs) -> Result<()> {
     let evaluation = library::evaluate(&folder, args, args.threads.unwrap_or_else(defaults::threads))?;
     let Evaluation { loss, perplexity, bits_per_byte, tokens, bytes } = evaluation;
     if args.json {
-        println!("{}", json!(evaluation));
-    } else {
-        println!("loss           {loss:.4}");
-        println!("perplexity     {perplexity:.3}");
-        println!("bits per byte  {bits_per_byte:.4}");
-        println!("measured on    {} tokens of {} bytes", count(tokens), count(bytes));
+        return print::out(format!("{}\n", json!(evaluation)));
     }
-    Ok(())
+    let (tokens, bytes) = (count(tokens), count(bytes));
+    print::out(format!(
+        "loss           {loss:.4}\n\
+         perplexity     {perplexity:.3}\n\
+         bits per byte  {bits_per_byte:.4}\n\
+         measured on    {tokens} tokens of {bytes} bytes\n"
+    ))
 }

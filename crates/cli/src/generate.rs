@@ -2,7 +2,7 @@
 
 use crate::args::GenerateArgs;
 use crate::terminal::printable;
-use crate::{defaults, folders, library};
+use crate::{defaults, folders, library, print};
 use gradus_train::Result;
 use std::io::IsTerminal;
 
@@ -12,10 +12,11 @@ pub fn run(args: &GenerateArgs) -> Result<()> {
     let texts = library::generate(&folder, args, args.threads.unwrap_or_else(defaults::threads))?;
     for (index, text) in texts.iter().enumerate() {
         if texts.len() > 1 {
-            println!("{}--- {} of {} ---", if index > 0 { "\n" } else { "" }, index + 1, texts.len());
+            let space = if index > 0 { "\n" } else { "" };
+            print::out(format!("{space}--- {} of {} ---\n", index + 1, texts.len()))?;
         }
         let text = if std::io::stdout().is_terminal() { printable(text) } else { text.clone() };
-        println!("{}{text}", args.prompt);
+        print::out(format!("{}{text}\n", args.prompt))?;
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 use crate::args::InspectArgs;
 use crate::numbers::{bytes, count};
+use crate::print;
 use gradus_train::config::{CONFIG_FILE, TrainConfig};
 use gradus_train::{Error, Result};
 use safetensors::tensor::Metadata;
@@ -18,8 +19,7 @@ const OPTIMIZER_FILE: &str = "optimizer.safetensors";
 
 /// Prints what a run, checkpoint or model folder holds.
 pub fn run(args: &InspectArgs) -> Result<()> {
-    print!("{}", report(&args.folder)?);
-    Ok(())
+    print::out(report(&args.folder)?)
 }
 
 fn report(folder: &Path) -> Result<String> {

@@ -1,5 +1,6 @@
 //! Ctrl-C: the first asks the run to stop and save, the second ends it at once.
 
+use crate::print;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static ASKED: AtomicBool = AtomicBool::new(false);
@@ -12,10 +13,10 @@ pub fn listen() {
         if ASKED.swap(true, Ordering::Relaxed) {
             std::process::exit(ENDED);
         }
-        eprintln!("\nstopping after this step and saving; Ctrl-C again ends at once");
+        print::note("\nstopping after this step and saving; Ctrl-C again ends at once");
     });
     if let Err(error) = listening {
-        eprintln!("warning: Ctrl-C will end the run without saving: {error}");
+        print::note(format!("warning: Ctrl-C will end the run without saving: {error}"));
     }
 }
 

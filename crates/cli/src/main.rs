@@ -11,6 +11,7 @@ mod interrupt;
 mod layers;
 mod library;
 mod numbers;
+mod print;
 mod resolve;
 mod shell;
 mod terminal;
@@ -61,7 +62,7 @@ fn run(matches: &ArgMatches) -> Result<()> {
 }
 
 fn refuse(problem: &str, code: u8) -> ExitCode {
-    eprintln!("error: {problem}");
+    print::note(format!("error: {problem}"));
     ExitCode::from(code)
 }
 

@@ -58,7 +58,7 @@ fn without_options_a_small_model_learns_stories() {
     assert!(!resume && !quiet && !json);
     assert_eq!((config.model.family, config.model.width, config.sequence), (Family::Gpt2, 128, 128));
     assert_eq!((config.tokenizer, config.vocab_size), (TokenizerKind::Bpe, 512));
-    assert_eq!((config.steps, config.warmup_steps, config.eval_every), (Some(1000), 50, 100));
+    assert_eq!((config.steps, config.warmup_steps, config.eval_every), (Some(900), 45, 90));
     assert_eq!(config.out, Path::new("runs/stories-1"));
     assert!(config.corpus.is_empty() && config.model.vocabulary == 0);
 }

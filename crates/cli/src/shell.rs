@@ -1,17 +1,17 @@
 //! `gradus completions` and `gradus man`: made from the definition of the options.
 
 use crate::args::Cli;
+use crate::print;
 use clap::CommandFactory;
 use clap_complete::Shell;
 use gradus_train::{Error, Result};
-use std::io::{ErrorKind, Write};
 use std::path::Path;
 
 /// Prints the script that completes commands and options in a shell.
 pub fn completions(shell: Shell) -> Result<()> {
     let mut script = vec![];
     clap_complete::generate(shell, &mut Cli::command(), "gradus", &mut script);
-    print(&script)
+    print::out(&script)
 }
 
 /// Prints the man page: the command, then each of its commands.
@@ -23,15 +23,5 @@ pub fn man() -> Result<()> {
         let rendered = clap_mangen::Man::new(command.clone()).render(&mut page);
         rendered.map_err(Error::io("write", Path::new("the man page")))?;
     }
-    print(&page)
-}
-
-/// A reader that has seen enough is no error.
-fn print(text: &[u8]) -> Result<()> {
-    match std::io::stdout().write_all(text) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(Error::io("write", Path::new("standard output"))(error))
-        }
-        _ => Ok(()),
-    }
+    print::out(&page)
 }

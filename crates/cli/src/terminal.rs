@@ -2,6 +2,7 @@
 
 use crate::interrupt;
 use crate::numbers::{bytes, count, duration, rounded};
+use crate::print;
 use gradus_train::run::{Event, Observer, StepReport, Stop};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
@@ -94,8 +95,8 @@ impl Text {
     fn line(&self, text: &str) {
         match &self.bar {
             // The bar's own way to print fills lines up with spaces, which would be copied with them.
-            Some(bar) => bar.suspend(|| eprintln!("{text}")),
-            None => eprintln!("{text}"),
+            Some(bar) => bar.suspend(|| print::note(text)),
+            None => print::note(text),
         }
     }
 
@@ -117,7 +118,7 @@ impl Text {
                 bar.set_position((share.unwrap_or(0.0).clamp(0.0, 1.0) * BAR_LENGTH as f64) as u64);
                 bar.set_message(text);
             }
-            None => eprintln!("{text}"),
+            None => print::note(text),
         }
     }
 

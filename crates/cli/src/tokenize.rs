@@ -3,6 +3,7 @@
 use crate::args::TokenizeArgs;
 use crate::library;
 use crate::numbers::count;
+use crate::print;
 use gradus_train::Result;
 use gradus_train::tokenizer::Report;
 use serde_json::json;
@@ -17,14 +18,13 @@ pub fn run(args: &TokenizeArgs) -> Result<()> {
             "vocabulary": vocabulary, "bytes": bytes, "tokens": tokens, "tokens_per_byte": tokens_per_byte,
             "seconds": seconds, "megabytes_per_second": megabytes_per_second,
         });
-        println!("{object}");
-        return Ok(());
+        return print::out(format!("{object}\n"));
     }
-    println!("tokenizer   {}, {} tokens", tokenizer.kind(), count(vocabulary as u64));
-    println!("text        {} bytes, {} tokens, {tokens_per_byte:.3} tokens a byte", count(bytes), count(tokens));
-    println!("speed       {megabytes_per_second:.1} MB/s");
-    if let Some(path) = &args.out {
-        println!("saved       {}", path.display());
-    }
-    Ok(())
+    let (kind, vocabulary, bytes, tokens) = (tokenizer.kind(), count(vocabulary as u64), count(bytes), count(tokens));
+    let saved = args.out.as_ref().map_or(String::new(), |path| format!("saved       {}\n", path.display()));
+    print::out(format!(
+        "tokenizer   {kind}, {vocabulary} tokens\n\
+         text        {bytes} bytes, {tokens} tokens, {tokens_per_byte:.3} tokens a byte\n\
+         speed       {megabytes_per_second:.1} MB/s\n{saved}"
+    ))
 }

@@ -2,7 +2,7 @@
 
 use crate::numbers::{bytes, count, duration, rounded};
 use crate::resolve::{Resolved, resolve};
-use crate::{interrupt, terminal};
+use crate::{interrupt, print, terminal};
 use clap::ArgMatches;
 use gradus_train::Result;
 use gradus_train::config::{Precision, TrainConfig};
@@ -12,7 +12,7 @@ use gradus_train::run::Summary;
 pub fn run(command_line: &ArgMatches) -> Result<()> {
     let Resolved { config, resume, quiet, json } = resolve(command_line)?;
     if config.precision == Precision::Bf16 && !quiet {
-        eprintln!("note: bf16 is computed as such but is not faster yet");
+        print::note("note: bf16 is computed as such but is not faster yet");
     }
     interrupt::listen();
     let mut observer = terminal::observer(quiet, json);
@@ -20,9 +20,9 @@ pub fn run(command_line: &ArgMatches) -> Result<()> {
     // The bar goes before the last lines come.
     drop(observer);
     if !json {
-        println!("{}", summary_line(&summary));
+        print::out(summary_line(&summary) + "\n")?;
         if !quiet {
-            println!("{}", next_command(&config, &summary));
+            print::out(next_command(&config, &summary) + "\n")?;
         }
     }
     Ok(())

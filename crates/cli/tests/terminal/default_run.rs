@@ -56,7 +56,7 @@ fn can_be_used(place: &Place) {
     assert!(objects(&object)[0]["bits_per_byte"].is_number(), "{object}");
     for folder in ["", "/model", "/checkpoints/step-00000020"] {
         let (about, _) = place.printed(&format!("inspect {run}{folder}"));
-        assert!(about.contains("parameters") && about.contains("block 1"), "{folder}: {about}");
+        assert!(about.contains("parameters") && about.contains("blocks 0 to 1"), "{folder}: {about}");
     }
     let (report, _) = place.printed(&format!("tokenize text.txt --tokenizer {run}/model/tokenizer.json --json"));
     assert_eq!((&objects(&report)[0]["vocabulary"], &objects(&report)[0]["bytes"]), (&300.into(), &820.into()));
@@ -92,6 +92,15 @@ fn programs_read_the_keys_of_the_metrics() {
     for key in ["started", "finished"] {
         assert_eq!(told.iter().filter(|object| object[key].is_object()).count(), 1, "{key}");
     }
+}
+
+#[test]
+fn a_reader_that_goes_away_does_not_end_the_training() {
+    let place = Place::new("pipe");
+    place.shell(&format!("gradus train {SMALL} --steps 300 --sample-every 10 --out run 2>&1 | head -1"));
+    assert!(!place.read("run/model/model.safetensors").is_empty());
+    let output = place.shell("gradus generate run --count 3000 --max-tokens 10 | head -1");
+    assert_eq!((&output.stdout[..], &output.stderr[..]), (&b"--- 1 of 3000 ---\n"[..], &b""[..]));
 }
 
 #[test]

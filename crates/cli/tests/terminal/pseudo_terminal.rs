@@ -78,7 +78,7 @@ fn open() -> (File, OwnedFd) {
     let mut size = libc::winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
     let nothing = std::ptr::null_mut();
     // SAFETY: the pointers are to variables of this function or null, which stands for what is usual.
-    let status = unsafe { libc::openpty(&mut person, &mut command, nothing, nothing.cast(), &mut size) };
+    let status = unsafe { libc::openpty(&mut person, &mut command, nothing, nothing.cast(), &raw mut size) };
     assert_eq!(status, 0, "no pseudo-terminal");
     // SAFETY: both were opened just now and belong to nobody else.
     let (person, command) = unsafe { (OwnedFd::from_raw_fd(person), OwnedFd::from_raw_fd(command)) };

@@ -1,12 +1,13 @@
 //! Text from the model as it stands.
 
 use super::setup::Session;
-
 use crate::generate::{Generator, Sampling};
 use crate::{Error, Result};
 
 /// Tokens of a sample.
 const SAMPLE_TOKENS: usize = 160;
+/// Documents that a model must see to learn how one begins after another has ended.
+const DOCUMENTS_TO_LEARN_STARTS: usize = 16;
 
 impl Session {
     /// A sample from the start of a document; `None` if there is no memory for a second copy of the weights.
@@ -29,15 +30,17 @@ impl Session {
 
     /// The tokens up to the end of the first document that is not empty.
     fn first_document(&self, prompt: u32, tokens: impl Iterator<Item = u32>) -> Vec<u32> {
+        let tokens = std::iter::once(prompt).chain(tokens);
         match self.tokenizer.end_of_text() {
             Some(end) => tokens.skip_while(|&token| token == end).take_while(|&token| token != end).collect(),
-            None => std::iter::once(prompt).chain(tokens).collect(),
+            None => tokens.collect(),
         }
     }
 
     /// The end of a document, after which another begins; or how the held-out or training text begins.
     fn sample_prompt(&self) -> Result<Vec<i32>> {
-        if let Some(token) = self.tokenizer.end_of_text() {
+        let learns_starts = self.train.documents().len() >= DOCUMENTS_TO_LEARN_STARTS;
+        if let Some(token) = self.tokenizer.end_of_text().filter(|_| learns_starts) {
             return Ok(vec![token as i32]);
         }
         let mut first = [0];
