@@ -25,6 +25,7 @@ pub fn generate(model_folder: &Path, args: &GenerateArgs, threads: usize) -> Res
     let tokenizer = Tokenizer::open(model_folder)?;
     let prompt = prompt_tokens(&tokenizer, &args.prompt)?;
     let mut generator = Generator::without_weights(&config, &Cpu::new(threads)?, args.count, prompt.len())?;
+    generator.choose_among(tokenizer.vocabulary());
     export::read_model_weights(model_folder, &config, |name, _, numbers| generator.set_weight(name, numbers))?;
     let sampling =
         Sampling { temperature: args.temperature as f32, top_k: args.top_k, top_p: args.top_p as f32, seed: args.seed };

@@ -44,7 +44,7 @@ fn a_run_leaves_everything_it_should() {
     for key in keys.into_iter().chain(["peak_memory_bytes", "memory_bytes"]) {
         assert!(lines.iter().all(|line| line[key].is_number()), "{key}");
     }
-    assert_eq!(lines.iter().filter(|line| line.get("validation_loss").is_some()).count(), 3);
+    assert_eq!(lines.iter().filter(|line| line.get("validation_loss").is_some()).count(), 4);
     assert_eq!(lines[39]["tokens"], 40 * 4 * 16);
 
     let corpus = Corpus::open(&config.corpus, None).unwrap();
@@ -53,6 +53,24 @@ fn a_run_leaves_everything_it_should() {
         evaluate(&config.out.join("model"), &corpus, &Cpu::new(1).unwrap(), window, &mut |_, _| {}).unwrap();
     assert!((evaluation.loss - last as f64).abs() < 0.5, "{evaluation:?}");
     assert_eq!(evaluation.tokens + 1, evaluation.bytes, "characters are bytes here, and all but the first count");
+}
+
+#[test]
+fn a_model_with_room_for_more_tokens_than_there_are_samples_only_those() {
+    let folder = Folder::new("room");
+    let config = TrainConfig { vocab_size: 400, steps: Some(2), sample_every: 1, ..tiny(folder.path(), "run") };
+    assert_eq!(run(&config, false, None).samples.len(), 2);
+}
+
+#[test]
+fn a_run_that_has_ended_can_be_resumed_and_ends_the_same() {
+    let folder = Folder::new("ended");
+    let config = TrainConfig { steps: Some(4), ..tiny(folder.path(), "run") };
+    let first = train(&config, false, &mut Watcher::default()).unwrap();
+    let before = weights(&config);
+    let again = train(&config, true, &mut Watcher::default()).unwrap();
+    assert_eq!((first.steps, first.loss, first.validation_loss), (again.steps, again.loss, again.validation_loss));
+    assert_eq!(before, weights(&config));
 }
 
 #[test]

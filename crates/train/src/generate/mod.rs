@@ -19,6 +19,8 @@ const NEXT: &str = "next";
 pub struct Generator {
     program: Program,
     config: ModelConfig,
+    /// Tokens below this are chosen.
+    tokens: usize,
     /// Sequences continued at a time.
     count: usize,
     /// How many tokens each prompt routine takes at most, the shortest first.
@@ -62,12 +64,19 @@ impl Generator {
         prompt_lengths.dedup();
         let program = compile(config, backend, count, &prompt_lengths)?;
         let logits = vec![0.0; count * config.vocabulary];
-        Ok(Generator { program, config: config.clone(), count, prompt_lengths, cached: 0, logits })
+        let tokens = config.vocabulary;
+        Ok(Generator { program, config: config.clone(), tokens, count, prompt_lengths, cached: 0, logits })
     }
 
     /// Replaces a weight, as training goes on.
     pub fn set_weight(&mut self, name: &str, numbers: &[f32]) -> Result<()> {
         Ok(self.program.write(name, numbers)?)
+    }
+
+    /// From now on only the first so many tokens are chosen, those that the tokenizer has: the model may have room
+    /// for more, which stand for no text.
+    pub fn choose_among(&mut self, tokens: usize) {
+        self.tokens = tokens.clamp(1, self.config.vocabulary);
     }
 
     /// How many sequences are continued at a time.
@@ -131,8 +140,8 @@ impl Generator {
     }
 
     fn choose(&self, settings: &Sampling, choice: Choice) -> Result<i32> {
-        let row = choice.sequence * self.config.vocabulary..(choice.sequence + 1) * self.config.vocabulary;
-        Ok(settings.choose(&self.logits[row], choice)? as i32)
+        let row = &self.logits[choice.sequence * self.config.vocabulary..][..self.tokens];
+        Ok(settings.choose(row, choice)? as i32)
     }
 
     /// Brings the logits to the end of the sequences, which are of one length and went on by one token since, or

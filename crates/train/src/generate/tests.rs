@@ -168,3 +168,12 @@ fn what_cannot_be_continued_is_named() {
     let none = Generator::without_weights(&configs()[0], &Cpu::new(1).unwrap(), 0, 2);
     assert!(none.err().unwrap().to_string().starts_with("count is 0"));
 }
+
+#[test]
+fn tokens_that_the_tokenizer_does_not_have_are_not_chosen() {
+    let mut generator = generator(&configs()[0], 2, 1);
+    generator.choose_among(3);
+    let settings = Sampling { temperature: 5.0, ..GREEDY };
+    let tokens = generator.generate(&[1], &settings, 40, None, &mut |_, _| {}).unwrap().concat();
+    assert!(tokens.iter().all(|token| (0..3).contains(token)) && tokens.contains(&2), "{tokens:?}");
+}

@@ -12,6 +12,7 @@ impl Session {
     pub fn sample(&mut self) -> Result<String> {
         let prompt = self.sample_prompt()?;
         let mut generator = Generator::without_weights(&self.config.model, &self.backend, 1, prompt.len())?;
+        generator.choose_among(self.tokenizer.vocabulary());
         for parameter in self.training.parameters() {
             let numbers = self.training.program().read(&parameter.name)?.to_vec::<f32>()?;
             generator.set_weight(&parameter.name, &numbers)?;
