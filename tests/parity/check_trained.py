@@ -2,7 +2,7 @@
 
 usage: python tests/parity/check_trained.py FOLDER TEXT_FILE [LOGITS]        (needs torch and transformers)
 
-FOLDER is the `model/` of a run. Some of the text in TEXT_FILE, as much as the model's context takes, is given to both.
+FOLDER is the `model/` of a run. The beginning of TEXT_FILE, no more than the model's context takes, is given to both.
 LOGITS is the program that prints our tokens and logits; by default it is run as `cargo run --example 03_logits`.
 The exit code is 0 if all is the same.
 """
@@ -44,7 +44,8 @@ def load(folder):
 
 
 def beginning(text, tokenizer, context):
-    """As much of the text as the context takes, found by halving: a part of the tokens may not be those of a text."""
+    """Text that the context takes, found by halving: the first tokens of a text need not be those of its beginning."""
+    text = text[: 8 * context]
     while len(tokenizer.encode(text, add_special_tokens=False)) > context:
         text = text[: len(text) // 2]
     return text

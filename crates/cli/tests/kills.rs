@@ -100,35 +100,35 @@ fn uninterrupted(place: &Place, run: &Path) -> Pace {
 /// When a process is killed.
 enum Moment {
     /// So long after its start.
-    AfterStart(Duration),
+    Preparing(Duration),
     /// So long after it told that this step was taken: while it samples, saves, or takes the next.
-    AfterStep(u64, Duration),
+    Stepping(u64, Duration),
     /// So long after its last checkpoint: while it writes the model.
-    AfterLastSave(Duration),
+    Ending(Duration),
 }
 
 impl Moment {
     /// Any moment, those of a run's beginning being for the first kills and those of its end for the last.
     fn random(share: f64, pace: &Pace, random: &mut Random) -> Moment {
         if share < 0.2 || random.below(5) == 0 {
-            return Moment::AfterStart(random.up_to(pace.preparation));
+            return Moment::Preparing(random.up_to(pace.preparation));
         }
         if share < 0.8 {
             let step = 1 + ((share - 0.2) / 0.6 * (STEPS - 2) as f64) as u64;
-            return Moment::AfterStep(step, random.up_to(pace.step * 3));
+            return Moment::Stepping(step, random.up_to(pace.step * 3));
         }
-        Moment::AfterLastSave(random.up_to(pace.end))
+        Moment::Ending(random.up_to(pace.end))
     }
 
     /// Waits for it, or for the end of the process.
     fn wait(&self, lines: &mut impl Iterator<Item = String>) {
         let pause = match self {
-            Moment::AfterStart(pause) => pause,
-            Moment::AfterStep(wanted, pause) => {
+            Moment::Preparing(pause) => pause,
+            Moment::Stepping(wanted, pause) => {
                 lines.find(|line| step_of(line).is_some_and(|step| step >= *wanted));
                 pause
             }
-            Moment::AfterLastSave(pause) => {
+            Moment::Ending(pause) => {
                 lines.find(|line| is_last_save(line));
                 pause
             }

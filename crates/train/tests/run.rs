@@ -56,6 +56,24 @@ fn a_run_leaves_everything_it_should() {
 }
 
 #[test]
+fn a_model_with_room_for_more_tokens_than_there_are_samples_only_those() {
+    let folder = Folder::new("room");
+    let config = TrainConfig { vocab_size: 400, steps: Some(2), sample_every: 1, ..tiny(folder.path(), "run") };
+    assert_eq!(run(&config, false, None).samples.len(), 2);
+}
+
+#[test]
+fn a_run_that_has_ended_can_be_resumed_and_ends_the_same() {
+    let folder = Folder::new("ended");
+    let config = TrainConfig { steps: Some(4), ..tiny(folder.path(), "run") };
+    let first = train(&config, false, &mut Watcher::default()).unwrap();
+    let before = weights(&config);
+    let again = train(&config, true, &mut Watcher::default()).unwrap();
+    assert_eq!((first.steps, first.loss, first.validation_loss), (again.steps, again.loss, again.validation_loss));
+    assert_eq!(before, weights(&config));
+}
+
+#[test]
 fn an_interrupted_run_resumes_to_the_same_bits() {
     let folder = Folder::new("resume");
     let whole = tiny(folder.path(), "whole");

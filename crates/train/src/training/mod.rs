@@ -252,8 +252,11 @@ impl Run {
         Ok(())
     }
 
-    /// The last sample, checkpoint and the model folder; an interrupted run takes no sample.
+    /// The last checkpoint, sample and the model folder; an interrupted run takes no sample.
     fn finish(mut self, session: &mut Session, observer: &mut dyn Observer) -> Result<Summary> {
+        // First, so that nothing that follows can lose what was trained.
+        self.save(session, observer)?;
+        session.export()?;
         if self.done {
             // Measured with the last step, unless that was taken before this session.
             if self.step == self.first_step {
@@ -261,8 +264,6 @@ impl Run {
             }
             self.sample(session, observer)?;
         }
-        self.save(session, observer)?;
-        session.export()?;
         let seconds = self.started.elapsed().as_secs_f64();
         let summary = Summary {
             steps: self.step,
