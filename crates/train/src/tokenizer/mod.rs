@@ -12,7 +12,7 @@ pub use report::{Report, tokenize_report};
 use crate::files::atomic;
 use crate::{Error, Result};
 use encode::Scheme;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::fs;
 use std::path::Path;
 
@@ -122,16 +122,6 @@ impl Tokenizer {
     /// A number that changes when the JSON does (its FNV-1a hash, the same on every machine).
     pub fn fingerprint(&self) -> u64 {
         self.json.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ byte as u64).wrapping_mul(0x0100_0000_01b3))
-    }
-
-    /// What `transformers` reads beside a `tokenizer.json` (`tokenizer_config.json`), so that it takes the tokenizer as
-    /// it is instead of the one usual for the model.
-    pub fn transformers_config(&self) -> String {
-        let mut config = json!({ "tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": false });
-        if let Some(end) = self.end_of_text.and_then(|id| self.library.id_to_token(id)) {
-            config["eos_token"] = json!(end);
-        }
-        format!("{config:#}\n")
     }
 
     /// Writes the `tokenizer.json` to a path: whole or not at all.

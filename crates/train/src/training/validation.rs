@@ -5,6 +5,9 @@ use crate::Result;
 use crate::data::validation_windows;
 use crate::models::IGNORED_TARGET;
 
+/// Weights times tokens that a validation may cost: some tens of seconds, whatever the size of the model.
+const WEIGHT_TOKENS_MAX: usize = 2_000_000_000_000;
+
 impl Session {
     /// The mean loss over at most so many micro-batches of the held-out text, evenly spread over it; `None` if none
     /// is held out.
@@ -12,7 +15,8 @@ impl Session {
         let Some(file) = self.validation.clone() else { return Ok(None) };
         let (size, sequence) = (self.config.micro_batch, self.config.sequence);
         let all: Vec<u64> = validation_windows(&file, sequence).collect();
-        let wanted = (micro_batches * size).min(all.len());
+        let affordable = WEIGHT_TOKENS_MAX / (self.parameter_count() * size * sequence).max(1);
+        let wanted = (micro_batches.min(affordable.max(1)) * size).min(all.len());
         let starts: Vec<u64> = (0..wanted).map(|index| all[index * all.len() / wanted]).collect();
         let mut window = vec![0i32; sequence + 1];
         let (mut tokens, mut targets) = (vec![0i32; size * sequence], vec![0i32; size * sequence]);
