@@ -2,7 +2,7 @@
 //!
 //! A kernel is a [`Job`]: a struct that knows its operands and sizes and is cut into parts by the size of the
 //! problem, never by the number of threads, so that every number of threads gives the same bits. The body of a
-//! job is written once, as plain loops, and compiled for each instruction set by [`multiversion!`]; which
+//! job is written once, as plain loops, and compiled for each instruction set by `multiversion!`; which
 //! version runs is decided when the job is built, not when it runs.
 
 pub mod attention;

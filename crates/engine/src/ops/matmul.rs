@@ -269,7 +269,7 @@ impl Tensor {
         self.trace().apply_one(Matmul { activation: Activation::None, has_bias: false }, &[self, other])
     }
 
-    /// `self @ weight + bias`, with a weight of [inputs, outputs] and a bias of [outputs].
+    /// `self @ weight + bias`, with a weight of `[inputs, outputs]` and a bias of `[outputs]`.
     #[track_caller]
     pub fn linear(&self, weight: &Tensor, bias: Option<&Tensor>) -> Tensor {
         self.linear_activated(weight, bias, Activation::None)

@@ -2,11 +2,11 @@
 //!
 //! | stage | what it decides |
 //! |---|---|
-//! | [`simplify`] | which nodes there are: equal ones merged, dead ones dropped, element-wise chains joined |
-//! | [`lower`] | views become layouts; dense copies where a kernel needs them; every value a buffer |
-//! | [`schedule`] | the order of the steps |
+//! | `simplify` | which nodes there are: equal ones merged, dead ones dropped, element-wise chains joined |
+//! | `lower` | views become layouts; dense copies where a kernel needs them; every value a buffer |
+//! | `schedule` | the order of the steps |
 //! | recompute | (with the memory budget) which steps occur a second time instead of keeping their results |
-//! | [`memory`] | which buffers share bytes, and an offset for every one |
+//! | `memory` | which buffers share bytes, and an offset for every one |
 //!
 //! A plan names no device. What it needs to know of the machine it asks through [`Machine`]. Each stage is checked
 //! by [`verify`] in debug builds.
