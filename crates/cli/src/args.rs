@@ -109,7 +109,7 @@ pub struct TrainArgs {
     /// Length of the run in passes over the corpus
     #[arg(long, value_name = "X", value_parser = positive_number, group = "length", help_heading = "Training")]
     pub epochs: Option<f64>,
-    /// Length of the run in time, as in 90s, 10m or 1h30m
+    /// Length of the run in time, as in 90s, 10m or 1h30m; such a run cannot resume to the same bits
     #[arg(long, value_name = "TIME", group = "length", help_heading = "Training")]
     pub time: Option<Seconds>,
     /// Highest learning rate [default: 0.001, less for wide models]
