@@ -9,6 +9,7 @@ use crate::{Array, Error, Result, Tensor, TensorType, Trace};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// One thing a program can do: values to give, and states to assign. A training step is a routine; so is an
 /// evaluation over the same weights.
@@ -136,13 +137,33 @@ impl Program {
     /// Replays the routine of this name. If it fails because of the data, the states are as before (unless what was
     /// wrong is a new state itself), and there are no outputs to read until a routine succeeds.
     pub fn run(&mut self, routine: &str) -> Result<()> {
-        let Some(index) = self.plan.routines.iter().position(|known| known.name == routine) else {
+        let index = self.routine(routine)?;
+        self.replay(index, &mut |_| {})
+    }
+
+    /// As [`Program::run`]; adds the time that each step of the routine's plan took to what stands at its place.
+    pub fn run_timed(&mut self, routine: &str, times: &mut [Duration]) -> Result<()> {
+        let index = self.routine(routine)?;
+        let mut last = Instant::now();
+        self.replay(index, &mut |step| {
+            let now = Instant::now();
+            times[step] += now - last;
+            last = now;
+        })
+    }
+
+    fn routine(&self, name: &str) -> Result<usize> {
+        let Some(index) = self.plan.routines.iter().position(|known| known.name == name) else {
             let known = listed(self.plan.routines.iter().map(|known| &known.name[..]));
-            return Err(Error::UnknownName { kind: "routine", name: routine.to_string(), known });
+            return Err(Error::UnknownName { kind: "routine", name: name.to_string(), known });
         };
+        Ok(index)
+    }
+
+    fn replay(&mut self, index: usize, done: &mut dyn FnMut(usize)) -> Result<()> {
         // Until it is through, there is nothing to read: another routine's results may be half overwritten.
         self.last_run = None;
-        self.executable.run(index)?;
+        self.executable.run(index, done)?;
         self.last_run = Some(index);
         Ok(())
     }

@@ -25,8 +25,8 @@ pub trait Backend: Machine {
 /// A linked plan.
 pub trait Executable: Send {
     /// Replays a routine: no allocation, no lock, no decision. If the data was bad, the replay stops at the step
-    /// that found it.
-    fn run(&mut self, routine: usize) -> Result<()>;
+    /// that found it. After each step, `done` is told its number.
+    fn run(&mut self, routine: usize, done: &mut dyn FnMut(usize)) -> Result<()>;
 
     /// Writes a buffer, whole.
     fn write(&mut self, buffer: BufferId, bytes: &[u8]);

@@ -48,9 +48,9 @@ impl Backend for Reference {
 }
 
 impl Executable for ReferenceExecutable {
-    fn run(&mut self, routine: usize) -> Result<()> {
+    fn run(&mut self, routine: usize, done: &mut dyn FnMut(usize)) -> Result<()> {
         let routine = &self.plan.routines[routine];
-        for step in &routine.steps {
+        for (index, step) in routine.steps.iter().enumerate() {
             let look = |operand: &Operand| self.values[operand.buffer].picked(&operand.layout);
             let inputs: Vec<Reals> = step.inputs.iter().map(look).collect();
             let types: Vec<_> = step.outputs.iter().map(Operand::ty).collect();
@@ -58,6 +58,7 @@ impl Executable for ReferenceExecutable {
             for (operand, value) in step.outputs.iter().zip(outputs) {
                 self.values[operand.buffer] = value;
             }
+            done(index);
         }
         for &(state, new) in &routine.assigns {
             self.values[state] = self.values[new].clone();

@@ -74,8 +74,8 @@ impl CpuExecutable {
 }
 
 impl Executable for CpuExecutable {
-    fn run(&mut self, routine: usize) -> Result<()> {
-        for step in &self.routines[routine] {
+    fn run(&mut self, routine: usize, done: &mut dyn FnMut(usize)) -> Result<()> {
+        for (index, step) in self.routines[routine].iter().enumerate() {
             for job in &step.jobs {
                 // SAFETY: the plan gave every operand its own live bytes in the arena (verified in debug builds),
                 // one job runs at a time, and `&mut self` keeps others out of the arena meanwhile.
@@ -86,6 +86,7 @@ impl Executable for CpuExecutable {
             {
                 return Err(blame.error(step.op, detail, step.place));
             }
+            done(index);
         }
         Ok(())
     }
