@@ -5,7 +5,7 @@ mod support;
 
 use gradus::backend::Cpu;
 use gradus::ops::{
-    Activation, Adafactor, AdafactorInputs, AdamW, AdamWInputs, Conv2dOptions, Function, Lion, LionInputs,
+    Adafactor, AdafactorInputs, AdamW, AdamWInputs, Conv2dOptions, Function, Lion, LionInputs, ProductTypes,
     SecondMoment, Sgd, SgdInputs, clip_by_global_norm, clip_by_value,
 };
 use gradus::{DType, Error, Routine, Tensor, Trace, gradient};
@@ -50,6 +50,10 @@ impl Guess<'_> {
     }
 
     /// An operand, if the method can do without.
+    fn types(&mut self) -> ProductTypes {
+        ProductTypes { computed: DTYPES[self.random.below(6)], stored: DTYPES[self.random.below(6)] }
+    }
+
     fn maybe(&mut self) -> Option<Tensor> {
         (self.random.below(2) == 0).then(|| self.tensor())
     }
@@ -122,7 +126,7 @@ impl Guess<'_> {
             27 => x.scatter_add(axis, &y, &z),
             28 => x.matmul(&y),
             29 => x.linear(&y, self.maybe().as_ref()),
-            30 => x.linear_activated(&y, self.maybe().as_ref(), Activation::ALL[self.random.below(7)]),
+            30 => x.linear_as(&y, self.maybe().as_ref(), self.types()),
             31 => x.linear_cross_entropy(&y, &z, self.maybe().map(|_| -1)),
             32 => x.attention(&y, &z, self.random.below(2) == 0),
             33 => x.attention_scaled(&x, &x, self.random.below(2) == 0, number),

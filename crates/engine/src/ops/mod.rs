@@ -142,7 +142,7 @@ mod view;
 pub use batch_norm::BatchNorm;
 pub use conv2d::Conv2dOptions;
 pub use elementwise::{Argument, Elementwise, Function, Instruction, ScalarProgram};
-pub use matmul::Activation;
+pub use matmul::{FinishedMatmul, Matmul, ProductTypes};
 pub use rotary::rotary_tables;
 pub use updates::{Adafactor, AdafactorInputs, AdafactorOutputs, SecondMoment};
 pub use updates::{AdamW, AdamWInputs, AdamWOutputs};
@@ -165,6 +165,7 @@ operations! {
     EmbeddingGradient = "embedding_gradient" in embedding;
     Reduce = "reduce" in reduce;
     Matmul = "matmul" in matmul;
+    FinishedMatmul = "finished_matmul" in matmul;
     Softmax = "softmax" in softmax;
     CrossEntropy = "cross_entropy" in cross_entropy;
     CrossEntropyGradient = "cross_entropy_gradient" in cross_entropy;

@@ -35,7 +35,8 @@ impl Map {
                 return Map { job };
             }
         }
-        Map { job: Box::new(Blocks::new(isa, program, &sources, target, shape)) }
+        let sources: Vec<_> = sources.into_iter().map(Some).collect();
+        Map { job: Box::new(Blocks::new(isa, program, &sources, (target, false), shape, BLOCK)) }
     }
 }
 
@@ -99,12 +100,71 @@ impl<T: Pod + Send + Sync> Job for Copy<T> {
 }
 
 /// An operand that the program uses.
-struct Input {
-    reader: Reader<f32>,
-    /// The elements, where blocks of them can be read as they lie: dense f32 that the target does not lie over.
-    direct: Option<In<f32>>,
-    /// All its elements are one: its register is filled once for each part.
-    constant: bool,
+enum Input {
+    /// Read from memory.
+    Stored {
+        reader: Reader<f32>,
+        /// The elements, where blocks of them can be read as they lie: dense f32 that the target does not lie over.
+        direct: Option<In<f32>>,
+        /// All its elements are one: its register is filled once for each part.
+        constant: bool,
+    },
+    /// Handed in with each block, as f32.
+    Given {
+        /// It may lie where the target does, and is copied first.
+        under_target: bool,
+    },
+}
+
+impl Input {
+    fn is_constant(&self) -> bool {
+        matches!(self, Input::Stored { constant: true, .. })
+    }
+}
+
+/// A program at the end of another kernel, which hands in one of the operands while it is still in the cache.
+pub struct Finish {
+    blocks: Blocks,
+}
+
+impl Finish {
+    /// The program on operands with these strides over `shape`; `None` stands for the numbers handed in, at most
+    /// `width` at a time, which may lie where the target does if `under_target`.
+    pub fn new(
+        isa: Isa,
+        program: &ScalarProgram,
+        sources: &[Option<(Source, Vec<usize>)>],
+        (target, under_target): (Target, bool),
+        shape: &[usize],
+        width: usize,
+    ) -> Finish {
+        Finish { blocks: Blocks::new(isa, program, sources, (target, under_target), shape, width) }
+    }
+
+    /// Numbers of scratch.
+    pub fn scratch(&self) -> usize {
+        self.blocks.registers * self.blocks.block
+    }
+
+    /// Makes the scratch ready for any number of runs.
+    ///
+    /// # Safety
+    /// The operands must be alive and nothing may write them.
+    pub unsafe fn prepare(&self, scratch: &mut [f32]) {
+        // SAFETY: the caller's promise.
+        unsafe { self.blocks.prepare(scratch) }
+    }
+
+    /// Computes the elements from `start` on, in the order of the shape, from the numbers handed in.
+    ///
+    /// # Safety
+    /// The operands must be alive, and the target's elements this caller's alone; `given` must hold `length`
+    /// numbers; the scratch must have been prepared.
+    #[inline(always)]
+    pub unsafe fn run(&self, start: usize, given: *const f32, length: usize, scratch: &mut [f32]) {
+        // SAFETY: the caller's promise.
+        unsafe { self.blocks.run_block(start, length, given, scratch.as_mut_ptr()) }
+    }
 }
 
 /// A program on blocks. Every block's operands are in hand, read in place or copied to registers, before the
@@ -127,9 +187,10 @@ impl Blocks {
     fn new(
         isa: Isa,
         program: &ScalarProgram,
-        sources: &[(Source, Vec<usize>)],
-        target: Target,
+        sources: &[Option<(Source, Vec<usize>)>],
+        (target, under_target): (Target, bool),
         shape: &[usize],
+        block: usize,
     ) -> Blocks {
         let (writer, direct_target) = match target {
             Target::F32(to) => (Writer::new(isa, to), Some(to)),
@@ -139,10 +200,13 @@ impl Blocks {
             Target::U32(to) => (Writer::new(isa, to), None),
         };
         let elements: usize = shape.iter().product();
-        let block = BLOCK.min(elements.next_multiple_of(LANES));
-        let inputs: Vec<Input> =
-            sources.iter().map(|(source, strides)| input(isa, *source, axes(shape, strides), &writer)).collect();
-        let lasts: Vec<bool> = inputs.iter().map(|input| input.constant).collect();
+        let block = block.min(elements).next_multiple_of(LANES);
+        let input = |source: &Option<(Source, Vec<usize>)>| match source {
+            Some((source, strides)) => stored(isa, *source, axes(shape, strides), &writer),
+            None => Input::Given { under_target },
+        };
+        let inputs: Vec<Input> = sources.iter().map(input).collect();
+        let lasts: Vec<bool> = inputs.iter().map(Input::is_constant).collect();
         let Compiled { steps, result, sources: used, registers, constants } = compile(isa, program, &lasts);
         Blocks {
             inputs: inputs.into_iter().zip(used).filter_map(|(input, used)| used.map(|_| input)).collect(),
@@ -157,11 +221,25 @@ impl Blocks {
         }
     }
 
-    /// Computes the elements from `start` on.
+    /// Fills the registers of operands that are one number.
+    ///
+    /// # Safety
+    /// The operands must be alive.
+    unsafe fn prepare(&self, registers: &mut [f32]) {
+        for (register, input) in registers.chunks_mut(self.block).zip(&self.inputs) {
+            if let Input::Stored { reader, constant: true, .. } = input {
+                // SAFETY: the operand is alive, by the caller's promise, and dense targets do not lie over it.
+                unsafe { reader.read(0, register) };
+            }
+        }
+    }
+
+    /// Computes the elements from `start` on; `given` holds those of the operand that is handed in, if there is one.
     ///
     /// # Safety
     /// As for [`Job::run`]; `registers` must point at the scratch, and registers of constant operands be filled.
-    unsafe fn run_block(&self, start: usize, length: usize, registers: *mut f32) {
+    #[inline(always)]
+    unsafe fn run_block(&self, start: usize, length: usize, given: *const f32, registers: *mut f32) {
         // Instructions take whole vectors. What lies beyond a last, shorter block is computed in registers only.
         let padded = length.next_multiple_of(LANES);
         let whole = padded == length;
@@ -173,14 +251,18 @@ impl Blocks {
             let register = |index: usize| std::slice::from_raw_parts(registers.add(index * self.block), padded);
             let register_mut = |index: usize| std::slice::from_raw_parts_mut(registers.add(index * self.block), padded);
             for (index, input) in self.inputs.iter().enumerate() {
-                let in_place = whole && input.direct.is_some();
-                if !(input.constant || in_place) {
-                    input.reader.read(start, &mut register_mut(index)[..length]);
+                let register = &mut register_mut(index)[..length];
+                match input {
+                    Input::Stored { constant: true, .. } => {}
+                    Input::Stored { direct: Some(_), .. } | Input::Given { under_target: false } if whole => {}
+                    Input::Stored { reader, .. } => reader.read(start, register),
+                    Input::Given { .. } => register.copy_from_slice(std::slice::from_raw_parts(given, length)),
                 }
             }
             let place = |place: Place| match place {
-                Place::Source(index) => match self.inputs[index].direct {
-                    Some(elements) if whole => elements.slice(start..start + length),
+                Place::Source(index) => match self.inputs[index] {
+                    Input::Stored { direct: Some(elements), .. } if whole => elements.slice(start..start + length),
+                    Input::Given { under_target: false } if whole => std::slice::from_raw_parts(given, length),
                     _ => register(index),
                 },
                 Place::Register(index) => register(index),
@@ -204,7 +286,7 @@ impl Blocks {
     }
 }
 
-fn input(isa: Isa, source: Source, axes: Vec<Axis>, target: &Writer) -> Input {
+fn stored(isa: Isa, source: Source, axes: Vec<Axis>, target: &Writer) -> Input {
     let reader = match source {
         Source::F32(from) => Reader::widened(isa, from, axes),
         Source::Bf16(from) => Reader::widened(isa, from, axes),
@@ -217,7 +299,7 @@ fn input(isa: Isa, source: Source, axes: Vec<Axis>, target: &Writer) -> Input {
         _ => None,
     };
     let constant = reader.is_constant();
-    Input { reader, direct, constant }
+    Input::Stored { reader, direct, constant }
 }
 
 impl Job for Blocks {
@@ -231,17 +313,13 @@ impl Job for Blocks {
 
     unsafe fn run(&self, part: usize, scratch: &mut [u8]) {
         let registers: &mut [f32] = bytemuck::cast_slice_mut(&mut scratch[..self.worker_scratch()]);
-        for (register, input) in registers.chunks_mut(self.block).zip(&self.inputs) {
-            if input.constant {
-                // SAFETY: the operand is alive, by the caller's promise, and dense targets do not lie over it.
-                unsafe { input.reader.read(0, register) };
-            }
-        }
+        // SAFETY: the operands are alive, by the caller's promise.
+        unsafe { self.prepare(registers) };
         let registers = registers.as_mut_ptr();
         let Range { start, end } = chunk(part, PART_ELEMENTS, self.elements);
         for start in (start..end).step_by(self.block) {
             // SAFETY: the caller's promise; parts are disjoint ranges of the target.
-            unsafe { self.run_block(start, self.block.min(end - start), registers) };
+            unsafe { self.run_block(start, self.block.min(end - start), std::ptr::null(), registers) };
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Element-wise programs: a short straight-line program run on every element.
 //!
 //! [`Map`] is the job. It takes blocks that fit the first cache through the program one instruction at a time, so
-//! that each instruction is one vector loop.
+//! that each instruction is one vector loop. [`Finish`] does the same at the end of another kernel.
 
 mod functions;
 mod map;
@@ -9,7 +9,7 @@ mod program;
 #[cfg(test)]
 mod tests;
 
-pub use map::Map;
+pub use map::{Finish, Map};
 
 use crate::{In, Out, bf16, f16};
 

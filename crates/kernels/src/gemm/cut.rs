@@ -1,69 +1,99 @@
-//! How a product is cut into tiles and blocks: by its sizes alone.
+//! How a product is cut into tiles and blocks. No cut changes a bit: every element is summed in the order of the depth.
 
 use super::Sizes;
+use super::microkernel::Level;
 use crate::parts_of;
 use std::ops::Range;
 
-/// Depth of a block: a row panel of it lies in a first-level cache of 32 KB with room to spare.
-const DEPTH: usize = 256;
-
-/// Panels of rows that are packed together: where rows lie side by side, a panel alone would use a part of each
-/// cache line.
-pub(super) const ROW_PANELS: usize = 4;
-
-/// Rows and columns of the largest tile: its columns, packed, take a quarter of a second-level cache of 1 MB.
-const TILE_ROWS: usize = 256;
+/// The largest tile and words of a block of its depth. Its packed columns, and its rows where they are packed too,
+/// take half of a second-level cache of 1 MB; a row panel lies in a first-level cache of 32 KB with room to spare.
+/// Found by measurement on the products of language models.
 const TILE_COLUMNS: usize = 256;
+const ROWS_IN_PLACE: Limits = Limits { tile_rows: 512, depth: 512 };
+const ROWS_PACKED: Limits = Limits { tile_rows: 256, depth: 256 };
 
-/// Tiles that a large product is cut into at least: two for each of 16 threads.
-const TILES: usize = 32;
+struct Limits {
+    tile_rows: usize,
+    depth: usize,
+}
+
+/// Tiles of a large product for each worker. More tiles share out the work more evenly, and pack more: with eight
+/// instead of four for two workers, weight gradients take 4 % longer.
+const TILES_PER_WORKER: usize = 2;
 
 /// Multiplications below which a tile is not cut further: some 20 microseconds of work.
 const PART_WORK: usize = 1 << 20;
+
+/// The panels of a level: rows, columns, and steps of the depth in a word.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Panel {
+    pub rows: usize,
+    pub columns: usize,
+    pub steps: usize,
+}
+
+impl Panel {
+    pub fn of<L: Level>() -> Panel {
+        Panel { rows: L::ROWS, columns: L::COLUMNS, steps: L::STEPS }
+    }
+}
 
 /// The cut of a batch of products.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cut {
     sizes: Sizes,
-    products: usize,
+    pub products: usize,
+    pub workers: usize,
+    pub panel: Panel,
     /// Rows and columns of a tile, whole panels; those at the edge may have fewer.
     pub tile_rows: usize,
     pub tile_columns: usize,
-    panel_rows: usize,
     /// At least one block, so that a product of no depth writes its zeros.
     pub depth_blocks: usize,
+    /// Steps of a block, whole words.
     pub depth_block: usize,
     pub tiles_per_part: usize,
+    /// Whether rows are read where they lie; only panels that are not full are packed then.
+    pub rows_in_place: bool,
 }
 
 impl Cut {
-    pub fn new(sizes: Sizes, products: usize, (panel_rows, panel_columns): (usize, usize)) -> Cut {
+    pub fn new(sizes: Sizes, products: usize, workers: usize, panel: Panel, rows_in_place: bool) -> Cut {
         let Sizes { rows, columns, depth } = sizes;
-        let mut tile_rows = even_share(rows, TILE_ROWS, panel_rows);
-        let mut tile_columns = even_share(columns, TILE_COLUMNS, panel_columns);
+        let limits = if rows_in_place { ROWS_IN_PLACE } else { ROWS_PACKED };
+        let mut tile_rows = even_share(rows, limits.tile_rows, panel.rows);
+        let mut tile_columns = even_share(columns, TILE_COLUMNS, panel.columns);
         let tiles = |tile_rows, tile_columns| products * parts_of(rows, tile_rows) * parts_of(columns, tile_columns);
-        while tiles(tile_rows, tile_columns) < TILES && tile_rows * tile_columns * depth >= 2 * PART_WORK {
+        let enough = if workers == 1 { 1 } else { workers * TILES_PER_WORKER };
+        while tiles(tile_rows, tile_columns) < enough && tile_rows * tile_columns * depth >= 2 * PART_WORK {
             // Near-square tiles are packed the least for what they compute.
-            if tile_rows > tile_columns / 2 && tile_rows > panel_rows {
-                tile_rows = even_share(rows, tile_rows.div_ceil(2), panel_rows);
-            } else if tile_columns > panel_columns {
-                tile_columns = even_share(columns, tile_columns.div_ceil(2), panel_columns);
+            if tile_rows > tile_columns / 2 && tile_rows > panel.rows {
+                tile_rows = even_share(rows, tile_rows.div_ceil(2), panel.rows);
+            } else if tile_columns > panel.columns {
+                tile_columns = even_share(columns, tile_columns.div_ceil(2), panel.columns);
             } else {
                 break;
             }
         }
-        let depth_blocks = parts_of(depth, DEPTH).max(1);
+        let depth_blocks = parts_of(depth, limits.depth * panel.steps).max(1);
         let tile_work = (tile_rows * tile_columns * depth).max(1);
         Cut {
             sizes,
             products,
+            workers,
+            panel,
             tile_rows,
             tile_columns,
-            panel_rows,
             depth_blocks,
-            depth_block: depth.div_ceil(depth_blocks).max(1),
+            depth_block: depth.div_ceil(depth_blocks).next_multiple_of(panel.steps).max(panel.steps),
             tiles_per_part: (PART_WORK / tile_work).max(1),
+            rows_in_place,
         }
+    }
+
+    /// The same for other numbers of products and workers.
+    pub fn again(&self, products: usize, workers: usize) -> Cut {
+        Cut::new(self.sizes, products, workers, self.panel, self.rows_in_place)
     }
 
     /// The number of tiles; none if the result is empty.
@@ -80,14 +110,15 @@ impl Cut {
         (product, range(index / across, self.tile_rows, rows), range(index % across, self.tile_columns, columns))
     }
 
-    /// Numbers of scratch for a tile's columns.
+    /// Words of scratch for a tile's columns.
     pub fn column_block(&self) -> usize {
-        self.tile_columns * self.depth_block
+        self.tile_columns * self.depth_block / self.panel.steps
     }
 
-    /// Numbers of scratch for the panels of rows that are packed together, in whole cache lines.
+    /// Words of scratch for packed rows, in whole cache lines.
     pub fn row_block(&self) -> usize {
-        (self.panel_rows * ROW_PANELS * self.depth_block).next_multiple_of(16)
+        let rows = if self.rows_in_place { self.panel.rows } else { self.tile_rows };
+        (rows * self.depth_block / self.panel.steps).next_multiple_of(16)
     }
 }
 

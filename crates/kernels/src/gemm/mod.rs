@@ -1,25 +1,31 @@
-//! Matrix products: packed, cut for the caches, and finished with a bias and an activation while still warm.
+//! Matrix products: packed, cut for the caches, and finished while still warm: with a bias, and with whatever
+//! element-wise program follows.
 //!
 //! A part is a tile of the result, or several small products of a batch. The depth is taken in blocks, in order:
-//! for each, the columns of the tile are packed into scratch, where the second-level cache keeps them, and row
-//! panels are packed a few at a time, each multiplied with all columns while the first-level cache holds it.
-//! Every element is summed in the order of the depth whatever the cut, and the cut follows from the sizes alone.
+//! for each, the columns of the tile are packed into scratch, where the second-level cache keeps them. Rows that
+//! are dense are read where they lie; others are packed, a few panels at a time. Each panel of rows is multiplied
+//! with all columns while the first-level cache holds it.
+//! Every element is summed in the order of the depth whatever the cut, so the number of workers may decide it.
+//!
+//! If an operand is bf16 and the machine has dot products of bf16, both operands are rounded to bf16 as they are
+//! packed; sums are always f32.
 
 mod cut;
-mod epilogue;
 mod microkernel;
 mod pack;
 #[cfg(test)]
 mod tests;
+mod tile;
 
-pub use epilogue::Activation;
-
-use crate::{Element, In, Isa, Job, Out, chunk, parts_of};
-use cut::{Cut, ROW_PANELS};
-use microkernel::{BLOCK_MAX, Level, Panels, Portable, Results};
-use pack::Lines;
+use crate::elementwise::Finish;
+use crate::strided::{Axis, Reader, Writer};
+use crate::{Element, In, Isa, Job, Out, bf16, chunk, f16, parts_of};
+use cut::{Cut, Panel};
+#[cfg(target_arch = "x86_64")]
+use microkernel::{Avx2, Avx512, Avx512Bf16};
+use microkernel::{Level, Portable};
 use std::any::TypeId;
-use std::ops::Range;
+use tile::Tile;
 
 /// The sizes of a product: `[rows, depth] @ [depth, columns]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,54 +97,105 @@ pub struct BatchAxis {
     pub c_stride: usize,
 }
 
-/// `c = activation(a @ b + bias)`, for each product of a batch.
-pub struct Gemm<A, B, C> {
+/// `c = a @ b + bias`, for each product of a batch, and what is made of it.
+pub struct Gemm<A, B> {
     sizes: Sizes,
     a: Matrix<A>,
     b: Matrix<B>,
-    c: MatrixMut<C>,
+    /// Where the sums gather, if they can do so where they will lie.
+    sums: Option<Out<f32>>,
+    product: Writer,
+    row_stride: usize,
     batch: Vec<BatchAxis>,
-    bias: Option<In<C>>,
-    activation: Activation,
+    bias: Option<Reader<f32>>,
+    finish: Option<Finish>,
+    /// Whether the product itself is wanted, besides what the finish makes of it.
+    kept: bool,
+    column_sums: Option<Out<f32>>,
     accumulate: bool,
     isa: Isa,
     cut: Cut,
-    body: unsafe fn(&Gemm<A, B, C>, usize, &mut [f32]),
+    body: Body<A, B>,
 }
 
-impl<A: Element, B: Element, C: Element> Gemm<A, B, C> {
+type Body<A, B> = unsafe fn(&Gemm<A, B>, usize, &mut [f32]);
+
+impl<A: Element, B: Element> Gemm<A, B> {
     /// The product of two matrices.
-    pub fn new(isa: Isa, sizes: Sizes, a: Matrix<A>, b: Matrix<B>, c: MatrixMut<C>) -> Gemm<A, B, C> {
+    pub fn new<C: Element>(isa: Isa, sizes: Sizes, a: Matrix<A>, b: Matrix<B>, c: MatrixMut<C>) -> Gemm<A, B> {
+        let pairs = (is::<A, bf16>() || is::<B, bf16>()) && !is::<A, f16>() && !is::<B, f16>();
+        let (panel, body) = select(isa, pairs);
         Gemm {
             sizes,
             a,
             b,
-            c,
+            sums: is::<C, f32>().then(|| Out::new(c.elements.as_ptr().cast(), c.elements.len())),
+            product: Writer::new(isa, c.elements),
+            row_stride: c.row_stride,
             batch: vec![],
             bias: None,
-            activation: Activation::None,
+            finish: None,
+            kept: true,
+            column_sums: None,
             accumulate: false,
             isa,
-            cut: Cut::new(sizes, 1, panel_sizes(isa)),
-            body: select(isa),
+            cut: Cut::new(sizes, 1, 1, panel, rows_in_place(sizes, &a, panel)),
+            body,
         }
     }
 
+    /// With both operands rounded to bf16, whatever they are, if the machine has dot products of it.
+    pub fn in_bf16(self, rounded: bool) -> Gemm<A, B> {
+        if !rounded {
+            return self;
+        }
+        let (panel, body) = select(self.isa, true);
+        let in_place = rows_in_place(self.sizes, &self.a, panel);
+        Gemm { cut: Cut::new(self.sizes, self.cut.products, self.cut.workers, panel, in_place), body, ..self }
+    }
+
+    /// Cut for so many workers; one, unless told.
+    pub fn workers(self, workers: usize) -> Gemm<A, B> {
+        Gemm { cut: self.cut.again(self.cut.products, workers), ..self }
+    }
+
     /// The same for every product along these axes, outermost first.
-    pub fn batched(self, batch: &[BatchAxis]) -> Gemm<A, B, C> {
+    pub fn batched(self, batch: &[BatchAxis]) -> Gemm<A, B> {
         let batch: Vec<BatchAxis> = batch.iter().copied().filter(|axis| axis.size != 1).collect();
         let products = batch.iter().map(|axis| axis.size).product();
-        Gemm { cut: Cut::new(self.sizes, products, panel_sizes(self.isa)), batch, ..self }
+        Gemm { cut: self.cut.again(products, self.cut.workers), batch, ..self }
     }
 
     /// With a number added to each column.
-    pub fn bias(self, bias: Option<In<C>>) -> Gemm<A, B, C> {
-        Gemm { bias, ..self }
+    pub fn bias<T: Element>(self, bias: Option<In<T>>) -> Gemm<A, B> {
+        let columns = Axis { size: self.sizes.columns, stride: 1 };
+        Gemm { bias: bias.map(|bias| Reader::widened(self.isa, bias, [columns])), ..self }
     }
 
-    /// With a function applied to each result, after the bias.
-    pub fn activation(self, activation: Activation) -> Gemm<A, B, C> {
-        Gemm { activation, ..self }
+    /// With a program run on the results, element by element; it takes at most [`Gemm::width`] of them at a time.
+    /// Unless the product is `kept`, `c` is the program's own target, which takes the place of the product.
+    pub fn finish(self, finish: Finish, kept: bool) -> Gemm<A, B> {
+        Gemm { finish: Some(finish), kept, ..self }
+    }
+
+    /// With the sums of the columns of `b`, which are at hand when it is packed.
+    pub fn column_sums(self, sums: Option<Out<f32>>) -> Gemm<A, B> {
+        assert!(
+            sums.is_none() || self.batch.is_empty() && self.sizes.rows > 0,
+            "they are summed by the first rows of one product"
+        );
+        Gemm { column_sums: sums, ..self }
+    }
+
+    /// `c += a @ b` instead, in f32.
+    pub fn accumulating(self, accumulate: bool) -> Gemm<A, B> {
+        assert!(!accumulate || self.sums.is_some(), "sums gather in f32");
+        Gemm { accumulate, ..self }
+    }
+
+    /// The most results that are finished at once.
+    pub fn width(&self) -> usize {
+        self.cut.tile_columns
     }
 
     /// How far the operands of a product lie from those of the first.
@@ -153,23 +210,29 @@ impl<A: Element, B: Element, C: Element> Gemm<A, B, C> {
         }
         (a, b, c)
     }
-}
 
-impl<A: Element, B: Element> Gemm<A, B, f32> {
-    /// `c += a @ b` instead.
-    pub fn accumulating(self, accumulate: bool) -> Gemm<A, B, f32> {
-        Gemm { accumulate, ..self }
+    /// Rows of sums that are kept in scratch: none where they gather in place, those of a panel where the depth is
+    /// one block, else those of the tile.
+    fn rows_in_scratch(&self) -> usize {
+        match (self.sums, self.cut.depth_blocks) {
+            (Some(_), _) => 0,
+            (None, 1) => self.cut.panel.rows,
+            (None, _) => self.cut.tile_rows,
+        }
     }
 }
 
-impl<A: Element, B: Element, C: Element> Job for Gemm<A, B, C> {
+impl<A: Element, B: Element> Job for Gemm<A, B> {
     fn parts(&self) -> usize {
         parts_of(self.cut.tiles(), self.cut.tiles_per_part)
     }
 
     fn worker_scratch(&self) -> usize {
-        let results = if is_f32::<C>() { 0 } else { self.cut.tile_rows * self.cut.tile_columns };
-        (self.cut.column_block() + self.cut.row_block() + results) * size_of::<f32>()
+        let Cut { tile_columns, .. } = self.cut;
+        let registers = self.finish.as_ref().map_or(0, Finish::scratch);
+        let sums = self.rows_in_scratch() * tile_columns;
+        let bias = if self.bias.is_some() { tile_columns } else { 0 };
+        (self.cut.column_block() + self.cut.row_block() + sums + bias + registers) * size_of::<f32>()
     }
 
     unsafe fn run(&self, part: usize, scratch: &mut [u8]) {
@@ -180,227 +243,62 @@ impl<A: Element, B: Element, C: Element> Job for Gemm<A, B, C> {
     }
 }
 
-fn is_f32<T: 'static>() -> bool {
-    TypeId::of::<T>() == TypeId::of::<f32>()
+/// Whether rows are read where they lie: they are dense, of what words are made of, and in whole words.
+fn rows_in_place<A: Element>(sizes: Sizes, a: &Matrix<A>, panel: Panel) -> bool {
+    let words = if panel.steps == 1 { is::<A, f32>() } else { is::<A, bf16>() && sizes.depth % panel.steps == 0 };
+    words && a.column_stride == 1
 }
 
-/// Rows and columns of the panels at a level.
-fn panel_sizes(isa: Isa) -> (usize, usize) {
-    match isa {
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => (microkernel::Avx512::ROWS, microkernel::Avx512::COLUMNS),
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => (microkernel::Avx2::ROWS, microkernel::Avx2::COLUMNS),
-        _ => (Portable::ROWS, Portable::COLUMNS),
+fn is<T: 'static, U: 'static>() -> bool {
+    TypeId::of::<T>() == TypeId::of::<U>()
+}
+
+/// The panels and the body for a level. With `pairs`, words are two bf16 where a machine multiplies those; else f32.
+fn select<A: Element, B: Element>(isa: Isa, pairs: bool) -> (Panel, Body<A, B>) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        match isa {
+            Isa::Avx512Bf16 if pairs => return (Panel::of::<Avx512Bf16>(), part_avx512_bf16),
+            Isa::Avx512 | Isa::Avx512Bf16 => return (Panel::of::<Avx512>(), part_avx512),
+            Isa::Avx2 => return (Panel::of::<Avx2>(), part_avx2),
+            Isa::Baseline => {}
+        }
     }
+    (Panel::of::<Portable>(), part_portable)
 }
 
-/// The body for a level.
-#[allow(clippy::type_complexity)]
-fn select<A: Element, B: Element, C: Element>(isa: Isa) -> unsafe fn(&Gemm<A, B, C>, usize, &mut [f32]) {
-    match isa {
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => part_avx512,
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => part_avx2,
-        _ => part_portable,
-    }
-}
-
-unsafe fn part_portable<A: Element, B: Element, C: Element>(job: &Gemm<A, B, C>, part: usize, scratch: &mut [f32]) {
+unsafe fn part_portable<A: Element, B: Element>(job: &Gemm<A, B>, part: usize, scratch: &mut [f32]) {
     // SAFETY: the caller's promise is the body's, word for word.
-    unsafe { tiles_of::<A, B, C, Portable, 4, 8>(job, part, scratch) }
+    unsafe { tiles_of::<A, B, Portable, 4, 8>(job, part, scratch) }
 }
 
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn part_avx2<A: Element, B: Element, C: Element>(job: &Gemm<A, B, C>, part: usize, scratch: &mut [f32]) {
-    // SAFETY: as above; the machine has the features, since `select` was given the level.
-    unsafe { tiles_of::<A, B, C, microkernel::Avx2, 6, 16>(job, part, scratch) }
+/// The body for a level, compiled with its features.
+macro_rules! part {
+    ($name:ident, $level:ident, $features:literal, $rows:literal x $columns:literal) => {
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = $features)]
+        unsafe fn $name<A: Element, B: Element>(job: &Gemm<A, B>, part: usize, scratch: &mut [f32]) {
+            // SAFETY: the caller's promise; the machine has the features, since `select` was given the level.
+            unsafe { tiles_of::<A, B, $level, $rows, $columns>(job, part, scratch) }
+        }
+    };
 }
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-unsafe fn part_avx512<A: Element, B: Element, C: Element>(job: &Gemm<A, B, C>, part: usize, scratch: &mut [f32]) {
-    // SAFETY: as above; the machine has the features, since `select` was given the level.
-    unsafe { tiles_of::<A, B, C, microkernel::Avx512, 8, 32>(job, part, scratch) }
-}
+part!(part_avx2, Avx2, "avx2,fma,f16c", 6 x 16);
+part!(part_avx512, Avx512, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c", 8 x 32);
+part!(part_avx512_bf16, Avx512Bf16, "avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c", 8 x 32);
 
 /// The tiles of a part. `ROWS` and `COLUMNS` are the level's own; a type cannot lend them to an array.
 #[inline(always)]
-unsafe fn tiles_of<A: Element, B: Element, C: Element, L: Level, const ROWS: usize, const COLUMNS: usize>(
-    job: &Gemm<A, B, C>,
+unsafe fn tiles_of<A: Element, B: Element, L: Level, const ROWS: usize, const COLUMNS: usize>(
+    job: &Gemm<A, B>,
     part: usize,
     scratch: &mut [f32],
 ) {
-    const { assert!(ROWS == L::ROWS && COLUMNS == L::COLUMNS && ROWS * COLUMNS <= BLOCK_MAX) };
     for index in chunk(part, job.cut.tiles_per_part, job.cut.tiles()) {
         let (product, rows, columns) = job.cut.tile(index);
         let (a, b, c) = job.offsets(product);
-        let tile = Tile {
-            job,
-            a: job.a.elements.as_ptr().wrapping_add(a),
-            b: job.b.elements.as_ptr().wrapping_add(b),
-            c,
-            rows,
-            columns,
-        };
+        let (a, b) = (job.a.elements.as_ptr().wrapping_add(a), job.b.elements.as_ptr().wrapping_add(b));
         // SAFETY: the caller's promise; the tile is this part's own.
-        unsafe { tile.multiply::<L, ROWS, COLUMNS>(scratch) };
-    }
-}
-
-/// A tile of one product's result.
-struct Tile<'a, A, B, C> {
-    job: &'a Gemm<A, B, C>,
-    a: *const A,
-    b: *const B,
-    /// Where the product's result begins.
-    c: usize,
-    rows: Range<usize>,
-    columns: Range<usize>,
-}
-
-impl<A: Element, B: Element, C: Element> Tile<'_, A, B, C> {
-    #[inline(always)]
-    unsafe fn multiply<L: Level, const ROWS: usize, const COLUMNS: usize>(&self, scratch: &mut [f32]) {
-        let cut = &self.job.cut;
-        let (column_block, rest) = scratch.split_at_mut(cut.column_block());
-        let (row_block, results) = rest.split_at_mut(cut.row_block());
-        // The sums gather in the result itself where it is f32, else in scratch, so that they are rounded once.
-        let (first, stride) = match is_f32::<C>() {
-            true => (
-                self.job.c.elements.as_ptr().wrapping_add(self.position(self.rows.start)).cast(),
-                self.job.c.row_stride,
-            ),
-            false => (results.as_mut_ptr(), cut.tile_columns),
-        };
-        let columns_lie_ready = self.columns_lie_ready(ROWS);
-        for block in 0..cut.depth_blocks {
-            let depth = chunk(block, cut.depth_block, self.job.sizes.depth);
-            let add = block > 0 || self.job.accumulate;
-            // SAFETY: the tile's columns lie inside the operand.
-            unsafe { self.pack_columns::<L, COLUMNS>(&depth, columns_lie_ready, column_block) };
-            for row in self.rows.clone().step_by(ROWS) {
-                let band = row..(row + ROWS).min(self.rows.end);
-                let group_row = (row - self.rows.start) % (ROWS * ROW_PANELS);
-                if group_row == 0 {
-                    // SAFETY: the tile's rows lie inside the operand.
-                    unsafe { self.pack_rows::<L, ROWS>(row, &depth, row_block) };
-                }
-                let a = row_block[group_row * depth.len()..].as_ptr();
-                let to = first.wrapping_add((row - self.rows.start) * stride);
-                for column in self.columns.clone().step_by(COLUMNS) {
-                    let width = COLUMNS.min(self.columns.end - column);
-                    let (b, b_stride) = match columns_lie_ready && width == COLUMNS {
-                        true => (self.b_at(depth.start, column).cast(), self.job.b.row_stride),
-                        false => (column_block[(column - self.columns.start) * depth.len()..].as_ptr(), COLUMNS),
-                    };
-                    let panels = Panels { depth: depth.len(), a, b, b_stride };
-                    let to = Results { first: to.wrapping_add(column - self.columns.start), stride, add };
-                    // SAFETY: the panels were packed, or lie ready, and the results are this tile's own.
-                    unsafe { multiply_block::<L>(panels, to, band.len(), width) };
-                }
-                if block + 1 == cut.depth_blocks {
-                    // SAFETY: the sums of the band are complete, and its rows are this tile's own.
-                    unsafe { self.finish(band, to, stride) };
-                }
-            }
-        }
-    }
-
-    /// Whether the columns are read where they are: dense f32 rows that few row panels will read again.
-    #[inline(always)]
-    fn columns_lie_ready(&self, panel_rows: usize) -> bool {
-        is_f32::<B>() && self.job.b.column_stride == 1 && self.rows.len() <= 2 * panel_rows
-    }
-
-    #[inline(always)]
-    fn b_at(&self, step: usize, column: usize) -> *const B {
-        self.b.wrapping_add(step * self.job.b.row_stride + column * self.job.b.column_stride)
-    }
-
-    /// The place of a row of the tile in the result.
-    #[inline(always)]
-    fn position(&self, row: usize) -> usize {
-        self.c + row * self.job.c.row_stride + self.columns.start
-    }
-
-    /// Packs the columns of the tile; where they lie ready, only those of the last panel, if it is not full.
-    #[inline(always)]
-    unsafe fn pack_columns<L: Level, const COLUMNS: usize>(
-        &self,
-        depth: &Range<usize>,
-        lie_ready: bool,
-        to: &mut [f32],
-    ) {
-        let ready = if lie_ready { self.columns.len() / COLUMNS * COLUMNS } else { 0 };
-        let lines = Lines {
-            first: self.b_at(depth.start, self.columns.start + ready),
-            count: self.columns.len() - ready,
-            line_stride: self.job.b.column_stride,
-            depth: depth.len(),
-            step_stride: self.job.b.row_stride,
-        };
-        // SAFETY: the lines are inside the operand, which nothing writes while the job runs.
-        unsafe { pack::pack::<B, L, COLUMNS>(lines, &mut to[ready * depth.len()..]) };
-    }
-
-    /// Packs some panels of rows, from this one on.
-    #[inline(always)]
-    unsafe fn pack_rows<L: Level, const ROWS: usize>(&self, row: usize, depth: &Range<usize>, to: &mut [f32]) {
-        let Matrix { row_stride, column_stride, .. } = self.job.a;
-        let lines = Lines {
-            first: self.a.wrapping_add(row * row_stride + depth.start * column_stride),
-            count: (self.rows.end - row).min(ROWS * ROW_PANELS),
-            line_stride: row_stride,
-            depth: depth.len(),
-            step_stride: column_stride,
-        };
-        // SAFETY: as for the columns.
-        unsafe { pack::pack::<A, L, ROWS>(lines, to) };
-    }
-
-    /// Finishes a band of rows whose sums are complete, and rounds them where the result is not f32.
-    #[inline(always)]
-    unsafe fn finish(&self, band: Range<usize>, sums: *mut f32, stride: usize) {
-        let job = self.job;
-        if job.bias.is_none() && job.activation == Activation::None && is_f32::<C>() {
-            return;
-        }
-        // SAFETY: the bias has a number for each column, and nothing writes it.
-        let bias = job.bias.map(|bias| unsafe { bias.slice(self.columns.clone()) });
-        for (index, row) in band.enumerate() {
-            // SAFETY: the sums are this tile's own.
-            let sums = unsafe { std::slice::from_raw_parts_mut(sums.add(index * stride), self.columns.len()) };
-            epilogue::finish(sums, bias, job.activation);
-            if !is_f32::<C>() {
-                let start = self.position(row);
-                // SAFETY: the row of the tile is this part's own, and the sums lie in scratch.
-                let to = unsafe { job.c.elements.slice(start..start + self.columns.len()) };
-                for (to, sum) in to.iter_mut().zip(sums) {
-                    *to = C::from_f32(*sum);
-                }
-            }
-        }
-    }
-}
-
-/// A block of results; one at the edge goes through a whole block beside it.
-#[inline(always)]
-unsafe fn multiply_block<L: Level>(panels: Panels, to: Results, rows: usize, columns: usize) {
-    if rows == L::ROWS && columns == L::COLUMNS {
-        // SAFETY: the caller's promise.
-        return unsafe { L::multiply(panels, to) };
-    }
-    let mut block = [0.0f32; BLOCK_MAX];
-    // SAFETY: the panels are whole, padded with zeros, and the block has room for them.
-    unsafe { L::multiply(panels, Results { first: block.as_mut_ptr(), stride: L::COLUMNS, add: false }) };
-    for row in 0..rows {
-        // SAFETY: so many rows and columns are the tile's own.
-        let target = unsafe { std::slice::from_raw_parts_mut(to.first.add(row * to.stride), columns) };
-        for (target, sum) in target.iter_mut().zip(&block[row * L::COLUMNS..]) {
-            *target = if to.add { *target + sum } else { *sum };
-        }
+        unsafe { Tile { job, a, b, c, rows, columns }.compute::<L, ROWS, COLUMNS>(scratch) };
     }
 }

@@ -1,8 +1,8 @@
-//! Packing: lines of a strided matrix, rows or columns, become dense panels of f32, in the order in which the
+//! Packing: lines of a strided matrix, rows or columns, become dense panels of words, in the order in which the
 //! inner product reads them.
 
-use super::microkernel::Level;
-use crate::Element;
+use super::microkernel::{Level, TURN, Word};
+use crate::{Element, bf16};
 
 /// Lines of a matrix side by side.
 #[derive(Clone, Copy)]
@@ -19,22 +19,26 @@ pub(super) struct Lines<T> {
     pub step_stride: usize,
 }
 
-/// Steps that a copy asks the cache for in advance: they may lie on pages that the machine does not foresee.
+/// Words that a copy asks the cache for in advance: they may lie on pages that the machine does not foresee.
 const AHEAD: usize = 8;
 
-/// Lines and steps that are turned at once.
-const TURN: usize = 8;
+/// Words of a panel that are copied together.
+const GROUP: usize = 4;
 
-/// Writes panels of `FULL` lines, one after another: for each step of the depth one number of each line, and zeros
-/// for the lines that the last panel lacks.
+/// Words of a panel that are turned before the next.
+const STRETCH: usize = 64;
+
+/// Writes panels of `FULL` lines, one after another: for each word of the depth one of each line, and zeros for the
+/// lines that the last panel lacks and the steps that the last word lacks.
 ///
 /// # Safety
 /// The lines must lie in living memory that nothing writes, and the machine must have the level.
 #[inline(always)]
-pub(super) unsafe fn pack<T: Element, L: Level, const FULL: usize>(lines: Lines<T>, to: &mut [f32]) {
+pub(super) unsafe fn pack<T: Element, L: Level, const FULL: usize>(lines: Lines<T>, to: &mut [Word]) {
+    let depth = lines.depth.div_ceil(L::STEPS);
     let panels = lines.count.div_ceil(FULL);
-    let (steps, _) = to[..panels * lines.depth * FULL].as_chunks_mut::<FULL>();
-    let (full, last) = steps.split_at_mut(lines.count / FULL * lines.depth);
+    let (words, _) = to[..panels * depth * FULL].as_chunks_mut::<FULL>();
+    let (full, last) = words.split_at_mut(lines.count / FULL * depth);
     let from = |line: usize, count: usize| {
         let first = lines.first.wrapping_add(line * lines.line_stride);
         Lines { first, count, ..lines }
@@ -43,79 +47,164 @@ pub(super) unsafe fn pack<T: Element, L: Level, const FULL: usize>(lines: Lines<
         // SAFETY: the caller's promise is that of each way to pack.
         unsafe { copy_steps::<T, L, FULL>(lines, full) }
     } else {
-        for (panel, steps) in full.chunks_exact_mut(lines.depth.max(1)).enumerate() {
+        for (panel, words) in full.chunks_exact_mut(depth.max(1)).enumerate() {
             let lines = from(panel * FULL, FULL);
             match lines.step_stride {
                 // SAFETY: as above.
-                1 => unsafe { turn_lines::<T, L, FULL>(lines, steps) },
+                1 => unsafe { turn_lines::<T, L, FULL>(lines, words) },
                 // SAFETY: as above.
-                _ => unsafe { gather(lines, steps) },
+                _ => unsafe { gather::<T, L, FULL>(lines, words) },
             }
         }
     }
     // SAFETY: as above.
-    unsafe { gather(from(lines.count / FULL * FULL, lines.count % FULL), last) };
+    unsafe { gather::<T, L, FULL>(from(lines.count / FULL * FULL, lines.count % FULL), last) };
 }
 
-/// Neighbouring lines are neighbours in memory: each step is a copy, for all panels at once, since the next step
-/// may lie on another page.
+/// A word of one step.
 #[inline(always)]
-unsafe fn copy_steps<T: Element, L: Level, const FULL: usize>(lines: Lines<T>, steps: &mut [[f32; FULL]]) {
-    for index in 0..lines.depth.min(steps.len()) {
-        let mut from = lines.first.wrapping_add(index * lines.step_stride);
-        for step in steps[index..].iter_mut().step_by(lines.depth) {
-            // Whole runs are loaded before they are stored: for all that the compiler knows, source and target
-            // might be the same, and it would move one number at a time.
-            let (runs, rest) = step.as_chunks_mut::<TURN>();
-            for run in runs {
-                L::prefetch(from.wrapping_add(AHEAD * lines.step_stride).cast());
-                // SAFETY: `FULL` lines lie side by side at this step of each lines.
-                *run = unsafe { from.cast::<[T; TURN]>().read_unaligned() }.map(T::to_f32);
-                from = from.wrapping_add(TURN);
+fn single<T: Element>(x: T) -> Word {
+    x.to_f32().to_bits()
+}
+
+/// A word of two steps.
+#[inline(always)]
+fn pair<T: Element>(x: T, next: T) -> Word {
+    let bits = |x: T| <bf16 as Element>::from_f32(x.to_f32()).to_bits() as Word;
+    bits(x) | bits(next) << 16
+}
+
+/// Neighbouring lines are neighbours in memory: each word is a copy. A few words of all panels are copied before the
+/// next few, since the next step may lie on another page; and a few at once, since whole lines of the cache are
+/// written fastest.
+#[inline(always)]
+unsafe fn copy_steps<T: Element, L: Level, const FULL: usize>(lines: Lines<T>, words: &mut [[Word; FULL]]) {
+    let depth = lines.depth.div_ceil(L::STEPS);
+    let whole = lines.depth / L::STEPS;
+    for group in (0..whole).step_by(GROUP) {
+        let group = group..(group + GROUP).min(whole);
+        for (panel, words) in words.chunks_exact_mut(depth).enumerate() {
+            for index in group.clone() {
+                let from = lines.first.wrapping_add(index * L::STEPS * lines.step_stride + panel * FULL);
+                // SAFETY: `FULL` lines lie side by side at these steps of each line.
+                unsafe { copy_word::<T, L, FULL>(from, lines.step_stride, &mut words[index]) };
             }
-            for to in rest {
-                // SAFETY: as above.
-                *to = unsafe { *from }.to_f32();
-                from = from.wrapping_add(1);
-            }
+        }
+    }
+    if whole < depth {
+        for (panel, words) in words.chunks_exact_mut(depth).enumerate() {
+            let first = lines.first.wrapping_add(panel * FULL + whole * L::STEPS * lines.step_stride);
+            let rest = Lines { first, count: FULL, depth: lines.depth - whole * L::STEPS, ..lines };
+            // SAFETY: the last step of each line lies in it.
+            unsafe { gather::<T, L, FULL>(rest, &mut words[whole..]) }
         }
     }
 }
 
-/// Each line is dense: blocks of lines are loaded and turned, eight lines along their whole depth at a time, so
-/// that each line of the cache is used up before it is lost.
+/// A word of each of `FULL` lines.
 #[inline(always)]
-unsafe fn turn_lines<T: Element, L: Level, const FULL: usize>(lines: Lines<T>, steps: &mut [[f32; FULL]]) {
-    let whole = lines.depth - lines.depth % TURN;
-    for first_line in (0..FULL).step_by(TURN) {
-        let count = TURN.min(FULL - first_line);
-        for start in (0..whole).step_by(TURN) {
-            let mut runs = [[0.0f32; TURN]; TURN];
-            for (line, to) in runs.iter_mut().enumerate().take(count) {
-                let from = lines.first.wrapping_add((first_line + line) * lines.line_stride + start);
-                // SAFETY: `TURN` elements of the line from `start` on are inside the lines.
-                *to = unsafe { from.cast::<[T; TURN]>().read_unaligned() }.map(T::to_f32);
+unsafe fn copy_word<T: Element, L: Level, const FULL: usize>(
+    from: *const T,
+    step_stride: usize,
+    to: &mut [Word; FULL],
+) {
+    let next = from.wrapping_add((L::STEPS - 1) * step_stride);
+    // Whole runs are loaded before they are stored: for all that the compiler knows, source and target might be the
+    // same, and it would move one number at a time.
+    let (runs, rest) = to.as_chunks_mut::<TURN>();
+    for (run, to) in runs.iter_mut().enumerate() {
+        let from = from.wrapping_add(run * TURN);
+        for step in 0..L::STEPS {
+            L::prefetch(from.wrapping_add((AHEAD * L::STEPS + step) * step_stride).cast());
+        }
+        // SAFETY: the caller's promise.
+        *to = unsafe {
+            let first = from.cast::<[T; TURN]>().read_unaligned();
+            match L::STEPS {
+                1 => first.map(single),
+                _ => {
+                    let next = next.wrapping_add(run * TURN).cast::<[T; TURN]>().read_unaligned();
+                    std::array::from_fn(|line| pair(first[line], next[line]))
+                }
             }
-            // SAFETY: the machine has the level, by the caller's promise.
-            let turned = unsafe { L::turn(runs) };
-            for (step, from) in steps[start..start + TURN].iter_mut().zip(&turned) {
-                step[first_line..first_line + count].copy_from_slice(&from[..count]);
+        };
+    }
+    let start = FULL / TURN * TURN;
+    for (line, to) in (start..).zip(rest) {
+        // SAFETY: as above.
+        *to = unsafe {
+            match L::STEPS {
+                1 => single(*from.wrapping_add(line)),
+                _ => pair(*from.wrapping_add(line), *next.wrapping_add(line)),
+            }
+        };
+    }
+}
+
+/// Each line is dense: blocks of lines are loaded and turned, all lines for some words before the next, which stay
+/// in the first-level cache meanwhile.
+#[inline(always)]
+unsafe fn turn_lines<T: Element, L: Level, const FULL: usize>(lines: Lines<T>, words: &mut [[Word; FULL]]) {
+    let whole = lines.depth / (TURN * L::STEPS) * TURN;
+    for stretch in (0..whole).step_by(STRETCH) {
+        for first_line in (0..FULL).step_by(TURN) {
+            for start in (stretch..(stretch + STRETCH).min(whole)).step_by(TURN) {
+                let from = lines.first.wrapping_add(first_line * lines.line_stride + start * L::STEPS);
+                let block = &mut words[start..start + TURN];
+                // SAFETY: these elements of the lines are inside them.
+                unsafe { turn_block::<T, L, FULL>(from, lines.line_stride, block, first_line) };
             }
         }
     }
-    let rest = Lines { first: lines.first.wrapping_add(whole), depth: lines.depth - whole, ..lines };
+    let steps = whole * L::STEPS;
+    let rest = Lines { first: lines.first.wrapping_add(steps), depth: lines.depth - steps, ..lines };
     // SAFETY: the rest of each line lies in it.
-    unsafe { gather(rest, &mut steps[whole..]) }
+    unsafe { gather::<T, L, FULL>(rest, &mut words[whole..]) }
 }
 
-/// Any strides, and a panel that is not full.
+/// A few words of a few lines, turned.
 #[inline(always)]
-unsafe fn gather<T: Element, const FULL: usize>(lines: Lines<T>, steps: &mut [[f32; FULL]]) {
-    for (index, step) in steps.iter_mut().enumerate() {
-        *step = [0.0; FULL];
-        for (line, to) in step.iter_mut().enumerate().take(lines.count) {
-            // SAFETY: the element is inside the lines.
-            *to = unsafe { *lines.first.add(index * lines.step_stride + line * lines.line_stride) }.to_f32();
+unsafe fn turn_block<T: Element, L: Level, const FULL: usize>(
+    from: *const T,
+    line_stride: usize,
+    words: &mut [[Word; FULL]],
+    first_line: usize,
+) {
+    let count = TURN.min(FULL - first_line);
+    let mut runs = [[0; TURN]; TURN];
+    for (line, to) in runs.iter_mut().enumerate().take(count) {
+        let from = from.wrapping_add(line * line_stride);
+        // SAFETY: the caller's promise.
+        *to = unsafe {
+            match L::STEPS {
+                1 => from.cast::<[T; TURN]>().read_unaligned().map(single),
+                _ => from.cast::<[[T; 2]; TURN]>().read_unaligned().map(|[x, next]| pair(x, next)),
+            }
+        };
+    }
+    // SAFETY: the machine has the level, by the caller's promise.
+    let turned = unsafe { L::turn(runs) };
+    for (word, from) in words.iter_mut().zip(&turned) {
+        word[first_line..first_line + count].copy_from_slice(&from[..count]);
+    }
+}
+
+/// Any strides, and a panel or a word that is not full.
+#[inline(always)]
+unsafe fn gather<T: Element, L: Level, const FULL: usize>(lines: Lines<T>, words: &mut [[Word; FULL]]) {
+    for (index, word) in words.iter_mut().enumerate() {
+        *word = [0; FULL];
+        for (line, to) in word.iter_mut().enumerate().take(lines.count) {
+            let step = index * L::STEPS;
+            let at = |step: usize| lines.first.wrapping_add(step * lines.step_stride + line * lines.line_stride);
+            // SAFETY: the elements are inside the lines.
+            *to = unsafe {
+                match L::STEPS {
+                    1 => single(*at(step)),
+                    _ if step + 1 < lines.depth => pair(*at(step), *at(step + 1)),
+                    _ => pair(*at(step), T::from_f32(0.0)),
+                }
+            };
         }
     }
 }

@@ -1,6 +1,6 @@
 //! GPT-2: learned positions, norms before each part of a block, GELU in its tanh form.
 
-use super::{DropoutSite, Model, ModelConfig, Parameter, Start, Surroundings};
+use super::{DropoutSite, Model, ModelConfig, Next, Parameter, Start, Surroundings};
 use gradus_engine::Tensor;
 
 /// The table of tokens: [v, c].
@@ -63,15 +63,15 @@ impl Model<'_> {
     fn gpt2_block(&self, layer: usize, x: &Tensor, surroundings: &mut dyn Surroundings) -> Tensor {
         let name = |part: &str| format!("transformer.h.{layer}.{part}");
         let normed = self.layer_norm(x, &name("ln_1")); // [b, t, c]
-        let joint = self.projection(&normed, &name("attn.c_attn")); // [b, t, 3c]
+        let joint = self.projection(&normed, &name("attn.c_attn"), Next::Products); // [b, t, 3c]
         let parts = joint.split(-1, &[self.config.width; 3]); // 3 of [b, t, c]
         let [q, k, v] = [0, 1, 2].map(|part| self.heads(&parts[part], self.config.heads)); // [b, h, t, d]
         let attended = self.joined(&surroundings.attend(&q, &k, &v)); // [b, t, c]
-        let attended = self.projection(&attended, &name("attn.c_proj")); // [b, t, c]
+        let attended = self.projection(&attended, &name("attn.c_proj"), Next::Residual); // [b, t, c]
         let x = x + self.dropped(&attended, DropoutSite::Attention { layer }); // [b, t, c]
         let normed = self.layer_norm(&x, &name("ln_2")); // [b, t, c]
-        let inner = self.projection(&normed, &name("mlp.c_fc")).gelu(); // [b, t, f]
-        let outer = self.projection(&inner, &name("mlp.c_proj")); // [b, t, c]
+        let inner = self.projection(&normed, &name("mlp.c_fc"), Next::Products).gelu(); // [b, t, f]
+        let outer = self.projection(&inner, &name("mlp.c_proj"), Next::Residual); // [b, t, c]
         x + self.dropped(&outer, DropoutSite::FeedForward { layer }) // [b, t, c]
     }
 
@@ -83,7 +83,7 @@ impl Model<'_> {
 
     /// A linear layer with its bias; GPT-2 keeps its weights as [inputs, outputs].
     #[track_caller]
-    fn projection(&self, x: &Tensor, name: &str) -> Tensor {
-        self.linear(x, self.weight(&format!("{name}.weight")), self.weight(&format!("{name}.bias")))
+    fn projection(&self, x: &Tensor, name: &str, next: Next) -> Tensor {
+        self.linear(x, self.weight(&format!("{name}.weight")), self.weight(&format!("{name}.bias")), next)
     }
 }

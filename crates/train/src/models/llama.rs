@@ -1,6 +1,6 @@
 //! Llama: rotary positions, RMS norms before each part of a block, grouped heads, SwiGLU, no biases.
 
-use super::{DropoutSite, Model, ModelConfig, Parameter, Start, Surroundings};
+use super::{DropoutSite, Model, ModelConfig, Next, Parameter, Start, Surroundings};
 use gradus_engine::Tensor;
 use gradus_engine::ops::rotary_tables;
 
@@ -70,18 +70,20 @@ impl Model<'_> {
     fn llama_block(&self, layer: usize, x: &Tensor, angles: &Angles, surroundings: &mut dyn Surroundings) -> Tensor {
         let (h, g) = (self.config.heads, self.config.kv_heads);
         let weight = |part: &str| self.weight(&format!("model.layers.{layer}.{part}.weight"));
+        let inward = |x: &Tensor, part: &str| self.linear_transposed(x, weight(part), Next::Products);
+        let outward = |x: &Tensor, part: &str| self.linear_transposed(x, weight(part), Next::Residual);
         let normed = x.rms_norm(weight("input_layernorm"), self.config.norm_epsilon); // [b, t, c]
-        let q = self.heads(&self.linear_transposed(&normed, weight("self_attn.q_proj")), h); // [b, h, t, d]
-        let k = self.heads(&self.linear_transposed(&normed, weight("self_attn.k_proj")), g); // [b, g, t, d]
-        let v = self.heads(&self.linear_transposed(&normed, weight("self_attn.v_proj")), g); // [b, g, t, d]
+        let q = self.heads(&inward(&normed, "self_attn.q_proj"), h); // [b, h, t, d]
+        let k = self.heads(&inward(&normed, "self_attn.k_proj"), g); // [b, g, t, d]
+        let v = self.heads(&inward(&normed, "self_attn.v_proj"), g); // [b, g, t, d]
         let [q, k] = [q, k].map(|turned| turned.rotary(&angles.cos, &angles.sin)); // as before
         let attended = self.joined(&surroundings.attend(&q, &k, &v)); // [b, t, c]
-        let attended = self.linear_transposed(&attended, weight("self_attn.o_proj")); // [b, t, c]
+        let attended = outward(&attended, "self_attn.o_proj"); // [b, t, c]
         let x = x + self.dropped(&attended, DropoutSite::Attention { layer }); // [b, t, c]
         let normed = x.rms_norm(weight("post_attention_layernorm"), self.config.norm_epsilon); // [b, t, c]
-        let gate = self.linear_transposed(&normed, weight("mlp.gate_proj")).silu(); // [b, t, f]
-        let inner = gate * self.linear_transposed(&normed, weight("mlp.up_proj")); // [b, t, f]
-        let outer = self.linear_transposed(&inner, weight("mlp.down_proj")); // [b, t, c]
+        let gate = inward(&normed, "mlp.gate_proj").silu(); // [b, t, f]
+        let inner = gate * inward(&normed, "mlp.up_proj"); // [b, t, f]
+        let outer = outward(&inner, "mlp.down_proj"); // [b, t, c]
         x + self.dropped(&outer, DropoutSite::FeedForward { layer }) // [b, t, c]
     }
 }

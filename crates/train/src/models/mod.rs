@@ -11,6 +11,7 @@ pub use presets::{PRESETS, Preset};
 pub use weights::{Parameter, Start, Weights};
 
 use crate::config::Precision;
+use gradus_engine::ops::ProductTypes;
 use gradus_engine::{DType, Tensor};
 
 /// The target that does not count in the loss.
@@ -28,6 +29,15 @@ pub struct Model<'a> {
 struct Dropout {
     rate: f32,
     key: Tensor,
+}
+
+/// What comes after a product, which decides the precision of its result.
+#[derive(Clone, Copy)]
+enum Next {
+    /// Further products or attention: the precision of products.
+    Products,
+    /// The residual stream or the loss: f32.
+    Residual,
 }
 
 /// Where activations are dropped.
@@ -129,7 +139,7 @@ impl<'a> Model<'a> {
     /// Logits [..., v] of what the blocks gave [..., c].
     #[track_caller]
     pub(crate) fn project(&self, hidden: &Tensor) -> Tensor {
-        self.linear_transposed(hidden, self.head()).cast(DType::F32)
+        self.linear_transposed(hidden, self.head(), Next::Residual)
     }
 
     /// The projection to logits: [v, c].
@@ -151,16 +161,25 @@ impl<'a> Model<'a> {
         x.cast(self.precision)
     }
 
-    /// `x @ weight + bias` with a weight of [inputs, outputs], in the precision of products.
-    #[track_caller]
-    fn linear(&self, x: &Tensor, weight: &Tensor, bias: &Tensor) -> Tensor {
-        self.rounded(x).linear(&self.rounded(weight), Some(&self.rounded(bias)))
+    /// Products in the model's precision, for what comes next.
+    fn types(&self, next: Next) -> ProductTypes {
+        let stored = match next {
+            Next::Products => self.precision,
+            Next::Residual => DType::F32,
+        };
+        ProductTypes { computed: self.precision, stored }
     }
 
-    /// `x @ weight^T` with a weight of [outputs, inputs], in the precision of products.
+    /// `x @ weight + bias` with a weight of [inputs, outputs].
     #[track_caller]
-    fn linear_transposed(&self, x: &Tensor, weight: &Tensor) -> Tensor {
-        self.rounded(x).linear(&self.rounded(weight).transpose(0, 1), None)
+    fn linear(&self, x: &Tensor, weight: &Tensor, bias: &Tensor, next: Next) -> Tensor {
+        self.rounded(x).linear_as(weight, Some(bias), self.types(next))
+    }
+
+    /// `x @ weight^T` with a weight of [outputs, inputs].
+    #[track_caller]
+    fn linear_transposed(&self, x: &Tensor, weight: &Tensor, next: Next) -> Tensor {
+        self.rounded(x).matmul_as(&weight.transpose(0, 1), self.types(next))
     }
 
     /// One of the parts of a projection as heads: [b, t, n * d] to [b, n, t, d].
@@ -175,13 +194,12 @@ impl<'a> Model<'a> {
         heads.transpose(1, 2).reshape([heads.size(0), heads.size(2), self.config.width])
     }
 
-    /// In f32, as the residual stream takes it, and dropped at random if the model is trained so.
+    /// Dropped at random, if the model is trained so.
     #[track_caller]
     fn dropped(&self, x: &Tensor, site: DropoutSite) -> Tensor {
-        let x = x.cast(DType::F32);
         match &self.dropout {
             Some(dropout) => x.dropout(dropout.rate, &dropout.key, site.stream()),
-            None => x,
+            None => x.clone(),
         }
     }
 }

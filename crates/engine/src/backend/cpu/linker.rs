@@ -64,6 +64,7 @@ impl Operand {
 /// learns the scratch it needs; and once with the real ones. So a kernel states its scratch in one place only.
 pub struct Linker<'a> {
     isa: Isa,
+    workers: usize,
     inputs: &'a [Operand],
     outputs: &'a [Operand],
     fault: Fault,
@@ -84,7 +85,7 @@ pub(crate) enum Blame {
 
 impl<'a> Linker<'a> {
     pub(super) fn new(
-        isa: Isa,
+        (isa, workers): (Isa, usize),
         inputs: &'a [Operand],
         outputs: &'a [Operand],
         scratch: *mut u8,
@@ -92,7 +93,7 @@ impl<'a> Linker<'a> {
         step: usize,
     ) -> Linker<'a> {
         let fault = Fault::new(cell, step as u32);
-        Linker { isa, inputs, outputs, fault, blame: None, scratch, scratch_used: 0, jobs: vec![] }
+        Linker { isa, workers, inputs, outputs, fault, blame: None, scratch, scratch_used: 0, jobs: vec![] }
     }
 
     pub(super) fn finish(self) -> Linked {
@@ -104,6 +105,11 @@ impl Linker<'_> {
     /// The instruction set to link for.
     pub fn isa(&self) -> Isa {
         self.isa
+    }
+
+    /// How many threads will share out the jobs. A job may be cut by it only if no cut changes its bits.
+    pub fn workers(&self) -> usize {
+        self.workers
     }
 
     /// An operand.

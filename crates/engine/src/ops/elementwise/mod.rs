@@ -8,6 +8,7 @@ mod methods;
 
 use super::*;
 use crate::DType;
+use gradus_kernels::elementwise as kernel;
 pub use gradus_kernels::elementwise::{Argument, Function, Instruction, ScalarProgram};
 
 /// A program run on every element of operands of one shape.
@@ -130,29 +131,37 @@ impl Kernels for Elementwise {
     }
 
     fn cpu(&self, linker: &mut Linker<'_>) -> Result<(), Unsupported> {
-        use gradus_kernels::elementwise as kernel;
-        let source = |operand: crate::backend::Operand| {
-            let elements = match operand.dtype {
-                DType::F32 => kernel::Source::F32(operand.read()),
-                DType::Bf16 => kernel::Source::Bf16(operand.read()),
-                DType::F16 => kernel::Source::F16(operand.read()),
-                DType::I32 => kernel::Source::I32(operand.read()),
-                DType::U32 => kernel::Source::U32(operand.read()),
-                DType::F64 => return Err(Unsupported(DType::F64)),
-            };
-            Ok((elements, operand.layout.strides))
-        };
         let output = linker.output(0);
-        let target = match output.dtype {
-            DType::F32 => kernel::Target::F32(output.write()),
-            DType::Bf16 => kernel::Target::Bf16(output.write()),
-            DType::F16 => kernel::Target::F16(output.write()),
-            DType::I32 => kernel::Target::I32(output.write()),
-            DType::U32 => kernel::Target::U32(output.write()),
-            DType::F64 => return Err(Unsupported(DType::F64)),
-        };
-        let sources = (0..linker.input_count()).map(|index| source(linker.input(index))).collect::<Result<_, _>>()?;
+        let target = output.target()?;
+        let sources = (0..linker.input_count()).map(|index| linker.input(index).source()).collect::<Result<_, _>>()?;
         linker.job(kernel::Map::new(linker.isa(), &self.program, sources, target, output.shape()));
         Ok(())
+    }
+}
+
+impl crate::backend::Operand {
+    /// The elements for an element-wise kernel to read, and their strides.
+    pub(super) fn source(self) -> Result<(kernel::Source, Vec<usize>), Unsupported> {
+        let elements = match self.dtype {
+            DType::F32 => kernel::Source::F32(self.read()),
+            DType::Bf16 => kernel::Source::Bf16(self.read()),
+            DType::F16 => kernel::Source::F16(self.read()),
+            DType::I32 => kernel::Source::I32(self.read()),
+            DType::U32 => kernel::Source::U32(self.read()),
+            DType::F64 => return Err(Unsupported(DType::F64)),
+        };
+        Ok((elements, self.layout.strides))
+    }
+
+    /// The elements for an element-wise kernel to write.
+    pub(super) fn target(&self) -> Result<kernel::Target, Unsupported> {
+        Ok(match self.dtype {
+            DType::F32 => kernel::Target::F32(self.write()),
+            DType::Bf16 => kernel::Target::Bf16(self.write()),
+            DType::F16 => kernel::Target::F16(self.write()),
+            DType::I32 => kernel::Target::I32(self.write()),
+            DType::U32 => kernel::Target::U32(self.write()),
+            DType::F64 => return Err(Unsupported(DType::F64)),
+        })
     }
 }

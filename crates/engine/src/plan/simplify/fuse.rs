@@ -45,7 +45,7 @@ fn count_readers(graph: &Graph, request: &Request) -> Vec<usize> {
     readers
 }
 
-fn elementwise_of(node: &Node) -> Option<Elementwise> {
+pub(super) fn elementwise_of(node: &Node) -> Option<Elementwise> {
     let op = node.op().filter(|op| op.kind() == OpKind::Elementwise)?;
     (op.as_ref() as &dyn Any).downcast_ref::<Elementwise>().cloned()
 }
@@ -121,8 +121,8 @@ fn constant_behind(value: Value, graph: &Graph) -> Option<f32> {
 }
 
 #[derive(Default)]
-struct Joined {
-    instructions: Vec<Instruction>,
+pub(super) struct Joined {
+    pub instructions: Vec<Instruction>,
     inputs: Vec<Value>,
 }
 
@@ -136,7 +136,7 @@ impl Joined {
     }
 
     /// Adds a program on these operands and gives its result.
-    fn append(&mut self, program: &ScalarProgram, operands: &[Argument]) -> Argument {
+    pub fn append(&mut self, program: &ScalarProgram, operands: &[Argument]) -> Argument {
         let base = self.instructions.len();
         let moved = |argument: Argument| match argument {
             Argument::Input(index) => operands[index],
@@ -155,7 +155,7 @@ impl Joined {
     }
 
     /// What storing the number in its element type, and loading it again, would make of it.
-    fn round(&mut self, argument: Argument, ty: &TensorType) -> Argument {
+    pub fn round(&mut self, argument: Argument, ty: &TensorType) -> Argument {
         let function = match ty.dtype {
             DType::Bf16 => Function::RoundBf16,
             DType::F16 => Function::RoundF16,

@@ -1,5 +1,7 @@
-//! Fewer nodes for the same numbers: only what is needed, each thing once, element-wise chains in one.
+//! Fewer nodes for the same numbers: only what is needed, each thing once, element-wise chains in one, and in the
+//! products that they follow.
 
+mod absorb;
 mod fuse;
 
 use super::Request;
@@ -14,6 +16,7 @@ pub(super) fn simplify(graph: &Graph, request: &Request, simplify: bool) -> (Gra
         rooted = merge(&rooted.0, &rooted.1);
         rooted = fuse::fuse(&rooted.0, &rooted.1);
         rooted = prune(&rooted.0, &rooted.1);
+        rooted = absorb::absorb(&rooted.0, &rooted.1);
     }
     rooted
 }

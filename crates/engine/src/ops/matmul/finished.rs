@@ -1,0 +1,160 @@
+//! A matrix product and the element-wise program that follows it, in one: the planner puts it in where it can, so
+//! that the program runs while the product is still in the cache.
+
+use super::*;
+use gradus_kernels::elementwise as element_kernel;
+
+/// `finish(product, further operands)`: the operands are those of the product, then the program's others.
+#[derive(Clone, Debug)]
+pub struct FinishedMatmul {
+    matmul: Matmul,
+    /// Its first operand is the product.
+    finish: Elementwise,
+    /// Whether the product is a result too, before that of the program.
+    kept: bool,
+}
+
+impl FinishedMatmul {
+    /// The product finished by a program, whose first operand it is.
+    pub(crate) fn new(matmul: &Matmul, finish: Elementwise, kept: bool) -> Option<FinishedMatmul> {
+        (!matmul.column_sums).then(|| FinishedMatmul { matmul: *matmul, finish, kept })
+    }
+
+    fn product_operands(&self) -> usize {
+        2 + self.matmul.has_bias as usize
+    }
+
+    fn product_type(&self, inputs: &[TensorType]) -> Result<TensorType, Mismatch> {
+        Ok(self.matmul.outputs(&inputs[..self.product_operands()])?.remove(0))
+    }
+}
+
+impl Operation for FinishedMatmul {
+    fn kind(&self) -> OpKind {
+        OpKind::FinishedMatmul
+    }
+
+    fn attributes(&self) -> String {
+        let kept = if self.kept { ", kept" } else { "" };
+        format!("{}{kept}, then {}", self.matmul.attributes(), self.finish.attributes())
+    }
+
+    fn output_count(&self) -> usize {
+        1 + self.kept as usize
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, Mismatch> {
+        let product = self.product_type(inputs)?;
+        let operands: Vec<TensorType> =
+            [&product].into_iter().chain(&inputs[self.product_operands()..]).cloned().collect();
+        let result = self.finish.outputs(&operands)?;
+        Ok(self.kept.then_some(product).into_iter().chain(result).collect())
+    }
+
+    fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
+        at.through(|x| {
+            let (operands, others) = x.split_at(self.product_operands());
+            let product = &x[0].trace().apply_one(self.matmul, &operands.iter().collect::<Vec<_>>());
+            let operands: Vec<&Tensor> = [product].into_iter().chain(others).collect();
+            let result = product.trace().apply_one(self.finish.clone(), &operands);
+            self.kept.then(|| product.clone()).into_iter().chain([result]).collect()
+        })
+    }
+
+    fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
+        let (operands, others) = inputs.split_at(self.product_operands());
+        let result = &outputs[outputs.len() - 1..];
+        let (product, finish) = (self.matmul.cost(operands, result), self.finish.cost(others, result));
+        Cost { operations: product.operations + finish.operations, bytes: Cost::traffic(inputs, outputs) }
+    }
+
+    fn in_place(&self) -> Vec<(usize, usize)> {
+        // The sums of an f32 result that stands for the product gather in its own bytes, before operands are read.
+        match self.kept || self.finish.dtype != DType::F32 {
+            true => {
+                let first = self.product_operands();
+                (first..first + self.finish.input_count - 1).map(|input| (self.kept as usize, input)).collect()
+            }
+            false => vec![],
+        }
+    }
+
+    fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
+        let (operands, others) = inputs.split_at(self.product_operands());
+        let result = &outputs[outputs.len() - 1..];
+        let product = self.matmul.reference(operands, result).remove(0);
+        let operands: Vec<&Reals> = [&product].into_iter().chain(others.iter().copied()).collect();
+        let finished = self.finish.reference(&operands, result);
+        self.kept.then(|| product.clone()).into_iter().chain(finished).collect()
+    }
+
+    fn lowering(&self) -> Lowering<'_> {
+        Lowering::Kernels(self)
+    }
+
+    fn cases() -> Vec<Case> {
+        cases()
+    }
+}
+
+impl Kernels for FinishedMatmul {
+    fn takes(&self, input: usize, layout: &Layout) -> bool {
+        input >= self.product_operands() || self.matmul.takes(input, layout)
+    }
+
+    fn cpu(&self, linker: &mut Linker<'_>) -> Result<(), Unsupported> {
+        let result = linker.output(self.kept as usize);
+        let others = (self.product_operands()..linker.input_count()).map(|index| linker.input(index).source());
+        let sources = [Ok(None)].into_iter().chain(others.map(|source| source.map(Some)));
+        let sources: Vec<_> = sources.collect::<Result<_, _>>()?;
+        let target = result.target()?;
+        let under_target = !self.kept;
+        let finish = |linker: &Linker<'_>, width: usize| {
+            let target = (target, under_target);
+            let (program, shape) = (&self.finish.program, result.shape());
+            let finish = element_kernel::Finish::new(linker.isa(), program, &sources, target, shape, width);
+            Some((finish, self.kept))
+        };
+        self.matmul.link(linker, &linker.output(0), finish)
+    }
+}
+
+/// `gelu(a @ b + bias) * other`, kept or not, in many sizes, and programs that only convert.
+fn cases() -> Vec<Case> {
+    let finished = |x: &[Tensor], function: Function, kept: bool, dtype: DType| {
+        let matmul = Matmul { has_bias: true, types: ProductTypes::all(x[0].dtype()), column_sums: false };
+        let shape: Shape = x[3].shape();
+        let one = |function, arguments| Instruction { function, arguments };
+        let unused = Argument::Constant(0.0);
+        let instructions = vec![
+            one(function, [Argument::Input(0), unused, unused]),
+            one(Function::Mul, [Argument::Result(0), Argument::Input(1), unused]),
+        ];
+        let program = ScalarProgram { instructions, result: Argument::Result(1) };
+        let finish = Elementwise { program, input_count: 2, shape, dtype };
+        let op = FinishedMatmul::new(&matmul, finish, kept).expect("a product without column sums");
+        x[0].trace().apply(op, &x.iter().collect::<Vec<_>>())
+    };
+    let sizes = |rows: usize, depth: usize, columns: usize| {
+        [&[rows, depth][..], &[depth, columns], &[columns], &[rows, columns]].map(<[usize]>::to_vec)
+    };
+    let case = |name: &str, shapes: [Vec<usize>; 4], kept: bool| {
+        // The gradients are those of the parts; large ones take long to check.
+        let small = shapes.iter().all(|shape| shape.iter().product::<usize>() < 1000);
+        let inputs = shapes.map(|shape| CaseInput::uniform(shape, -2.0, 2.0));
+        let inputs = inputs.map(|input| if small { input } else { input.without_gradient() });
+        Case::with_inputs(name, inputs.to_vec(), move |x| finished(x, Function::GeluTanh, kept, x[0].dtype()))
+    };
+    vec![
+        case("of a few numbers", sizes(3, 6, 5), false),
+        case("of a few numbers, the product kept", sizes(3, 6, 5), true),
+        case("whole panels", sizes(16, 8, 64), false),
+        case("whole panels, the product kept", sizes(16, 8, 64), true),
+        case("several blocks of the depth", sizes(9, 1100, 40), false).within(5e-4),
+        case("several blocks of the depth, the product kept", sizes(9, 1100, 40), true).within(5e-4),
+        case("several tiles", sizes(530, 3, 290), false),
+        Case::new("stored in f32", &[&[8, 6], &[6, 32], &[32], &[8, 32]], move |x| {
+            finished(x, Function::Tanh, true, DType::F32)
+        }),
+    ]
+}

@@ -1,0 +1,377 @@
+//! Matrix products.
+
+mod finished;
+
+pub use finished::FinishedMatmul;
+
+use super::*;
+use crate::dtype::Native;
+use crate::{DType, Shape};
+use gradus_kernels::{Element, bf16, f16, gemm as kernel};
+
+/// `a @ b + bias`: `a` is [..., m, k], `b` is [..., k, n], the bias [n]. The leading axes broadcast.
+#[derive(Clone, Copy, Debug)]
+pub struct Matmul {
+    has_bias: bool,
+    types: ProductTypes,
+    /// Whether the sums of the columns of `b` are a second result, in f32: the bias's gradient beside the weight's.
+    column_sums: bool,
+}
+
+/// The element types of a product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProductTypes {
+    /// What the operands are multiplied in. Operands in f32 are rounded to it as they are read; sums are in f32.
+    pub computed: DType,
+    /// What the result is stored in.
+    pub stored: DType,
+}
+
+impl ProductTypes {
+    /// Everything in one type.
+    pub fn all(dtype: DType) -> ProductTypes {
+        ProductTypes { computed: dtype, stored: dtype }
+    }
+
+    fn check(self, operands: &[TensorType]) -> Result<(), Mismatch> {
+        let fits = |dtype: DType| dtype == self.computed || dtype == DType::F32;
+        let other = operands.iter().map(|ty| ty.dtype).chain([self.stored]).find(|&dtype| !fits(dtype));
+        match other {
+            _ if !self.computed.is_float() => {
+                Err(Mismatch::DType(format!("takes floating-point numbers, not {}; cast them", self.computed)))
+            }
+            Some(other) => Err(Mismatch::DType(format!(
+                "computed in {}, takes that and f32, not {other}; cast one of them",
+                self.computed
+            ))),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Operation for Matmul {
+    fn kind(&self) -> OpKind {
+        OpKind::Matmul
+    }
+
+    fn attributes(&self) -> String {
+        let ProductTypes { computed, stored } = self.types;
+        let bias = if self.has_bias { ", bias" } else { "" };
+        let sums = if self.column_sums { ", column sums" } else { "" };
+        format!("{computed} to {stored}{bias}{sums}")
+    }
+
+    fn output_count(&self) -> usize {
+        1 + self.column_sums as usize
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, Mismatch> {
+        self.types.check(inputs)?;
+        Mismatch::unless_rank("the first operand", &inputs[0], 2)?;
+        Mismatch::unless_rank("the second operand", &inputs[1], 2)?;
+        let (a, b) = (&inputs[0].shape, &inputs[1].shape);
+        let (m, k) = last_two(a);
+        let (other_k, n) = last_two(b);
+        if k != other_k {
+            return Err(Mismatch::Shape(format!(
+                "rows of {k} numbers cannot be multiplied with columns of {other_k}; transpose or reshape one operand"
+            )));
+        }
+        let Some(batch) = a.without_last(2).broadcast(&b.without_last(2)) else {
+            return Err(Mismatch::Shape(format!(
+                "the leading axes {} and {} do not broadcast; aligned at the last, sizes must be equal or 1",
+                a.without_last(2),
+                b.without_last(2)
+            )));
+        };
+        if let Some(bias) = inputs.get(2) {
+            Mismatch::unless_shape("the bias", bias, &Shape::from([n]))?;
+        }
+        if self.column_sums && ((a.rank(), b.rank()) != (2, 2) || m == 0) {
+            return Err(Mismatch::Shape("column sums come with one product that has rows".to_string()));
+        }
+        let product = batch.iter().copied().chain([m, n]).collect::<Shape>();
+        let mut outputs = vec![TensorType::new(self.types.stored, product)];
+        outputs.extend(self.column_sums.then(|| TensorType::new(DType::F32, [n])));
+        Ok(outputs)
+    }
+
+    fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
+        if self.column_sums {
+            return at.through(|x| vec![x[0].matmul_as(&x[1], self.types), x[1].cast(DType::F32).sum(&[0])]);
+        }
+        let (a, b, g) = (&at.inputs[0], &at.inputs[1], &at.gradient(0));
+        let a_gradient = at.wants(0).then(|| {
+            let types = ProductTypes { stored: a.dtype(), ..self.types };
+            g.matmul_as(&b.transpose(-1, -2), types).sum_to(&a.shape())
+        });
+        let types = ProductTypes { stored: b.dtype(), ..self.types };
+        let bias_dtype = at.inputs.get(2).map(Tensor::dtype);
+        let bias_gradient = bias_dtype.filter(|_| at.wants(2));
+        let (b_gradient, bias_gradient) = match (b.shape().rank(), at.wants(1), bias_gradient) {
+            // One product as deep as all rows together, rather than a batch of results to be summed.
+            (2, true, bias) if b.size(0) > 0 => {
+                let op = Matmul { has_bias: false, types, column_sums: bias.is_some() };
+                let operands = [&rows_joined(a).transpose(0, 1), &rows_joined(g)];
+                let mut results = a.trace().apply(op, &operands).into_iter();
+                (results.next(), results.next().zip(bias).map(|(sums, dtype)| sums.cast(dtype)))
+            }
+            (_, wanted, bias) => {
+                let weight = wanted.then(|| a.transpose(-1, -2).matmul_as(g, types).sum_to(&b.shape()));
+                (weight, bias.map(|dtype| rows_joined(g).cast(DType::F32).sum(&[0]).cast(dtype)))
+            }
+        };
+        let mut gradients = vec![a_gradient, b_gradient];
+        gradients.extend(self.has_bias.then_some(bias_gradient));
+        gradients
+    }
+
+    fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
+        let (_, k) = last_two(&inputs[0].shape);
+        Cost::per_element(2 * k as u64 + self.has_bias as u64, inputs, outputs)
+    }
+
+    fn in_place(&self) -> Vec<(usize, usize)> {
+        vec![]
+    }
+
+    fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
+        let (a, b) = (inputs[0], inputs[1]);
+        let ((m, k), (_, n)) = (last_two(&a.shape), last_two(&b.shape));
+        let batch = outputs[0].shape.without_last(2);
+        let mut data = Vec::with_capacity(outputs[0].shape.elements());
+        for index in super::reals::indices(&batch) {
+            let a = &a.data[matrix_number(&a.shape, &index) * m * k..][..m * k];
+            let b = &b.data[matrix_number(&b.shape, &index) * k * n..][..k * n];
+            for row in 0..m {
+                for column in 0..n {
+                    let sum: f64 = (0..k).map(|step| a[row * k + step] * b[step * n + column]).sum();
+                    let bias = inputs.get(2).map_or(0.0, |bias| bias.data[column]);
+                    data.push(sum + bias);
+                }
+            }
+        }
+        let mut results = vec![Reals::new(&outputs[0].shape, data)];
+        if self.column_sums {
+            let sum = |column: usize| (0..k).map(|step| b.data[step * n + column]).sum();
+            results.push(Reals::new(&outputs[1].shape, (0..n).map(sum).collect()));
+        }
+        results
+    }
+
+    fn lowering(&self) -> Lowering<'_> {
+        Lowering::Kernels(self)
+    }
+
+    fn cases() -> Vec<Case> {
+        let plain = |name: &str, shapes: &[&[usize]]| Case::new(name, shapes, |x| vec![x[0].matmul(&x[1])]);
+        let linear =
+            |name: &str, shapes: &[&[usize]]| Case::new(name, shapes, |x| vec![x[0].linear(&x[1], Some(&x[2]))]);
+        let mut cases = vec![
+            plain("square", &[&[4, 4], &[4, 4]]),
+            plain("odd sizes", &[&[13, 7], &[7, 35]]),
+            plain("a row", &[&[1, 9], &[9, 5]]),
+            plain("a column", &[&[6, 9], &[9, 1]]),
+            plain("single numbers", &[&[1, 1], &[1, 1]]),
+            plain("of no depth", &[&[3, 0], &[0, 4]]),
+            plain("of nothing", &[&[0, 3], &[3, 4]]),
+            plain("an empty batch", &[&[0, 2, 3], &[3, 4]]),
+            plain("batch of both", &[&[3, 4, 5], &[3, 5, 6]]),
+            plain("batch times one matrix", &[&[2, 3, 4, 5], &[5, 6]]),
+            plain("one matrix times batch", &[&[4, 5], &[3, 5, 2]]),
+            plain("batches that broadcast", &[&[2, 1, 4, 5], &[3, 5, 2]]),
+            plain("several tiles", &[&[280, 6], &[6, 300]]).within(2e-5),
+            plain("several blocks of the depth", &[&[9, 600], &[600, 40]]).within(5e-5),
+            linear("with a bias", &[&[5, 3], &[3, 7], &[7]]),
+            linear("with a bias, of no depth", &[&[2, 0], &[0, 3], &[3]]),
+            linear("a batch with a bias", &[&[2, 3, 4], &[4, 5], &[5]]),
+            Case::new("first transposed", &[&[7, 13], &[7, 5]], |x| vec![x[0].transpose(0, 1).matmul(&x[1])]),
+            Case::new("second transposed", &[&[13, 7], &[5, 7]], |x| vec![x[0].matmul(&x[1].transpose(0, 1))]),
+            Case::new("both transposed", &[&[7, 13], &[5, 7]], |x| {
+                vec![x[0].transpose(0, 1).matmul(&x[1].transpose(0, 1))]
+            }),
+            Case::new("with itself", &[&[4, 6]], |x| vec![x[0].matmul(&x[0].transpose(0, 1))]),
+            Case::new("heads inside rows", &[&[2, 5, 3, 4], &[2, 6, 3, 4]], |x| {
+                vec![x[0].transpose(1, 2).matmul(&x[1].permute(&[0, 2, 3, 1]))]
+            }),
+            Case::new("slices", &[&[6, 10], &[9, 8]], |x| {
+                vec![x[0].slice_by(1, 1..10, 2).slice(0, 2..6).matmul(&x[1].slice(0, 3..8).slice_by(1, 0..8, 3))]
+            }),
+        ];
+        cases.push(Case::new("with the sums of columns", &[&[7, 40], &[40, 37]], |x| {
+            let op = Matmul { has_bias: false, types: ProductTypes::all(x[0].dtype()), column_sums: true };
+            x[0].trace().apply(op, &[&x[0], &x[1]])
+        }));
+        cases.push(Case::new("a first operand and a bias in f32", &[&[9, 6], &[6, 5], &[5]], |x| {
+            let types = ProductTypes::all(x[1].dtype());
+            let [a, bias] = [&x[0], &x[2]].map(|x| x.cast(DType::F32));
+            vec![a.linear_as(&x[1], Some(&bias), types)]
+        }));
+        cases.push(
+            Case::new("a second operand and a result in f32", &[&[9, 600], &[600, 40]], |x| {
+                let types = ProductTypes { computed: x[0].dtype(), stored: DType::F32 };
+                vec![x[0].matmul_as(&x[1].cast(DType::F32), types)]
+            })
+            .within(5e-5),
+        );
+        cases.push(Case::new("both operands in f32", &[&[9, 7], &[7, 40]], |x| {
+            let types = ProductTypes::all(x[0].dtype());
+            vec![x[0].cast(DType::F32).matmul_as(&x[1].cast(DType::F32), types)]
+        }));
+        cases
+    }
+}
+
+impl Kernels for Matmul {
+    fn takes(&self, input: usize, layout: &Layout) -> bool {
+        input < 2 || layout.is_dense()
+    }
+
+    fn cpu(&self, linker: &mut Linker<'_>) -> Result<(), Unsupported> {
+        let product = linker.output(0);
+        self.link(linker, &product, |_, _| None)
+    }
+}
+
+/// What a product is finished with, and whether it is kept besides.
+type Finishing = Option<(gradus_kernels::elementwise::Finish, bool)>;
+
+impl Matmul {
+    /// Builds the job, whose product goes to `product`. `finish` is told how many results it will get at most at a
+    /// time.
+    fn link(
+        &self,
+        linker: &mut Linker<'_>,
+        product: &crate::backend::Operand,
+        finish: impl FnOnce(&Linker<'_>, usize) -> Finishing,
+    ) -> Result<(), Unsupported> {
+        match (linker.input(0).dtype, linker.input(1).dtype) {
+            (DType::F32, DType::F32) => self.link_typed::<f32, f32>(linker, product, finish),
+            (DType::Bf16, DType::Bf16) => self.link_typed::<bf16, bf16>(linker, product, finish),
+            (DType::Bf16, DType::F32) => self.link_typed::<bf16, f32>(linker, product, finish),
+            (DType::F32, DType::Bf16) => self.link_typed::<f32, bf16>(linker, product, finish),
+            (DType::F16, DType::F16) => self.link_typed::<f16, f16>(linker, product, finish),
+            (DType::F16, DType::F32) => self.link_typed::<f16, f32>(linker, product, finish),
+            (DType::F32, DType::F16) => self.link_typed::<f32, f16>(linker, product, finish),
+            (other, _) => Err(Unsupported(other)),
+        }
+    }
+
+    fn link_typed<A: Native + Element, B: Native + Element>(
+        &self,
+        linker: &mut Linker<'_>,
+        product: &crate::backend::Operand,
+        finish: impl FnOnce(&Linker<'_>, usize) -> Finishing,
+    ) -> Result<(), Unsupported> {
+        let (a, b) = (linker.input(0), linker.input(1));
+        let (depth, columns) = last_two(b.shape());
+        let Arrangement { rows, row_stride, batch } = Arrangement::new(&a.layout, &b.layout, product.shape());
+        let sizes = kernel::Sizes { rows, columns, depth };
+        let a = kernel::Matrix { elements: a.read::<A>(), row_stride, column_stride: stride(&a.layout, 1) };
+        let (row_stride, column_stride) = (stride(&b.layout, 2), stride(&b.layout, 1));
+        let b = kernel::Matrix { elements: b.read::<B>(), row_stride, column_stride };
+        let sums = self.column_sums.then(|| linker.output(1).write());
+        let mut job = with_float!(product.dtype, C => {
+            let c = kernel::MatrixMut { elements: product.write::<C>(), row_stride: columns };
+            kernel::Gemm::new(linker.isa(), sizes, a, b, c)
+        });
+        job = job.in_bf16(self.types.computed == DType::Bf16).workers(linker.workers());
+        job = job.batched(&batch).column_sums(sums);
+        if self.has_bias {
+            let bias = linker.input(2);
+            job = with_float!(bias.dtype, T => { job.bias(Some(bias.read::<T>())) });
+        }
+        if let Some((finish, kept)) = finish(linker, job.width()) {
+            job = job.finish(finish, kept);
+        }
+        linker.job(job);
+        Ok(())
+    }
+}
+
+/// How the products of a batch lie, with leading axes taken for further rows of one product where strides allow.
+struct Arrangement {
+    rows: usize,
+    row_stride: usize,
+    batch: Vec<kernel::BatchAxis>,
+}
+
+impl Arrangement {
+    fn new(a: &Layout, b: &Layout, c: &Shape) -> Arrangement {
+        let c_strides = Layout::dense(c).strides;
+        let axis = |axis: usize| kernel::BatchAxis {
+            size: c[axis],
+            a_stride: stride(a, c.rank() - axis),
+            b_stride: stride(b, c.rank() - axis),
+            c_stride: c_strides[axis],
+        };
+        let mut batch: Vec<kernel::BatchAxis> = (0..c.rank() - 2).map(axis).filter(|axis| axis.size != 1).collect();
+        let (mut rows, mut row_stride) = (last_two(c).0, stride(a, 2));
+        while let Some(inner) = batch.last().filter(|inner| inner.b_stride == 0) {
+            if rows == 1 {
+                row_stride = inner.a_stride;
+            } else if inner.a_stride != rows * row_stride {
+                break;
+            }
+            rows *= inner.size;
+            batch.pop();
+        }
+        Arrangement { rows, row_stride, batch }
+    }
+}
+
+/// The stride of an axis counted from the end; 0 where the axis is not there or is repeated.
+fn stride(layout: &Layout, from_end: usize) -> usize {
+    match layout.shape.rank().checked_sub(from_end) {
+        Some(axis) if layout.shape[axis] > 1 => layout.strides[axis],
+        _ => 0,
+    }
+}
+
+/// The sizes of the last two axes.
+fn last_two(shape: &Shape) -> (usize, usize) {
+    (shape[shape.rank() - 2], shape[shape.rank() - 1])
+}
+
+/// Which matrix of a batch, of this shape, takes part at an index of the broadcast batch.
+fn matrix_number(shape: &Shape, index: &[usize]) -> usize {
+    let batch = shape.without_last(2);
+    let own = &index[index.len() - batch.rank()..];
+    own.iter().zip(batch.iter()).fold(0, |number, (&at, &size)| number * size + if size == 1 { 0 } else { at })
+}
+
+/// As a matrix: all axes but the last are rows.
+#[track_caller]
+fn rows_joined(x: &Tensor) -> Tensor {
+    let (rows, columns) = x.shape().rows_and_columns();
+    x.reshape([rows, columns])
+}
+
+impl Tensor {
+    /// The matrix product: [..., m, k] with [..., k, n] is [..., m, n]; the leading axes broadcast.
+    #[track_caller]
+    pub fn matmul(&self, other: &Tensor) -> Tensor {
+        self.matmul_as(other, ProductTypes::all(self.dtype()))
+    }
+
+    /// The matrix product computed and stored in these types.
+    #[track_caller]
+    pub fn matmul_as(&self, other: &Tensor, types: ProductTypes) -> Tensor {
+        self.trace().apply_one(Matmul { has_bias: false, types, column_sums: false }, &[self, other])
+    }
+
+    /// `self @ weight + bias`, with a weight of `[inputs, outputs]` and a bias of `[outputs]`.
+    #[track_caller]
+    pub fn linear(&self, weight: &Tensor, bias: Option<&Tensor>) -> Tensor {
+        self.linear_as(weight, bias, ProductTypes::all(self.dtype()))
+    }
+
+    /// `self @ weight + bias` computed and stored in these types.
+    #[track_caller]
+    pub fn linear_as(&self, weight: &Tensor, bias: Option<&Tensor>, types: ProductTypes) -> Tensor {
+        let mut operands = vec![self, weight];
+        operands.extend(bias);
+        let op = Matmul { has_bias: bias.is_some(), types, column_sums: false };
+        self.trace().apply_one(op, &operands)
+    }
+}

@@ -1,0 +1,126 @@
+//! Inner products in the vectors of x86-64.
+
+use super::{Level, Panels, Results, Rows, TURN, Word};
+use std::arch::x86_64::*;
+
+/// 256-bit vectors with fused multiply-add: 12 of 16 registers accumulate.
+pub struct Avx2;
+
+/// 512-bit vectors: 16 of 32 registers accumulate, which hides the latency of the multiply-add.
+pub struct Avx512;
+
+/// As [`Avx512`], with dot products of pairs of bf16.
+pub struct Avx512Bf16;
+
+/// An inner product in vectors of one width; all levels are this text with other intrinsics.
+macro_rules! vector_level {
+    ($level:ident, $rows:literal x $columns:literal, steps $steps:literal, $feature:literal, $name:ident,
+     $vector:ty, $zero:ident, $load:ident, $store:ident, $add:ident, $multiply_add:expr) => {
+        impl Level for $level {
+            const ROWS: usize = $rows;
+            const COLUMNS: usize = $columns;
+            const STEPS: usize = $steps;
+
+            #[inline(always)]
+            unsafe fn multiply(panels: Panels, results: Results) {
+                // SAFETY: the caller's promise, word for word.
+                unsafe {
+                    match panels.a {
+                        Rows::Packed(a) => $name::<true>(panels, a, size_of::<Word>(), results),
+                        Rows::InPlace(a, row_bytes) => $name::<false>(panels, a, row_bytes, results),
+                    }
+                }
+            }
+
+            #[inline(always)]
+            unsafe fn turn(lines: [[Word; TURN]; TURN]) -> [[Word; TURN]; TURN] {
+                // SAFETY: all these levels have AVX.
+                unsafe { turn_avx(lines) }
+            }
+
+            #[inline(always)]
+            fn prefetch(address: *const u8) {
+                // SAFETY: asking for an address that is not there does nothing.
+                unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
+            }
+        }
+
+        #[target_feature(enable = $feature)]
+        unsafe fn $name<const PACKED: bool>(panels: Panels, a: *const Word, row_bytes: usize, results: Results) {
+            const WIDTH: usize = $columns / 2;
+            let step_words = if PACKED { $rows } else { 1 };
+            let row_bytes = if PACKED { size_of::<Word>() } else { row_bytes };
+            for row in 0..$rows {
+                let to = results.first.wrapping_add(row * results.stride);
+                // The results are stored long after this: by then the cache has their lines for writing.
+                _mm_prefetch::<_MM_HINT_ET0>(to.cast());
+                _mm_prefetch::<_MM_HINT_ET0>(to.wrapping_add(WIDTH).cast());
+            }
+            let mut sums: [[$vector; 2]; $rows] = [[$zero(); 2]; $rows];
+            let (mut a, mut b) = (a, panels.b);
+            for _ in 0..panels.depth {
+                // SAFETY: the panels hold `depth` words a line, by the caller's promise.
+                unsafe {
+                    let columns = [$load(b.cast()), $load(b.add(WIDTH).cast())];
+                    for row in 0..$rows {
+                        let word = a.byte_add(row * row_bytes).read_unaligned();
+                        sums[row][0] = $multiply_add(word, columns[0], sums[row][0]);
+                        sums[row][1] = $multiply_add(word, columns[1], sums[row][1]);
+                    }
+                }
+                a = a.wrapping_add(step_words);
+                b = b.wrapping_add(panels.b_stride);
+            }
+            for row in 0..$rows {
+                for half in 0..2 {
+                    // SAFETY: there is room for whole panels, by the caller's promise.
+                    unsafe {
+                        let to = results.first.add(row * results.stride + half * WIDTH);
+                        let sum = sums[row][half];
+                        $store(to, if results.add { $add($load(to), sum) } else { sum });
+                    }
+                }
+            }
+        }
+    };
+}
+
+vector_level!(
+    Avx2, 6 x 16, steps 1, "avx2,fma", multiply_avx2,
+    __m256, _mm256_setzero_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_add_ps,
+    |word, columns, sum| _mm256_fmadd_ps(_mm256_set1_ps(f32::from_bits(word)), columns, sum)
+);
+vector_level!(
+    Avx512, 8 x 32, steps 1, "avx512f", multiply_avx512,
+    __m512, _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_add_ps,
+    |word, columns, sum| _mm512_fmadd_ps(_mm512_set1_ps(f32::from_bits(word)), columns, sum)
+);
+vector_level!(
+    Avx512Bf16, 8 x 32, steps 2, "avx512f,avx512bf16", multiply_avx512_bf16,
+    __m512, _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_add_ps,
+    |word: Word, columns: __m512, sum| {
+        // The same bits, taken for pairs of bf16.
+        let pairs = |vector: __m512i| std::mem::transmute::<__m512i, __m512bh>(vector);
+        _mm512_dpbf16_ps(sum, pairs(_mm512_set1_epi32(word as i32)), pairs(_mm512_castps_si512(columns)))
+    }
+);
+
+/// Neighbours, then pairs, then halves change places.
+#[inline]
+#[target_feature(enable = "avx")]
+fn turn_avx(lines: [[Word; TURN]; TURN]) -> [[Word; TURN]; TURN] {
+    // SAFETY: eight words and a vector of eight are the same bits.
+    let x: [__m256; 8] = unsafe { std::mem::transmute(lines) };
+    let low = |i: usize| _mm256_unpacklo_ps(x[i], x[i + 1]);
+    let high = |i: usize| _mm256_unpackhi_ps(x[i], x[i + 1]);
+    let x = [low(0), high(0), low(2), high(2), low(4), high(4), low(6), high(6)];
+    let first = |i: usize, j: usize| _mm256_shuffle_ps::<0x44>(x[i], x[j]);
+    let second = |i: usize, j: usize| _mm256_shuffle_ps::<0xee>(x[i], x[j]);
+    let near = [first(0, 2), second(0, 2), first(1, 3), second(1, 3)];
+    let far = [first(4, 6), second(4, 6), first(5, 7), second(5, 7)];
+    let left = |i: usize| _mm256_permute2f128_ps::<0x20>(near[i], far[i]);
+    let right = |i: usize| _mm256_permute2f128_ps::<0x31>(near[i], far[i]);
+    let y = [left(0), left(1), left(2), left(3), right(0), right(1), right(2), right(3)];
+    // SAFETY: as above.
+    unsafe { std::mem::transmute(y) }
+}

@@ -1,0 +1,265 @@
+//! A tile of a product's result: packing, multiplying, finishing.
+
+use super::microkernel::{BLOCK_MAX, Level, Panels, Results, Rows, Word};
+use super::pack::{self, Lines};
+use super::{Gemm, Matrix, is};
+use crate::{Element, chunk};
+use std::ops::Range;
+
+/// A tile of one product's result.
+pub(super) struct Tile<'a, A, B> {
+    pub job: &'a Gemm<A, B>,
+    pub a: *const A,
+    pub b: *const B,
+    /// Where the product's result begins.
+    pub c: usize,
+    pub rows: Range<usize>,
+    pub columns: Range<usize>,
+}
+
+/// A worker's scratch, divided.
+struct Scratch<'a> {
+    columns: &'a mut [Word],
+    rows: &'a mut [Word],
+    sums: &'a mut [f32],
+    bias: &'a mut [f32],
+    registers: &'a mut [f32],
+}
+
+/// Where the sums of a tile gather.
+#[derive(Clone, Copy)]
+struct Sums {
+    first: *mut f32,
+    /// How far apart rows lie; 0 where the rows of a panel follow those of the panel before at the same place.
+    stride: usize,
+    /// Rows after which the place is used again.
+    rows: usize,
+}
+
+impl Sums {
+    #[inline(always)]
+    fn row(&self, row: usize) -> *mut f32 {
+        self.first.wrapping_add(row % self.rows * self.stride)
+    }
+}
+
+impl<A: Element, B: Element> Tile<'_, A, B> {
+    #[inline(always)]
+    pub unsafe fn compute<L: Level, const ROWS: usize, const COLUMNS: usize>(&self, scratch: &mut [f32]) {
+        const { assert!(ROWS == L::ROWS && COLUMNS == L::COLUMNS && ROWS * COLUMNS <= BLOCK_MAX) };
+        let cut = &self.job.cut;
+        let mut scratch = self.divided(scratch);
+        let sums = self.sums(scratch.sums);
+        // SAFETY: bias and operands of the finish are alive, and nothing writes them.
+        unsafe { self.prepare(&mut scratch) };
+        let columns_lie_ready = self.columns_lie_ready::<L>();
+        for block in 0..cut.depth_blocks {
+            let depth = chunk(block, cut.depth_block, self.job.sizes.depth);
+            let words = depth.len().div_ceil(L::STEPS);
+            let add = block > 0 || self.job.accumulate;
+            // SAFETY: the tile's columns lie inside the operand.
+            unsafe { self.pack_columns::<L, COLUMNS>(&depth, columns_lie_ready, scratch.columns) };
+            if self.rows.start == 0
+                && let Some(to) = self.job.column_sums
+            {
+                // SAFETY: these columns' sums belong to the first tile of rows, which this is.
+                let to = unsafe { to.slice(self.columns.clone()) };
+                sum_columns::<L, COLUMNS>(scratch.columns, words, to, block > 0);
+            }
+            let in_place = if cut.rows_in_place { self.rows.len() / ROWS * ROWS } else { 0 };
+            // SAFETY: the tile's rows lie inside the operand.
+            unsafe { self.pack_rows::<L, ROWS>(in_place, &depth, scratch.rows) };
+            for row in self.rows.clone().step_by(ROWS) {
+                let band = row..(row + ROWS).min(self.rows.end);
+                let a = match (row - self.rows.start).checked_sub(in_place) {
+                    None => self.rows_at(row, &depth),
+                    Some(packed) => Rows::Packed(scratch.rows[packed * words..].as_ptr()),
+                };
+                let to = sums.row(row - self.rows.start);
+                for column in self.columns.clone().step_by(COLUMNS) {
+                    let width = COLUMNS.min(self.columns.end - column);
+                    let (b, b_stride) = match columns_lie_ready && width == COLUMNS {
+                        true => (self.b_at(depth.start, column).cast(), self.job.b.row_stride),
+                        false => (scratch.columns[(column - self.columns.start) * words..].as_ptr(), COLUMNS),
+                    };
+                    let panels = Panels { depth: words, a, b, b_stride };
+                    let first = to.wrapping_add(column - self.columns.start);
+                    // SAFETY: the panels were packed, or lie ready, and the results are this tile's own.
+                    unsafe {
+                        multiply_block::<L>(panels, Results { first, stride: sums.stride, add }, band.len(), width)
+                    };
+                }
+                if block + 1 == cut.depth_blocks {
+                    // SAFETY: the sums of the band are complete, and its rows are this tile's own.
+                    unsafe { self.finish(band, to, sums.stride, scratch.bias, scratch.registers) };
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn divided<'s>(&self, scratch: &'s mut [f32]) -> Scratch<'s> {
+        let cut = &self.job.cut;
+        let (columns, rest) = scratch.split_at_mut(cut.column_block());
+        let (rows, rest) = rest.split_at_mut(cut.row_block());
+        let (sums, rest) = rest.split_at_mut(self.job.rows_in_scratch() * cut.tile_columns);
+        let (bias, registers) = rest.split_at_mut(if self.job.bias.is_some() { cut.tile_columns } else { 0 });
+        let words = |numbers: &'s mut [f32]| bytemuck::cast_slice_mut(numbers);
+        Scratch { columns: words(columns), rows: words(rows), sums, bias, registers }
+    }
+
+    /// In the result itself where it is f32, else in scratch, so that they are rounded once.
+    #[inline(always)]
+    fn sums(&self, scratch: &mut [f32]) -> Sums {
+        match self.job.sums {
+            Some(result) => {
+                let first = result.as_ptr().wrapping_add(self.position(self.rows.start));
+                Sums { first, stride: self.job.row_stride, rows: usize::MAX }
+            }
+            None => {
+                let rows = self.job.rows_in_scratch();
+                Sums { first: scratch.as_mut_ptr(), stride: self.job.cut.tile_columns, rows }
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn prepare(&self, scratch: &mut Scratch<'_>) {
+        if let Some(bias) = &self.job.bias {
+            // SAFETY: the bias has a number for each column.
+            unsafe { bias.read(self.columns.start, &mut scratch.bias[..self.columns.len()]) };
+        }
+        if let Some(finish) = &self.job.finish {
+            // SAFETY: its operands are alive, by the caller's promise.
+            unsafe { finish.prepare(scratch.registers) };
+        }
+    }
+
+    /// Whether the columns are read where they are: dense f32 rows that few row panels will read again.
+    #[inline(always)]
+    fn columns_lie_ready<L: Level>(&self) -> bool {
+        let words = L::STEPS == 1 && is::<B, f32>();
+        words && self.job.b.column_stride == 1 && self.rows.len() <= 2 * L::ROWS && self.job.column_sums.is_none()
+    }
+
+    #[inline(always)]
+    fn rows_at(&self, row: usize, depth: &Range<usize>) -> Rows {
+        let first = self.a.wrapping_add(row * self.job.a.row_stride + depth.start);
+        Rows::InPlace(first.cast(), self.job.a.row_stride * size_of::<A>())
+    }
+
+    #[inline(always)]
+    fn b_at(&self, step: usize, column: usize) -> *const B {
+        self.b.wrapping_add(step * self.job.b.row_stride + column * self.job.b.column_stride)
+    }
+
+    /// The place of a row of the tile in the result.
+    #[inline(always)]
+    fn position(&self, row: usize) -> usize {
+        self.c + row * self.job.row_stride + self.columns.start
+    }
+
+    /// Packs the columns of the tile; where they lie ready, only those of the last panel, if it is not full.
+    #[inline(always)]
+    unsafe fn pack_columns<L: Level, const COLUMNS: usize>(
+        &self,
+        depth: &Range<usize>,
+        lie_ready: bool,
+        to: &mut [Word],
+    ) {
+        let ready = if lie_ready { self.columns.len() / COLUMNS * COLUMNS } else { 0 };
+        let lines = Lines {
+            first: self.b_at(depth.start, self.columns.start + ready),
+            count: self.columns.len() - ready,
+            line_stride: self.job.b.column_stride,
+            depth: depth.len(),
+            step_stride: self.job.b.row_stride,
+        };
+        // SAFETY: the lines are inside the operand, which nothing writes while the job runs.
+        unsafe { pack::pack::<B, L, COLUMNS>(lines, &mut to[ready * depth.len().div_ceil(L::STEPS)..]) };
+    }
+
+    /// Packs the rows of the tile from this one on.
+    #[inline(always)]
+    unsafe fn pack_rows<L: Level, const ROWS: usize>(&self, start: usize, depth: &Range<usize>, to: &mut [Word]) {
+        let Matrix { row_stride, column_stride, .. } = self.job.a;
+        let lines = Lines {
+            first: self.a.wrapping_add((self.rows.start + start) * row_stride + depth.start * column_stride),
+            count: self.rows.len() - start,
+            line_stride: row_stride,
+            depth: depth.len(),
+            step_stride: column_stride,
+        };
+        // SAFETY: the lines are inside the operand, which nothing writes while the job runs.
+        unsafe { pack::pack::<A, L, ROWS>(lines, to) };
+    }
+
+    /// Finishes a band of rows whose sums are complete, and stores them where they did not gather in place.
+    #[inline(always)]
+    unsafe fn finish(&self, band: Range<usize>, sums: *mut f32, stride: usize, bias: &[f32], registers: &mut [f32]) {
+        let job = self.job;
+        let stored = job.kept && job.sums.is_none();
+        if !stored && job.bias.is_none() && job.finish.is_none() {
+            return;
+        }
+        for (index, row) in band.enumerate() {
+            let position = self.position(row);
+            {
+                // SAFETY: the sums are this tile's own, and nothing else borrows them.
+                let sums = unsafe { std::slice::from_raw_parts_mut(sums.add(index * stride), self.columns.len()) };
+                for (sum, bias) in sums.iter_mut().zip(bias) {
+                    *sum += bias;
+                }
+                if stored {
+                    // SAFETY: the row of the tile is this part's own, and the sums lie in scratch.
+                    unsafe { job.product.write(position, sums) };
+                }
+            }
+            if let Some(finish) = &job.finish {
+                let sums = sums.wrapping_add(index * stride);
+                // SAFETY: the elements at these places are this tile's own, and the registers are prepared.
+                unsafe { finish.run(position, sums, self.columns.len(), registers) };
+            }
+        }
+    }
+}
+
+/// Adds up the packed columns.
+#[inline(always)]
+fn sum_columns<L: Level, const COLUMNS: usize>(packed: &[Word], words: usize, to: &mut [f32], add: bool) {
+    for (panel, to) in to.chunks_mut(COLUMNS).enumerate() {
+        let (steps, _) = packed[panel * words * COLUMNS..][..words * COLUMNS].as_chunks::<COLUMNS>();
+        let mut sums = [0.0f32; COLUMNS];
+        for step in steps {
+            for (sum, &word) in sums.iter_mut().zip(step) {
+                *sum += match L::STEPS {
+                    1 => f32::from_bits(word),
+                    // Of a pair, the bits of a bf16 are the upper half of the f32's.
+                    _ => f32::from_bits(word << 16) + f32::from_bits(word & 0xffff_0000),
+                };
+            }
+        }
+        for (to, sum) in to.iter_mut().zip(sums) {
+            *to = if add { *to + sum } else { sum };
+        }
+    }
+}
+
+/// A block of results; one at the edge goes through a whole block beside it.
+#[inline(always)]
+unsafe fn multiply_block<L: Level>(panels: Panels, to: Results, rows: usize, columns: usize) {
+    if rows == L::ROWS && columns == L::COLUMNS {
+        // SAFETY: the caller's promise.
+        return unsafe { L::multiply(panels, to) };
+    }
+    let mut block = [0.0f32; BLOCK_MAX];
+    // SAFETY: the panels are whole, padded with zeros, and the block has room for them.
+    unsafe { L::multiply(panels, Results { first: block.as_mut_ptr(), stride: L::COLUMNS, add: false }) };
+    for row in 0..rows {
+        // SAFETY: so many rows and columns are the tile's own.
+        let target = unsafe { std::slice::from_raw_parts_mut(to.first.add(row * to.stride), columns) };
+        for (target, sum) in target.iter_mut().zip(&block[row * L::COLUMNS..]) {
+            *target = if to.add { *target + sum } else { *sum };
+        }
+    }
+}
