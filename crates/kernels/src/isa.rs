@@ -13,6 +13,8 @@ pub enum Isa {
     Avx512,
     /// AVX-512 with dot products of bf16: matrix products of 16-bit operands are computed with them.
     Avx512Bf16,
+    /// The same, with matrix registers that multiply blocks of bf16.
+    Amx,
 }
 
 impl Isa {
@@ -33,6 +35,9 @@ impl Isa {
                     levels.push(Isa::Avx512);
                     if has!("avx512bf16") {
                         levels.push(Isa::Avx512Bf16);
+                        if amx::is_there() {
+                            levels.push(Isa::Amx);
+                        }
                     }
                 }
             }
@@ -53,7 +58,50 @@ impl fmt::Display for Isa {
             Isa::Avx2 => "avx2",
             Isa::Avx512 => "avx512",
             Isa::Avx512Bf16 => "avx512-bf16",
+            Isa::Amx => "amx",
         })
+    }
+}
+
+/// Whether this process may use matrix registers. The compiler's own detection of them is not stable.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod amx {
+    use std::arch::asm;
+    use std::arch::x86_64::__cpuid_count;
+    use std::sync::OnceLock;
+
+    const BF16_BIT: u32 = 22;
+    const TILE_BIT: u32 = 24;
+
+    pub(super) fn is_there() -> bool {
+        static ANSWER: OnceLock<bool> = OnceLock::new();
+        *ANSWER.get_or_init(|| has_instructions() && is_permitted())
+    }
+
+    fn has_instructions() -> bool {
+        let highest = __cpuid_count(0, 0).eax;
+        highest >= 7 && [BF16_BIT, TILE_BIT].iter().all(|bit| __cpuid_count(7, 0).edx >> bit & 1 == 1)
+    }
+
+    /// Asks the system for the registers' state to be kept, for all threads of the process.
+    fn is_permitted() -> bool {
+        const ARCH_PRCTL: i64 = 158;
+        const REQUEST_PERMISSION: u64 = 0x1023;
+        const TILE_DATA: u64 = 18;
+        let answer: i64;
+        // SAFETY: the call changes nothing but which state the system keeps for this process, and writes no memory.
+        unsafe {
+            asm!("syscall", inlateout("rax") ARCH_PRCTL => answer, in("rdi") REQUEST_PERMISSION, in("rsi") TILE_DATA,
+                 out("rcx") _, out("r11") _, options(nostack));
+        }
+        answer == 0
+    }
+}
+
+#[cfg(all(target_arch = "x86_64", not(target_os = "linux")))]
+mod amx {
+    pub(super) fn is_there() -> bool {
+        false
     }
 }
 
@@ -97,7 +145,7 @@ macro_rules! multiversion {
             pub(super) fn select $(<$t: $bound>)? (isa: $crate::Isa) -> unsafe fn($($ty),*) $(-> $ret)? {
                 match isa {
                     #[cfg(target_arch = "x86_64")]
-                    $crate::Isa::Avx512 | $crate::Isa::Avx512Bf16 => avx512 $(::<$t>)?,
+                    $crate::Isa::Avx512 | $crate::Isa::Avx512Bf16 | $crate::Isa::Amx => avx512 $(::<$t>)?,
                     #[cfg(target_arch = "x86_64")]
                     $crate::Isa::Avx2 => avx2 $(::<$t>)?,
                     _ => baseline $(::<$t>)?,

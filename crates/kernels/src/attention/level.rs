@@ -77,7 +77,7 @@ macro_rules! for_each_level {
             pub(super) fn select<$t: Element>(isa: crate::Isa) -> unsafe fn($($ty),*) {
                 match isa {
                     #[cfg(target_arch = "x86_64")]
-                    crate::Isa::Avx512 | crate::Isa::Avx512Bf16 => avx512::<$t>,
+                    crate::Isa::Avx512 | crate::Isa::Avx512Bf16 | crate::Isa::Amx => avx512::<$t>,
                     #[cfg(target_arch = "x86_64")]
                     crate::Isa::Avx2 => avx2::<$t>,
                     _ => baseline::<$t>,

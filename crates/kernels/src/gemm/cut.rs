@@ -24,17 +24,18 @@ const TILES_PER_WORKER: usize = 2;
 /// Multiplications below which a tile is not cut further: some 20 microseconds of work.
 const PART_WORK: usize = 1 << 20;
 
-/// The panels of a level: rows, columns, and steps of the depth in a word.
+/// The panels of a level: rows, columns, steps of the depth in a word, and words that come together.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Panel {
     pub rows: usize,
     pub columns: usize,
     pub steps: usize,
+    pub words: usize,
 }
 
 impl Panel {
     pub fn of<L: Level>() -> Panel {
-        Panel { rows: L::ROWS, columns: L::COLUMNS, steps: L::STEPS }
+        Panel { rows: L::ROWS, columns: L::COLUMNS, steps: L::STEPS, words: L::WORDS }
     }
 }
 
@@ -50,7 +51,7 @@ pub(super) struct Cut {
     pub tile_columns: usize,
     /// At least one block, so that a product of no depth writes its zeros.
     pub depth_blocks: usize,
-    /// Steps of a block, whole words.
+    /// Steps of a block, padded as the level wants.
     pub depth_block: usize,
     pub tiles_per_part: usize,
     /// Whether rows are read where they lie; only panels that are not full are packed then.
@@ -85,7 +86,7 @@ impl Cut {
             tile_rows,
             tile_columns,
             depth_blocks,
-            depth_block: depth.div_ceil(depth_blocks).next_multiple_of(panel.steps).max(panel.steps),
+            depth_block: depth.div_ceil(depth_blocks).max(1).next_multiple_of(panel.steps * panel.words),
             tiles_per_part: (PART_WORK / tile_work).max(1),
             rows_in_place,
         }

@@ -4,8 +4,12 @@
 //! vectors and one repeated word of the row panel take the rest.
 
 #[cfg(target_arch = "x86_64")]
+mod amx;
+#[cfg(target_arch = "x86_64")]
 mod x86;
 
+#[cfg(target_arch = "x86_64")]
+pub(super) use amx::Amx;
 #[cfg(target_arch = "x86_64")]
 pub(super) use x86::{Avx2, Avx512, Avx512Bf16};
 
@@ -30,7 +34,7 @@ pub(super) struct Panels {
 /// A panel of rows.
 #[derive(Clone, Copy)]
 pub(super) enum Rows {
-    /// Packed: `ROWS` words for each step of the depth.
+    /// Packed: `ROWS` words for each step of the depth, or `depth` words for each row where a level is line-major.
     Packed(*const Word),
     /// Where they lie: dense rows, this far apart in bytes.
     InPlace(*const Word, usize),
@@ -48,7 +52,7 @@ pub(super) struct Results {
 }
 
 /// The most numbers that a block of results has at any level.
-pub(super) const BLOCK_MAX: usize = 8 * 32;
+pub(super) const BLOCK_MAX: usize = 32 * 32;
 
 /// An instruction-set level's panel sizes and inner product.
 pub(super) trait Level {
@@ -58,6 +62,10 @@ pub(super) trait Level {
     const COLUMNS: usize;
     /// Steps of the depth that a word holds: 1 for f32, 2 for bf16.
     const STEPS: usize;
+    /// The depth is padded with zeros to a multiple of so many words.
+    const WORDS: usize;
+    /// Whether packed rows lie one after another, rather than side by side.
+    const LINE_MAJOR: bool;
 
     /// `results (+)= a @ b` for whole panels.
     ///
@@ -83,6 +91,8 @@ impl Level for Portable {
     const ROWS: usize = 4;
     const COLUMNS: usize = 8;
     const STEPS: usize = 1;
+    const WORDS: usize = 1;
+    const LINE_MAJOR: bool = false;
 
     #[inline(always)]
     unsafe fn multiply(panels: Panels, results: Results) {

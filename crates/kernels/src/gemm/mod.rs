@@ -22,7 +22,7 @@ use crate::strided::{Axis, Reader, Writer};
 use crate::{Element, In, Isa, Job, Out, bf16, chunk, f16, parts_of};
 use cut::{Cut, Panel};
 #[cfg(target_arch = "x86_64")]
-use microkernel::{Avx2, Avx512, Avx512Bf16};
+use microkernel::{Amx, Avx2, Avx512, Avx512Bf16};
 use microkernel::{Level, Portable};
 use std::any::TypeId;
 use tile::Tile;
@@ -245,8 +245,8 @@ impl<A: Element, B: Element> Job for Gemm<A, B> {
 
 /// Whether rows are read where they lie: they are dense, of what words are made of, and in whole words.
 fn rows_in_place<A: Element>(sizes: Sizes, a: &Matrix<A>, panel: Panel) -> bool {
-    let words = if panel.steps == 1 { is::<A, f32>() } else { is::<A, bf16>() && sizes.depth % panel.steps == 0 };
-    words && a.column_stride == 1
+    let made_of = if panel.steps == 1 { is::<A, f32>() } else { is::<A, bf16>() };
+    made_of && a.column_stride == 1 && sizes.depth.is_multiple_of(panel.steps * panel.words)
 }
 
 fn is<T: 'static, U: 'static>() -> bool {
@@ -258,8 +258,9 @@ fn select<A: Element, B: Element>(isa: Isa, pairs: bool) -> (Panel, Body<A, B>) 
     #[cfg(target_arch = "x86_64")]
     {
         match isa {
+            Isa::Amx if pairs => return (Panel::of::<Amx>(), part_amx),
             Isa::Avx512Bf16 if pairs => return (Panel::of::<Avx512Bf16>(), part_avx512_bf16),
-            Isa::Avx512 | Isa::Avx512Bf16 => return (Panel::of::<Avx512>(), part_avx512),
+            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => return (Panel::of::<Avx512>(), part_avx512),
             Isa::Avx2 => return (Panel::of::<Avx2>(), part_avx2),
             Isa::Baseline => {}
         }
@@ -286,6 +287,13 @@ macro_rules! part {
 part!(part_avx2, Avx2, "avx2,fma,f16c", 6 x 16);
 part!(part_avx512, Avx512, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c", 8 x 32);
 part!(part_avx512_bf16, Avx512Bf16, "avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c", 8 x 32);
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+unsafe fn part_amx<A: Element, B: Element>(job: &Gemm<A, B>, part: usize, scratch: &mut [f32]) {
+    // SAFETY: the caller's promise; the machine has the features, since `select` was given the level.
+    unsafe { Amx::with_registers(|| tiles_of::<A, B, Amx, 32, 32>(job, part, scratch)) }
+}
 
 /// The tiles of a part. `ROWS` and `COLUMNS` are the level's own; a type cannot lend them to an array.
 #[inline(always)]

@@ -28,14 +28,20 @@ const GROUP: usize = 4;
 /// Words of a panel that are turned before the next.
 const STRETCH: usize = 64;
 
+/// Words of a line, padded to what the level wants.
+#[inline(always)]
+pub(super) fn words_of<L: Level>(depth: usize) -> usize {
+    depth.div_ceil(L::STEPS).next_multiple_of(L::WORDS)
+}
+
 /// Writes panels of `FULL` lines, one after another: for each word of the depth one of each line, and zeros for the
-/// lines that the last panel lacks and the steps that the last word lacks.
+/// lines that the last panel lacks and the steps that the last words lack.
 ///
 /// # Safety
 /// The lines must lie in living memory that nothing writes, and the machine must have the level.
 #[inline(always)]
 pub(super) unsafe fn pack<T: Element, L: Level, const FULL: usize>(lines: Lines<T>, to: &mut [Word]) {
-    let depth = lines.depth.div_ceil(L::STEPS);
+    let depth = words_of::<L>(lines.depth);
     let panels = lines.count.div_ceil(FULL);
     let (words, _) = to[..panels * depth * FULL].as_chunks_mut::<FULL>();
     let (full, last) = words.split_at_mut(lines.count / FULL * depth);
@@ -79,7 +85,7 @@ fn pair<T: Element>(x: T, next: T) -> Word {
 /// written fastest.
 #[inline(always)]
 unsafe fn copy_steps<T: Element, L: Level, const FULL: usize>(lines: Lines<T>, words: &mut [[Word; FULL]]) {
-    let depth = lines.depth.div_ceil(L::STEPS);
+    let depth = words_of::<L>(lines.depth);
     let whole = lines.depth / L::STEPS;
     for group in (0..whole).step_by(GROUP) {
         let group = group..(group + GROUP).min(whole);
@@ -189,20 +195,66 @@ unsafe fn turn_block<T: Element, L: Level, const FULL: usize>(
     }
 }
 
+/// Writes panels of `FULL` lines, one after another: for each line all its words, and zeros for what is lacking.
+///
+/// # Safety
+/// As for [`pack`].
+#[inline(always)]
+pub(super) unsafe fn pack_line_major<T: Element, L: Level, const FULL: usize>(lines: Lines<T>, to: &mut [Word]) {
+    let depth = words_of::<L>(lines.depth);
+    let to = &mut to[..lines.count.next_multiple_of(FULL) * depth];
+    // What is turned whole: lines and words.
+    let turned = match lines.line_stride {
+        1 => (lines.count / TURN * TURN, lines.depth / (TURN * L::STEPS) * TURN),
+        _ => (0, 0),
+    };
+    for first_line in (0..turned.0).step_by(TURN) {
+        for start in (0..turned.1).step_by(TURN) {
+            let from = lines.first.wrapping_add(start * L::STEPS * lines.step_stride + first_line);
+            let mut runs = [[0; TURN]; TURN];
+            for (word, run) in runs.iter_mut().enumerate() {
+                // SAFETY: these elements of the lines are inside them.
+                unsafe {
+                    copy_word::<T, L, TURN>(
+                        from.wrapping_add(word * L::STEPS * lines.step_stride),
+                        lines.step_stride,
+                        run,
+                    )
+                };
+            }
+            // SAFETY: the machine has the level, by the caller's promise.
+            let runs = unsafe { L::turn(runs) };
+            for (line, run) in (first_line..).zip(&runs) {
+                to[line * depth + start..][..TURN].copy_from_slice(run);
+            }
+        }
+    }
+    for (line, to) in to.chunks_exact_mut(depth.max(1)).enumerate() {
+        let done = if line < turned.0 { turned.1 } else { 0 };
+        let first = lines.first.wrapping_add(line * lines.line_stride + done * L::STEPS * lines.step_stride);
+        let count = if line < lines.count { 1 } else { 0 };
+        let rest = Lines { first, count, depth: lines.depth - done * L::STEPS, ..lines };
+        let (words, _) = to[done..].as_chunks_mut::<1>();
+        // SAFETY: the rest of the line lies in it.
+        unsafe { gather::<T, L, 1>(rest, words) }
+    }
+}
+
 /// Any strides, and a panel or a word that is not full.
 #[inline(always)]
 unsafe fn gather<T: Element, L: Level, const FULL: usize>(lines: Lines<T>, words: &mut [[Word; FULL]]) {
     for (index, word) in words.iter_mut().enumerate() {
         *word = [0; FULL];
+        let step = index * L::STEPS;
         for (line, to) in word.iter_mut().enumerate().take(lines.count) {
-            let step = index * L::STEPS;
             let at = |step: usize| lines.first.wrapping_add(step * lines.step_stride + line * lines.line_stride);
             // SAFETY: the elements are inside the lines.
             *to = unsafe {
-                match L::STEPS {
-                    1 => single(*at(step)),
-                    _ if step + 1 < lines.depth => pair(*at(step), *at(step + 1)),
-                    _ => pair(*at(step), T::from_f32(0.0)),
+                match lines.depth.saturating_sub(step) {
+                    0 => 0,
+                    _ if L::STEPS == 1 => single(*at(step)),
+                    1 => pair(*at(step), T::from_f32(0.0)),
+                    _ => pair(*at(step), *at(step + 1)),
                 }
             };
         }

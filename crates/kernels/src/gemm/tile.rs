@@ -55,7 +55,7 @@ impl<A: Element, B: Element> Tile<'_, A, B> {
         let columns_lie_ready = self.columns_lie_ready::<L>();
         for block in 0..cut.depth_blocks {
             let depth = chunk(block, cut.depth_block, self.job.sizes.depth);
-            let words = depth.len().div_ceil(L::STEPS);
+            let words = pack::words_of::<L>(depth.len());
             let add = block > 0 || self.job.accumulate;
             // SAFETY: the tile's columns lie inside the operand.
             unsafe { self.pack_columns::<L, COLUMNS>(&depth, columns_lie_ready, scratch.columns) };
@@ -176,7 +176,7 @@ impl<A: Element, B: Element> Tile<'_, A, B> {
             step_stride: self.job.b.row_stride,
         };
         // SAFETY: the lines are inside the operand, which nothing writes while the job runs.
-        unsafe { pack::pack::<B, L, COLUMNS>(lines, &mut to[ready * depth.len().div_ceil(L::STEPS)..]) };
+        unsafe { pack::pack::<B, L, COLUMNS>(lines, &mut to[ready * pack::words_of::<L>(depth.len())..]) };
     }
 
     /// Packs the rows of the tile from this one on.
@@ -191,7 +191,12 @@ impl<A: Element, B: Element> Tile<'_, A, B> {
             step_stride: column_stride,
         };
         // SAFETY: the lines are inside the operand, which nothing writes while the job runs.
-        unsafe { pack::pack::<A, L, ROWS>(lines, to) };
+        unsafe {
+            match L::LINE_MAJOR {
+                true => pack::pack_line_major::<A, L, ROWS>(lines, to),
+                false => pack::pack::<A, L, ROWS>(lines, to),
+            }
+        };
     }
 
     /// Finishes a band of rows whose sums are complete, and stores them where they did not gather in place.

@@ -20,6 +20,8 @@ macro_rules! vector_level {
             const ROWS: usize = $rows;
             const COLUMNS: usize = $columns;
             const STEPS: usize = $steps;
+            const WORDS: usize = 1;
+            const LINE_MAJOR: bool = false;
 
             #[inline(always)]
             unsafe fn multiply(panels: Panels, results: Results) {

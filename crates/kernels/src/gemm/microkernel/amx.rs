@@ -1,0 +1,116 @@
+//! Inner products in the matrix registers of AMX: 16 rows of 64 bytes, multiplied as pairs of bf16 into f32.
+//!
+//! The compiler has no stable names for these instructions, so they are written out.
+
+use super::{Level, Panels, Results, Rows, TURN, Word};
+use std::arch::asm;
+
+/// Four of the eight matrix registers accumulate 32 rows of 32 columns.
+pub struct Amx;
+
+/// Rows of a matrix register, and words of its rows.
+const SIDE: usize = 16;
+
+/// What the registers are set up as, in the layout the processor wants.
+#[repr(C, align(64))]
+struct Shapes {
+    palette: u8,
+    start_row: u8,
+    reserved: [u8; 14],
+    row_bytes: [u16; 16],
+    rows: [u8; 16],
+}
+
+const EIGHT_FULL: Shapes = {
+    let mut shapes = Shapes { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
+    let mut register = 0;
+    while register < 8 {
+        shapes.row_bytes[register] = 64;
+        shapes.rows[register] = 16;
+        register += 1;
+    }
+    shapes
+};
+
+impl Amx {
+    /// Runs `work` with this thread's matrix registers set up.
+    ///
+    /// # Safety
+    /// The machine must have the level.
+    #[inline(always)]
+    pub unsafe fn with_registers(work: impl FnOnce()) {
+        // SAFETY: the machine has the instruction, by the caller's promise, and the shapes are valid.
+        unsafe { asm!("ldtilecfg [{}]", in(reg) &EIGHT_FULL, options(nostack)) };
+        work();
+        // SAFETY: as above; nothing is kept in the registers.
+        unsafe { asm!("tilerelease", options(nostack, nomem)) };
+    }
+}
+
+impl Level for Amx {
+    const ROWS: usize = 2 * SIDE;
+    const COLUMNS: usize = 2 * SIDE;
+    const STEPS: usize = 2;
+    const WORDS: usize = SIDE;
+    const LINE_MAJOR: bool = true;
+
+    #[inline(always)]
+    unsafe fn multiply(panels: Panels, results: Results) {
+        let (a, row_bytes) = match panels.a {
+            Rows::Packed(first) => (first, panels.depth * size_of::<Word>()),
+            Rows::InPlace(first, row_bytes) => (first, row_bytes),
+        };
+        let a_below = a.wrapping_byte_add(SIDE * row_bytes);
+        let to_stride = results.stride * size_of::<f32>();
+        let (to, to_below) = (results.first, results.first.wrapping_add(SIDE * results.stride));
+        // SAFETY: the panels hold `depth` words a line, which is a multiple of `WORDS`, and there is room for whole
+        // panels of results: the caller's promise. The registers are set up by `with_registers`.
+        unsafe {
+            if results.add {
+                asm!(
+                    "tileloadd tmm0, [{to} + {stride}]",
+                    "tileloadd tmm1, [{to} + {stride} + 64]",
+                    "tileloadd tmm2, [{below} + {stride}]",
+                    "tileloadd tmm3, [{below} + {stride} + 64]",
+                    to = in(reg) to, below = in(reg) to_below, stride = in(reg) to_stride, options(nostack)
+                );
+            } else {
+                asm!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3", options(nostack, nomem));
+            }
+            for step in (0..panels.depth).step_by(SIDE) {
+                asm!(
+                    "tileloadd tmm4, [{a} + {a_stride}]",
+                    "tileloadd tmm6, [{b} + {b_stride}]",
+                    "tileloadd tmm7, [{b} + {b_stride} + 64]",
+                    "tdpbf16ps tmm0, tmm4, tmm6",
+                    "tileloadd tmm5, [{below} + {a_stride}]",
+                    "tdpbf16ps tmm1, tmm4, tmm7",
+                    "tdpbf16ps tmm2, tmm5, tmm6",
+                    "tdpbf16ps tmm3, tmm5, tmm7",
+                    a = in(reg) a.wrapping_add(step), below = in(reg) a_below.wrapping_add(step),
+                    a_stride = in(reg) row_bytes,
+                    b = in(reg) panels.b.wrapping_add(step * panels.b_stride),
+                    b_stride = in(reg) panels.b_stride * size_of::<Word>(), options(nostack)
+                );
+            }
+            asm!(
+                "tilestored [{to} + {stride}], tmm0",
+                "tilestored [{to} + {stride} + 64], tmm1",
+                "tilestored [{below} + {stride}], tmm2",
+                "tilestored [{below} + {stride} + 64], tmm3",
+                to = in(reg) to, below = in(reg) to_below, stride = in(reg) to_stride, options(nostack)
+            );
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn turn(lines: [[Word; TURN]; TURN]) -> [[Word; TURN]; TURN] {
+        // SAFETY: the caller's promise; every machine with AMX has AVX.
+        unsafe { super::Avx512::turn(lines) }
+    }
+
+    #[inline(always)]
+    fn prefetch(address: *const u8) {
+        super::Avx512::prefetch(address);
+    }
+}
