@@ -4,7 +4,7 @@
 
 use gradus::backend::Cpu;
 use gradus::models::{Model, ModelConfig, Weights};
-use gradus::optimisers::Optimiser;
+use gradus::optimisers::{Optimiser, StepNumbers};
 use gradus::plan::Options;
 use gradus::{Array, DType, Program, Routine, Trace, gradient};
 use std::time::Instant;
@@ -61,7 +61,8 @@ fn training_step(name: &str, config: &ModelConfig, batch: usize, threads: usize)
     let gradients = gradient(&loss, &weights.tensors()).expect("gradients");
     let (learning_rate, one) = (trace.full(3e-4, DType::F32, []), trace.full(1.0, DType::F32, []));
     let step = Routine::new("step").output("loss", &loss);
-    let step = Optimiser::adamw(0.1).update_all(&trace, step, &weights, &gradients, &learning_rate, &one);
+    let numbers = StepNumbers { learning_rate: &learning_rate, scale: &one, one: &one };
+    let step = Optimiser::adamw(0.1).update_all(&trace, step, &weights, &gradients, numbers);
     let start = Instant::now();
     let mut program: Program = trace.compile(&Cpu::new(threads).expect("a CPU"), &[step]).expect("a program");
     let compile = start.elapsed();

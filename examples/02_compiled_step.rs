@@ -21,14 +21,14 @@ fn main() -> Result<()> {
     let loss = (&error * &error).mean_all();
 
     let gradients = gradient(&loss, &weights.iter().collect::<Vec<_>>())?;
-    let learning_rate = &trace.full(0.05, DType::F32, []);
+    let (learning_rate, scale) = (&trace.full(0.05, DType::F32, []), &trace.full(1.0, DType::F32, []));
     let count = trace.zero_state("step", DType::F32, []);
     let step = &(&count + 1.0);
     let mut routine = Routine::new("step").output("loss", &loss).output("output", &output).assign(&count, step);
     for (index, (weight, gradient)) in weights.iter().zip(&gradients).enumerate() {
         let first_moment = &trace.zero_state(&format!("first.{index}"), DType::F32, weight.shape());
         let second_moment = &trace.zero_state(&format!("second.{index}"), DType::F32, weight.shape());
-        let inputs = AdamWInputs { weight, gradient, first_moment, second_moment, learning_rate, step };
+        let inputs = AdamWInputs { weight, gradient, first_moment, second_moment, learning_rate, step, scale };
         let updated = AdamW { weight_decay: 0.0, ..AdamW::default() }.update(inputs);
         routine = routine
             .assign(weight, &updated.weight)

@@ -170,23 +170,24 @@ impl Guess<'_> {
                     second_moment: &z,
                     learning_rate: &self.tensor(),
                     step: &self.tensor(),
+                    scale: &self.tensor(),
                 };
                 rule.update(at).weight
             }
             54 => {
-                let rate = &self.tensor();
+                let (learning_rate, scale) = (&self.tensor(), &self.tensor());
                 let lion = Lion::default();
-                lion.update(LionInputs { weight: &x, gradient: &y, moment: &z, learning_rate: rate });
+                lion.update(LionInputs { weight: &x, gradient: &y, moment: &z, learning_rate, scale });
                 let sgd = Sgd { momentum: number, ..Sgd::default() };
-                sgd.update(SgdInputs { weight: &x, gradient: &y, buffer: &z, learning_rate: rate }).weight
+                sgd.update(SgdInputs { weight: &x, gradient: &y, buffer: &z, learning_rate, scale }).weight
             }
             _ => {
                 let second_moment = &match self.random.below(2) {
                     0 => SecondMoment::Whole(z),
                     _ => SecondMoment::Factored { rows: z, columns: self.tensor() },
                 };
-                let (learning_rate, step) = (&self.tensor(), &self.tensor());
-                let at = AdafactorInputs { weight: &x, gradient: &y, second_moment, learning_rate, step };
+                let (learning_rate, step, scale) = (&self.tensor(), &self.tensor(), &self.tensor());
+                let at = AdafactorInputs { weight: &x, gradient: &y, second_moment, learning_rate, step, scale };
                 Adafactor { clip: number, ..Adafactor::default() }.update(at).weight
             }
         };

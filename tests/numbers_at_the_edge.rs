@@ -78,9 +78,9 @@ fn a_nan_is_never_lost() {
 fn a_gradient_that_is_not_a_number_shows_in_the_weight() {
     for tape in tapes() {
         let number = |number: f64| filled(&tape, DType::F32, &[3], number);
-        let rate = filled(&tape, DType::F32, &[], 0.1);
+        let (learning_rate, scale) = (&filled(&tape, DType::F32, &[], 0.1), &filled(&tape, DType::F32, &[], 1.0));
         let (weight, gradient, moment) = (&number(1.0), &number(f64::NAN), &number(0.0));
-        let new = Lion::default().update(LionInputs { weight, gradient, moment, learning_rate: &rate });
+        let new = Lion::default().update(LionInputs { weight, gradient, moment, learning_rate, scale });
         assert!(numbers(&tape, &new.weight).iter().all(|weight| weight.is_nan()));
     }
 }

@@ -7,7 +7,7 @@ use gradus::backend::Cpu;
 use gradus::config::OptimizerKind;
 use gradus::models::{Model, ModelConfig, Parameter, Weights};
 use gradus::ops::{Conv2dOptions, Sgd, SgdInputs};
-use gradus::optimisers::Optimiser;
+use gradus::optimisers::{Optimiser, StepNumbers};
 use gradus::{Array, DType, Program, Routine, Tensor, Trace, gradient};
 use support::fixture::Fixture;
 
@@ -74,7 +74,8 @@ fn a_transformer_trains_as_in_pytorch() {
     let optimiser = Optimiser { kind: OptimizerKind::Adamw, weight_decay: 0.1, beta1: 0.9, beta2: 0.99 };
     let (learning_rate, one) = (trace.full(3e-3, DType::F32, []), trace.full(1.0, DType::F32, []));
     let step = Routine::new("step").output("loss", &loss);
-    let step = optimiser.update_all(&trace, step, &weights, &gradients, &learning_rate, &one);
+    let numbers = StepNumbers { learning_rate: &learning_rate, scale: &one, one: &one };
+    let step = optimiser.update_all(&trace, step, &weights, &gradients, numbers);
     let routines = [gradients_routine(&weights, &gradients), step];
     for threads in [1, 2] {
         let program = trace.compile(&Cpu::new(threads).unwrap(), &routines).unwrap();
@@ -96,12 +97,12 @@ fn a_convolutional_network_trains_as_in_pytorch() {
     let loss = convolutional(&images, &labels, &weight);
     let gradients = gradient(&loss, &weights.iter().collect::<Vec<_>>()).unwrap();
     let rule = Sgd { momentum: 0.9, weight_decay: 1e-3, nesterov: false };
-    let learning_rate = trace.full(0.05, DType::F32, []);
+    let (learning_rate, scale) = (trace.full(0.05, DType::F32, []), &trace.full(1.0, DType::F32, []));
     let mut given = Routine::new("gradients");
     let mut step = Routine::new("step").output("loss", &loss);
     for ((name, weight), gradient) in names.iter().zip(&weights).zip(&gradients) {
         let buffer = &trace.zero_state(&format!("buffer.{name}"), DType::F32, weight.shape());
-        let updated = rule.update(SgdInputs { weight, gradient, buffer, learning_rate: &learning_rate });
+        let updated = rule.update(SgdInputs { weight, gradient, buffer, learning_rate: &learning_rate, scale });
         step = step.assign(weight, &updated.weight).assign(buffer, &updated.buffer);
         given = given.output(&format!("gradient.{name}"), gradient);
     }

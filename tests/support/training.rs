@@ -2,7 +2,7 @@
 
 use gradus::backend::Backend;
 use gradus::models::{Model, ModelConfig, Weights};
-use gradus::optimisers::Optimiser;
+use gradus::optimisers::{Optimiser, StepNumbers};
 use gradus::{DType, Program, Routine, Trace, gradient};
 
 pub const BATCH: usize = 4;
@@ -25,7 +25,8 @@ pub fn compile(backend: &dyn Backend) -> Program {
     let (gradients, norm) = gradus::ops::clip_by_global_norm(&gradients.iter().collect::<Vec<_>>(), 1.0);
     let one = &norm * 0.0 + 1.0;
     let step = Routine::new("step").output("loss", &loss).output("norm", &norm);
-    let step = Optimiser::adamw(0.1).update_all(&trace, step, &weights, &gradients, &learning_rate, &one);
+    let numbers = StepNumbers { learning_rate: &learning_rate, scale: &one, one: &one };
+    let step = Optimiser::adamw(0.1).update_all(&trace, step, &weights, &gradients, numbers);
     trace.compile(backend, &[step]).unwrap()
 }
 

@@ -142,9 +142,9 @@ unsafe fn complete<T>(job: &CrossEntropy<T>, target: u32, logit: f32, total: f32
 /// The logarithm of the sum of exponentials; minus infinity if all logits are.
 #[inline(always)]
 fn log_sum_exp<T: Element>(logits: &[T]) -> f32 {
-    let largest = lanes::reduce(logits.len(), f32::NEG_INFINITY, |i| logits[i].to_f32(), lanes::larger);
+    let largest = lanes::fold(logits, f32::NEG_INFINITY, T::to_f32, lanes::larger);
     let anchor = if largest == f32::NEG_INFINITY { 0.0 } else { largest };
-    let total = lanes::reduce(logits.len(), 0.0, |i| math::exp(logits[i].to_f32() - anchor), |a, b| a + b);
+    let total = lanes::fold(logits, 0.0, |x| math::exp(x.to_f32() - anchor), |a, b| a + b);
     anchor + math::log(total)
 }
 

@@ -1,55 +1,75 @@
-//! Reductions in a fixed shape: sixteen running lanes, then a tree. The shape is that of an AVX-512 register, and
-//! it is the same at every instruction-set level, so the levels agree to the bit.
+//! Reductions in a fixed shape: running lanes, then a tree. It is the same at every instruction-set level, so the
+//! levels agree to the bit.
 
-/// Lanes in which a reduction runs.
+/// Lanes of a register: of an AVX-512 one.
 pub const LANES: usize = 16;
 
-/// Reduces `length` values, given by index, lane by lane and then as a tree. The functions below, which know
-/// their slices, become better code.
+/// Lanes in which a long reduction runs: four registers, since a register that is added to is ready to be added to
+/// again only after some four cycles.
+const WIDE: usize = 4 * LANES;
+
+/// Reduces the values of `x` from `start` on.
 #[inline(always)]
-pub fn reduce(length: usize, start: f32, value: impl Fn(usize) -> f32, join: impl Fn(f32, f32) -> f32) -> f32 {
-    let mut lanes = [start; LANES];
-    let whole = length - length % LANES;
-    let mut base = 0;
-    while base < whole {
-        for lane in 0..LANES {
-            lanes[lane] = join(lanes[lane], value(base + lane));
+pub fn fold<T: Copy>(x: &[T], start: f32, value: impl Fn(T) -> f32, join: impl Fn(f32, f32) -> f32) -> f32 {
+    let (blocks, rest) = x.as_chunks::<WIDE>();
+    let mut running = [start; WIDE];
+    for block in blocks {
+        let mut values = [0.0; WIDE];
+        for lane in 0..WIDE {
+            values[lane] = value(block[lane]);
         }
-        base += LANES;
+        for lane in 0..WIDE {
+            running[lane] = join(running[lane], values[lane]);
+        }
     }
-    finish(lanes, length - whole, |index| value(whole + index), join)
+    let mut lanes = narrow(running, &join);
+    let (blocks, rest) = rest.as_chunks::<LANES>();
+    for block in blocks {
+        for lane in 0..LANES {
+            lanes[lane] = join(lanes[lane], value(block[lane]));
+        }
+    }
+    finish(lanes, rest.len(), |index| value(rest[index]), join)
 }
 
 /// The sum of the values.
 #[inline(always)]
 pub fn sum(x: &[f32]) -> f32 {
-    fold(x, 0.0, |a, b| a + b)
+    fold(x, 0.0, |x| x, |a, b| a + b)
 }
 
 /// The sum of products.
 #[inline(always)]
 pub fn dot(x: &[f32], y: &[f32]) -> f32 {
-    let (x_blocks, x_rest) = x.as_chunks::<LANES>();
-    let (y_blocks, y_rest) = y[..x.len()].as_chunks::<LANES>();
-    let mut lanes = [0.0; LANES];
+    let add = |a: f32, b: f32| a + b;
+    let (x_blocks, x_rest) = x.as_chunks::<WIDE>();
+    let (y_blocks, y_rest) = y[..x.len()].as_chunks::<WIDE>();
+    let mut running = [0.0; WIDE];
+    for (x, y) in x_blocks.iter().zip(y_blocks) {
+        for lane in 0..WIDE {
+            running[lane] += x[lane] * y[lane];
+        }
+    }
+    let mut lanes = narrow(running, &add);
+    let (x_blocks, x_rest) = x_rest.as_chunks::<LANES>();
+    let (y_blocks, y_rest) = y_rest.as_chunks::<LANES>();
     for (x, y) in x_blocks.iter().zip(y_blocks) {
         for lane in 0..LANES {
             lanes[lane] += x[lane] * y[lane];
         }
     }
-    finish(lanes, x_rest.len(), |index| x_rest[index] * y_rest[index], |a, b| a + b)
+    finish(lanes, x_rest.len(), |index| x_rest[index] * y_rest[index], add)
 }
 
+/// Joins four registers to one.
 #[inline(always)]
-fn fold(x: &[f32], start: f32, join: impl Fn(f32, f32) -> f32) -> f32 {
-    let (blocks, rest) = x.as_chunks::<LANES>();
-    let mut lanes = [start; LANES];
-    for block in blocks {
-        for lane in 0..LANES {
-            lanes[lane] = join(lanes[lane], block[lane]);
-        }
+fn narrow(running: [f32; WIDE], join: &impl Fn(f32, f32) -> f32) -> [f32; LANES] {
+    let mut lanes = [0.0; LANES];
+    for lane in 0..LANES {
+        let at = |register: usize| running[register * LANES + lane];
+        lanes[lane] = join(join(at(0), at(1)), join(at(2), at(3)));
     }
-    finish(lanes, rest.len(), |index| rest[index], join)
+    lanes
 }
 
 /// Joins the last values, fewer than there are lanes, and then the lanes.
@@ -79,5 +99,5 @@ pub fn larger(a: f32, b: f32) -> f32 {
 /// The largest value, NaN if there is one, minus infinity if there are no values.
 #[inline(always)]
 pub fn max(x: &[f32]) -> f32 {
-    fold(x, f32::NEG_INFINITY, larger)
+    fold(x, f32::NEG_INFINITY, |x| x, larger)
 }

@@ -25,10 +25,10 @@ const GELU_CUBIC: f32 = 0.044_715;
 pub fn exp(x: f32) -> f32 {
     let limited = clamp(x, -104.0, 89.0);
     let (n, below_one) = exp_parts(limited);
-    let y = below_one + 1.0;
     // 2^n in two factors, so that results near the smallest and largest numbers come out right.
-    let half = nearest(n * 0.5);
-    y * power_of_two(half) * power_of_two(n - half)
+    let n = integer(n);
+    let half = n >> 1;
+    (below_one + 1.0) * two_to_the(half) * two_to_the(n - half)
 }
 
 /// The n and q of `exp(x) = 2^n * (1 + q)` with |q| < 0.42; q keeps its relative accuracy near 0.
@@ -36,8 +36,13 @@ pub fn exp(x: f32) -> f32 {
 fn exp_parts(x: f32) -> (f32, f32) {
     let n = nearest(x * LOG2_E);
     let r = (x - n * LOG_2_HIGH) - n * LOG_2_LOW;
-    let p = polynomial(r, [1.990_783_8e-4, 1.394_882e-3, 8.333_285e-3, 4.166_623_6e-2, 1.666_666_7e-1, 0.5]);
-    (n, p * (r * r) + r)
+    // In pairs: the terms of a polynomial one after another would keep the processor waiting for each.
+    let square = r * r;
+    let high = 1.990_783_8e-4 * r + 1.394_882e-3;
+    let middle = 8.333_285e-3 * r + 4.166_623_6e-2;
+    let low = 1.666_666_7e-1 * r + 0.5;
+    let p = (high * square + middle) * square + low;
+    (n, p * square + r)
 }
 
 /// The natural logarithm; within 1.2 units, minus infinity of 0, NaN below it.
@@ -84,7 +89,7 @@ pub fn tanh(x: f32) -> f32 {
     // With d = exp(-2|x|) - 1, which is accurate near 0, tanh|x| = -d / (2 + d). At 10 it has long been 1.
     let magnitude = x.abs();
     let (n, q) = exp_parts(-2.0 * if magnitude > 10.0 { 10.0 } else { magnitude });
-    let scale = power_of_two(n);
+    let scale = two_to_the(integer(n));
     let d = scale * q + (scale - 1.0);
     (-d / (2.0 + d)).copysign(x)
 }
@@ -158,8 +163,12 @@ pub fn gelu_tanh_slope(x: f32) -> f32 {
     // Past 15 the slope is 0 or 1 to the last bit, and the cube would overflow.
     let x = clamp(x, -15.0, 15.0);
     let u = gelu_exponent(x);
-    let s = sigmoid(u);
-    s + x * (s * sigmoid(-u)) * (2.0 * GELU_SCALE + 6.0 * GELU_SCALE * GELU_CUBIC * (x * x))
+    // The sigmoid of u is 1 / (1 + e) or e / (1 + e), and its slope is the product of the two.
+    let e = exp(-u.abs());
+    let share = 1.0 / (1.0 + e);
+    let other = e * share;
+    let s = if u < 0.0 { other } else { share };
+    s + x * (share * other) * (2.0 * GELU_SCALE + 6.0 * GELU_SCALE * GELU_CUBIC * (x * x))
 }
 
 /// Twice the argument of the tanh in GELU.
@@ -272,10 +281,16 @@ fn clamp(x: f32, low: f32, high: f32) -> f32 {
     if below < low { low } else { below }
 }
 
-/// 2^n for an integer n within the exponent's range.
+/// The integer that `n` is, for magnitudes up to 2^22; anything for a NaN.
 #[inline(always)]
-fn power_of_two(n: f32) -> f32 {
-    f32::from_bits(((n + ROUNDER).to_bits().wrapping_sub(ROUNDER.to_bits()).wrapping_add(127)) << 23)
+fn integer(n: f32) -> i32 {
+    (n + ROUNDER).to_bits().wrapping_sub(ROUNDER.to_bits()) as i32
+}
+
+/// 2^n for n within the exponent's range.
+#[inline(always)]
+fn two_to_the(n: i32) -> f32 {
+    f32::from_bits((n.wrapping_add(127) as u32) << 23)
 }
 
 /// A polynomial, the coefficient of the highest power first.

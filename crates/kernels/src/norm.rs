@@ -9,6 +9,9 @@ use crate::{Element, In, Isa, Job, Out, chunk, lanes, parts_of};
 /// Elements of a part.
 const PART_ELEMENTS: usize = 32 * 1024;
 
+/// Elements of a row that are written at a time.
+const BLOCK: usize = 32;
+
 /// What a norm reads and writes.
 pub struct Operands<T> {
     /// Dense rows.
@@ -48,7 +51,7 @@ impl<T: Element> Job for Norm<T> {
     }
 
     fn worker_scratch(&self) -> usize {
-        3 * self.columns * size_of::<f32>()
+        2 * self.columns * size_of::<f32>()
     }
 
     unsafe fn run(&self, part: usize, scratch: &mut [u8]) {
@@ -60,11 +63,11 @@ impl<T: Element> Job for Norm<T> {
 }
 
 multiversion! {
-    /// A part: rows are taken to scratch as f32, so `y` may lie over `x`.
+    /// A part. A row is read three times, of which only the first goes to memory: for its mean, for its deviation, and
+    /// to be written, block by block, so that `y` may lie over `x`.
     fn rows_of<T: Element>(job: &Norm<T>, part: usize, scratch: &mut [f32]) {
         let (columns, operands) = (job.columns, &job.operands);
-        let (row, vectors) = scratch.split_at_mut(columns);
-        let (gain, bias) = vectors.split_at_mut(columns);
+        let (gain, bias) = scratch.split_at_mut(columns);
         // SAFETY: nothing writes to gain and bias while the job runs.
         unsafe {
             load(gain, operands.gain.slice(0..columns));
@@ -74,22 +77,62 @@ multiversion! {
             }
         }
         for index in chunk(part, job.rows_per_part, job.rows) {
-            let range = index * columns..(index + 1) * columns;
+            let start = index * columns;
             // SAFETY: the row is inside the operand, and the borrow ends before `y` is borrowed.
-            load(row, unsafe { operands.x.slice(range.clone()) });
+            let x = unsafe { operands.x.slice(start..start + columns) };
+            let mut mean = 0.0;
             if let Some((_, means)) = &operands.bias_and_mean {
-                let mean = lanes::sum(row) / columns as f32;
-                row.iter_mut().for_each(|x| *x -= mean);
+                mean = lanes::fold(x, 0.0, T::to_f32, |a, b| a + b) / columns as f32;
                 // SAFETY: the row's mean is this part's own.
                 unsafe { means.slice(index..index + 1)[0] = mean };
             }
-            let inverse_deviation = 1.0 / (lanes::dot(row, row) / columns as f32 + job.epsilon).sqrt();
+            let square = |x: T| (x.to_f32() - mean) * (x.to_f32() - mean);
+            let variance = lanes::fold(x, 0.0, square, |a, b| a + b) / columns as f32;
+            let inverse_deviation = 1.0 / (variance + job.epsilon).sqrt();
             // SAFETY: the row, and its number, are this part's own.
             unsafe {
                 operands.inverse_deviation.slice(index..index + 1)[0] = inverse_deviation;
-                scale(operands.y.slice(range), row, inverse_deviation, gain, bias);
+                scale(job, start, mean, inverse_deviation, gain, bias);
             }
         }
+    }
+}
+
+/// Writes the row that starts at `start`, once its mean and deviation are known.
+///
+/// # Safety
+/// As for [`Job::run`]; the row must belong to the part at hand.
+#[inline(always)]
+unsafe fn scale<T: Element>(job: &Norm<T>, start: usize, mean: f32, factor: f32, gain: &[f32], bias: &[f32]) {
+    let (gain_blocks, gain_rest) = gain.as_chunks::<BLOCK>();
+    let (bias_blocks, bias_rest) = bias.as_chunks::<BLOCK>();
+    let mut first = start;
+    // SAFETY: the caller's promise; the blocks are inside the row.
+    unsafe {
+        for (gain, bias) in gain_blocks.iter().zip(bias_blocks) {
+            scale_block(job, first, mean, factor, gain, bias);
+            first += BLOCK;
+        }
+        scale_block(job, first, mean, factor, gain_rest, bias_rest);
+    }
+}
+
+/// Writes a block of a row; all of it is read first.
+///
+/// # Safety
+/// As for [`scale`].
+#[inline(always)]
+unsafe fn scale_block<T: Element>(job: &Norm<T>, first: usize, mean: f32, factor: f32, gain: &[f32], bias: &[f32]) {
+    let range = first..first + gain.len();
+    let mut numbers = [0.0; BLOCK];
+    // SAFETY: the caller's promise; the borrow ends before `y` is borrowed.
+    load(&mut numbers, unsafe { job.operands.x.slice(range.clone()) });
+    for ((x, gain), bias) in numbers.iter_mut().zip(gain).zip(bias) {
+        *x = (*x - mean) * factor * gain + bias;
+    }
+    // SAFETY: the caller's promise.
+    for (y, x) in unsafe { job.operands.y.slice(range) }.iter_mut().zip(&numbers) {
+        *y = T::from_f32(*x);
     }
 }
 
@@ -98,13 +141,6 @@ multiversion! {
 fn load<T: Element>(to: &mut [f32], from: &[T]) {
     for (to, from) in to.iter_mut().zip(from) {
         *to = from.to_f32();
-    }
-}
-
-#[inline(always)]
-fn scale<T: Element>(y: &mut [T], row: &[f32], factor: f32, gain: &[f32], bias: &[f32]) {
-    for (((y, x), gain), bias) in y.iter_mut().zip(row).zip(gain).zip(bias) {
-        *y = T::from_f32(x * factor * gain + bias);
     }
 }
 

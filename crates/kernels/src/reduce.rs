@@ -6,7 +6,7 @@
 //! reduction with few results is cut along the reduced axis too; its partial results are joined by a second job.
 
 use crate::isa::multiversion;
-use crate::lanes::{self, LANES};
+use crate::lanes;
 use crate::strided::{Axis, BlockReader, Writer, joined};
 use crate::{Element, In, Isa, Job, Out, chunk, parts_of};
 use std::ops::Range;
@@ -257,7 +257,7 @@ multiversion! {
                     let length = BLOCK.min(reduced.end - start);
                     // SAFETY: the row lies inside the operand, which nothing writes to.
                     let x = unsafe { job.reader.block(unit * job.shape.reduced + start, length, room.block) };
-                    total = R::join_wide(total, reduced_block::<R>(x) as f64);
+                    total = R::join_wide(total, lanes::fold(x, R::START, R::of, R::join) as f64);
                 }
                 *result = total as f32;
             }
@@ -265,26 +265,6 @@ multiversion! {
             unsafe { job.writer.write(first_result + batch.start, &room.results[..batch.len()]) };
         }
     }
-}
-
-/// Reduces a block in the shape, and to the bits, of [`lanes::reduce`]. Long blocks go through vectors whole, without
-/// an index to check; for short ones that would cost more than it saves.
-#[inline(always)]
-fn reduced_block<R: Rule>(x: &[f32]) -> f32 {
-    if x.len() < 4 * LANES {
-        return lanes::reduce(x.len(), R::START, |i| R::of(x[i]), R::join);
-    }
-    let mut running = [R::START; LANES];
-    let (vectors, rest) = x.as_chunks::<LANES>();
-    for vector in vectors {
-        for lane in 0..LANES {
-            running[lane] = R::join(running[lane], R::of(vector[lane]));
-        }
-    }
-    for (running, &x) in running.iter_mut().zip(rest) {
-        *running = R::join(*running, R::of(x));
-    }
-    lanes::reduce(LANES, R::START, |lane| running[lane], R::join)
 }
 
 multiversion! {

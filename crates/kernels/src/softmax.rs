@@ -68,7 +68,7 @@ fn normalise(row: &mut [f32], logarithm: bool) {
         *x -= largest;
     }
     if logarithm {
-        let total = lanes::reduce(row.len(), 0.0, |i| crate::math::exp(row[i]), |a, b| a + b);
+        let total = lanes::fold(row, 0.0, crate::math::exp, |a, b| a + b);
         let log_total = crate::math::log(total);
         for x in row.iter_mut() {
             *x -= log_total;

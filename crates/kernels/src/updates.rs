@@ -28,6 +28,15 @@ pub enum Gradient {
     F16(In<f16>),
 }
 
+/// A gradient that is multiplied by one number as it is read.
+#[derive(Clone, Copy, Debug)]
+pub struct Scaled {
+    /// The gradient.
+    pub gradient: Gradient,
+    /// One number.
+    pub scale: In<f32>,
+}
+
 /// How one weight moves, given its gradient and its moments.
 pub trait Rule: Send + Sync + 'static {
     /// How many moments each weight has: one or two.
@@ -221,14 +230,14 @@ fn power(mut base: f64, mut exponent: u64) -> f64 {
 pub struct Update<R> {
     rule: R,
     weight: Moved,
-    gradient: Gradient,
+    gradient: Scaled,
     moments: Vec<Moved>,
     body: unsafe fn(&Update<R>, usize),
 }
 
 impl<R: Rule> Update<R> {
     /// A step for dense operands of one size.
-    pub fn new(isa: Isa, rule: R, weight: Moved, gradient: Gradient, moments: &[Moved]) -> Update<R> {
+    pub fn new(isa: Isa, rule: R, weight: Moved, gradient: Scaled, moments: &[Moved]) -> Update<R> {
         assert_eq!(moments.len(), R::MOMENTS, "moments of an update");
         Update { rule, weight, gradient, moments: moments.to_vec(), body: part_of::select(isa) }
     }
@@ -255,7 +264,7 @@ multiversion! {
     fn part_of<R: Rule>(job: &Update<R>, part: usize) {
         // SAFETY: the caller's promise.
         unsafe {
-            match job.gradient {
+            match job.gradient.gradient {
                 Gradient::F32(gradient) => blocks_of(job, gradient, part),
                 Gradient::Bf16(gradient) => blocks_of(job, gradient, part),
                 Gradient::F16(gradient) => blocks_of(job, gradient, part),
@@ -274,7 +283,7 @@ unsafe fn blocks_of<R: Rule, G: Element>(job: &Update<R>, gradient: In<G>, part:
     let whole = range.start + (range.len() - range.len() % BLOCK);
     // SAFETY: the caller's promise; the blocks are inside this part.
     unsafe {
-        let factors = job.rule.factors();
+        let factors = (job.rule.factors(), job.gradient.scale.slice(0..1)[0]);
         for start in (range.start..whole).step_by(BLOCK) {
             block(job, factors, gradient, start, BLOCK);
         }
@@ -284,14 +293,14 @@ unsafe fn blocks_of<R: Rule, G: Element>(job: &Update<R>, gradient: In<G>, part:
     }
 }
 
-/// Moves `length` weights on, from `start`.
+/// Moves `length` weights on, from `start`, by the rule's factors and the gradient's scale.
 ///
 /// # Safety
 /// As for [`Job::run`]; the weights must belong to the part at hand.
 #[inline(always)]
 unsafe fn block<R: Rule, G: Element>(
     job: &Update<R>,
-    factors: R::Factors,
+    (factors, scale): (R::Factors, f32),
     gradient: In<G>,
     start: usize,
     length: usize,
@@ -306,7 +315,8 @@ unsafe fn block<R: Rule, G: Element>(
             second = load(job.moments[1].from, start, length);
         }
         for i in 0..BLOCK {
-            (weights[i], [first[i], second[i]]) = R::moved(factors, weights[i], gradients[i], [first[i], second[i]]);
+            let (gradient, moments) = (gradients[i] * scale, [first[i], second[i]]);
+            (weights[i], [first[i], second[i]]) = R::moved(factors, weights[i], gradient, moments);
         }
         store(job.weight.to, start, length, &weights);
         store(job.moments[0].to, start, length, &first);
@@ -342,6 +352,7 @@ mod tests {
     use crate::run_alone;
 
     const LEARNING_RATE: f32 = 0.125;
+    const SCALE: f32 = 0.5;
 
     fn numbers(count: usize, step: usize, low: f32) -> Vec<f32> {
         (0..count).map(|i| (i * step % 257) as f32 / 128.0 + low).collect()
@@ -361,6 +372,7 @@ mod tests {
             true => Gradient::Bf16(In::new(halves.as_ptr(), count)),
             false => Gradient::F32(In::new(gradient.as_ptr(), count)),
         };
+        let gradient = Scaled { gradient, scale: one(&SCALE) };
         let mut results = vec![vec![9.0; count]; operands.len()];
         let moved = |(from, to): (&mut Vec<f32>, &mut Vec<f32>)| {
             let from = from.as_mut_ptr();
@@ -377,12 +389,12 @@ mod tests {
         vec![numbers(count, 37, -1.0), numbers(count, 53, -0.5), numbers(count, 71, -1.0), numbers(count, 91, 0.0)]
     }
 
-    /// Compares every way to run a rule with its formula in f64, which takes weight, gradient and moments.
+    /// Compares every way to run a rule with its formula in f64, which takes weight, scaled gradient and moments.
     fn check<R: Rule + Copy>(rule: R, formula: impl Fn(f64, f64, f64, f64) -> [f64; 3]) {
         for count in [0, 1, 33, 2 * PART_ELEMENTS + 5] {
             let of = start(count);
             let expected = |i: usize| {
-                let gradient = <bf16 as Element>::from_f32(of[1][i]).to_f32();
+                let gradient = <bf16 as Element>::from_f32(of[1][i]).to_f32() * SCALE;
                 formula(of[0][i] as f64, gradient as f64, of[2][i] as f64, of[3][i] as f64)
             };
             let baseline = step(Isa::Baseline, rule, count, true, false);

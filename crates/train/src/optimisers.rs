@@ -20,12 +20,15 @@ pub struct Optimiser {
     pub beta2: f32,
 }
 
-/// What all updates of a step need.
-#[derive(Clone, Copy)]
-struct StepInputs<'a> {
-    learning_rate: &'a Tensor,
-    /// The number of the step, from 1.
-    step: &'a Tensor,
+/// Single numbers that all updates of a step take.
+#[derive(Clone, Copy, Debug)]
+pub struct StepNumbers<'a> {
+    /// The learning rate.
+    pub learning_rate: &'a Tensor,
+    /// What gradients are multiplied by as they are read.
+    pub scale: &'a Tensor,
+    /// By how much the count of steps grows: a 1, which may depend on whatever must be so before anything is updated.
+    pub one: &'a Tensor,
 }
 
 impl Optimiser {
@@ -34,8 +37,7 @@ impl Optimiser {
         Optimiser { kind: OptimizerKind::Adamw, weight_decay, beta1: 0.9, beta2: 0.95 }
     }
 
-    /// Adds the update of every weight to a routine. The steps are counted in a state, which grows by `one`: a single
-    /// 1, which a caller may let depend on whatever must be so before anything is updated.
+    /// Adds the update of every weight to a routine. The steps are counted in a state.
     #[track_caller]
     pub fn update_all(
         &self,
@@ -43,14 +45,13 @@ impl Optimiser {
         mut routine: Routine,
         weights: &Weights,
         gradients: &[Tensor],
-        learning_rate: &Tensor,
-        one: &Tensor,
+        numbers: StepNumbers<'_>,
     ) -> Routine {
         let count = trace.zero_state("optimizer.step", DType::F32, []);
-        let step = &(&count + one);
+        let step = &(&count + numbers.one);
         routine = routine.assign(&count, step);
         for ((name, weight), gradient) in weights.iter().zip(gradients) {
-            routine = self.update(trace, routine, name, weight, gradient, StepInputs { learning_rate, step });
+            routine = self.update(trace, routine, name, (weight, gradient), step, numbers);
         }
         routine
     }
@@ -61,20 +62,20 @@ impl Optimiser {
         trace: &Trace,
         routine: Routine,
         name: &str,
-        weight: &Tensor,
-        gradient: &Tensor,
-        at: StepInputs<'_>,
+        (weight, gradient): (&Tensor, &Tensor),
+        step: &Tensor,
+        numbers: StepNumbers<'_>,
     ) -> Routine {
         let state =
             |kind: &str, shape: &Shape| trace.zero_state(&format!("optimizer.{kind}.{name}"), DType::F32, shape);
         let shape = &weight.shape();
         let weight_decay = if shape.rank() >= 2 { self.weight_decay } else { 0.0 };
-        let StepInputs { learning_rate, step } = at;
+        let StepNumbers { learning_rate, scale, .. } = numbers;
         match self.kind {
             OptimizerKind::Adamw => {
                 let rule = AdamW { beta1: self.beta1, beta2: self.beta2, epsilon: 1e-8, weight_decay };
                 let (first_moment, second_moment) = (&state("first", shape), &state("second", shape));
-                let inputs = AdamWInputs { weight, gradient, first_moment, second_moment, learning_rate, step };
+                let inputs = AdamWInputs { weight, gradient, first_moment, second_moment, learning_rate, step, scale };
                 let new = rule.update(inputs);
                 let routine = routine.assign(weight, &new.weight).assign(first_moment, &new.first_moment);
                 routine.assign(second_moment, &new.second_moment)
@@ -82,16 +83,16 @@ impl Optimiser {
             OptimizerKind::Sgd => {
                 let rule = Sgd { momentum: self.beta1, weight_decay, nesterov: false };
                 let buffer = &state("momentum", shape);
-                let new = rule.update(SgdInputs { weight, gradient, buffer, learning_rate });
+                let new = rule.update(SgdInputs { weight, gradient, buffer, learning_rate, scale });
                 routine.assign(weight, &new.weight).assign(buffer, &new.buffer)
             }
             OptimizerKind::Lion => {
                 let rule = Lion { beta1: self.beta1, beta2: self.beta2, weight_decay };
                 let moment = &state("first", shape);
-                let new = rule.update(LionInputs { weight, gradient, moment, learning_rate });
+                let new = rule.update(LionInputs { weight, gradient, moment, learning_rate, scale });
                 routine.assign(weight, &new.weight).assign(moment, &new.moment)
             }
-            OptimizerKind::Adafactor => self.adafactor(routine, &state, weight, gradient, at),
+            OptimizerKind::Adafactor => self.adafactor(routine, &state, (weight, gradient), step, numbers),
         }
     }
 
@@ -99,9 +100,9 @@ impl Optimiser {
         &self,
         routine: Routine,
         state: &dyn Fn(&str, &Shape) -> Tensor,
-        weight: &Tensor,
-        gradient: &Tensor,
-        at: StepInputs<'_>,
+        (weight, gradient): (&Tensor, &Tensor),
+        step: &Tensor,
+        numbers: StepNumbers<'_>,
     ) -> Routine {
         let second_moment = match Adafactor::moment_shapes(&weight.shape()) {
             SecondMoment::Factored { rows, columns } => {
@@ -109,8 +110,9 @@ impl Optimiser {
             }
             SecondMoment::Whole(shape) => SecondMoment::Whole(state("second", &shape)),
         };
-        let StepInputs { learning_rate, step } = at;
-        let inputs = AdafactorInputs { weight, gradient, second_moment: &second_moment, learning_rate, step };
+        let StepNumbers { learning_rate, scale, .. } = numbers;
+        let second = &second_moment;
+        let inputs = AdafactorInputs { weight, gradient, second_moment: second, learning_rate, step, scale };
         let new = Adafactor::default().update(inputs);
         let routine = routine.assign(weight, &new.weight);
         match (&second_moment, &new.second_moment) {

@@ -7,7 +7,7 @@
 
 use crate::config::{Clip, Precision, TrainConfig};
 use crate::models::{Model, ModelConfig, Parameter, Weights};
-use crate::optimisers::Optimiser;
+use crate::optimisers::{Optimiser, StepNumbers};
 use crate::{Error, Result};
 use gradus_engine::backend::Backend;
 use gradus_engine::plan::{Options, Plan};
@@ -117,19 +117,19 @@ impl StepConfig {
         let learning_rate = &trace.input("learning_rate", DType::F32, []);
         let threshold = trace.input("clip_norm", DType::F32, []);
         let norm = Tensor::global_norm(&gradients.iter().collect::<Vec<_>>()).check_finite("the gradient norm");
-        let scale = &(threshold / (&norm + 1e-6)).minimum(&norm.ones_like());
-        // One, but only once the norm is known to be finite: so no update comes before that.
-        let one = &norm * 0.0 + 1.0;
-        let mut scaled = vec![];
-        for gradient in gradients {
-            scaled.push(match self.clip_value {
-                Some(limit) => gradient.clamp(-limit, limit) * &one,
-                None => gradient * scale,
-            });
-        }
         let routine = routine.output("gradient_norm", &norm);
-        let routine = self.optimiser.update_all(trace, routine, weights, &scaled, learning_rate, &one);
-        Ok(routine)
+        // One, but only once the norm is known to be finite: so no update comes before that.
+        let one = &(&norm * 0.0 + 1.0);
+        let clipped: Vec<Tensor>;
+        let (gradients, scale) = match self.clip_value {
+            Some(limit) => {
+                clipped = gradients.iter().map(|gradient| gradient.clamp(-limit, limit)).collect();
+                (&clipped[..], one)
+            }
+            None => (gradients, &(threshold / (&norm + 1e-6)).minimum(&norm.ones_like())),
+        };
+        let numbers = StepNumbers { learning_rate, scale, one };
+        Ok(self.optimiser.update_all(trace, routine, weights, gradients, numbers))
     }
 }
 

@@ -3,6 +3,7 @@
 
 use super::load;
 use crate::isa::multiversion;
+use crate::lanes::LANES;
 use crate::{Element, In, Isa, Job, Out, chunk, lanes, parts_of};
 
 /// Elements of a block of rows, at least.
@@ -11,6 +12,8 @@ const BLOCK_ELEMENTS: usize = 16 * 1024;
 const BLOCK_ROWS: usize = 8;
 /// Blocks, at most.
 const BLOCKS: usize = 64;
+/// Rows that are differentiated together: as many as keep their sums in registers.
+const ROWS: usize = 4;
 /// Columns of a part of the second job.
 const PART_COLUMNS: usize = 256;
 
@@ -86,7 +89,7 @@ impl<T: Element> Job for RowGradients<T> {
     }
 
     fn worker_scratch(&self) -> usize {
-        3 * self.blocks.columns * size_of::<f32>()
+        self.blocks.columns * size_of::<f32>()
     }
 
     unsafe fn run(&self, part: usize, scratch: &mut [u8]) {
@@ -98,57 +101,203 @@ impl<T: Element> Job for RowGradients<T> {
 }
 
 multiversion! {
-    /// A block: rows are taken to scratch, so the result may lie over either operand.
-    fn rows_of<T: Element>(job: &RowGradients<T>, part: usize, scratch: &mut [f32]) {
-        let (columns, operands) = (job.blocks.columns, &job.operands);
-        let (gain, rows) = scratch.split_at_mut(columns);
-        let (normalised, g) = rows.split_at_mut(columns);
-        let centred = operands.mean_and_bias_gradient.as_ref();
-        let width = if centred.is_some() { 2 * columns } else { columns };
-        // SAFETY: nothing writes to the gain while the job runs, and the block's shares are this part's own.
-        let shares = unsafe {
-            load(gain, operands.gain.slice(0..columns));
-            job.shares.slice(part * width..(part + 1) * width)
-        };
-        shares.fill(0.0);
-        let (gain_share, bias_share) = shares.split_at_mut(columns);
-        for index in chunk(part, job.blocks.rows_per_block, job.blocks.rows) {
-            let range = index * columns..(index + 1) * columns;
-            // SAFETY: the rows are inside the operands, and the borrows end before the result is borrowed.
-            let inverse_deviation = unsafe {
-                let mean = centred.map_or(0.0, |(mean, _)| mean.slice(index..index + 1)[0]);
-                let inverse_deviation = operands.inverse_deviation.slice(index..index + 1)[0];
-                normalise(normalised, operands.x.slice(range.clone()), mean, inverse_deviation);
-                load(g, operands.y_gradient.slice(range.clone()));
-                inverse_deviation
-            };
-            add_products(gain_share, g, normalised);
-            // Empty for RMS norm.
-            bias_share.iter_mut().zip(&*g).for_each(|(sum, g)| *sum += g);
-            g.iter_mut().zip(&*gain).for_each(|(g, gain)| *g *= gain);
-            let shift = if centred.is_some() { lanes::sum(g) / columns as f32 } else { 0.0 };
-            let stretch = lanes::dot(g, normalised) / columns as f32;
-            // SAFETY: the row is this part's own.
-            let x_gradient = unsafe { operands.x_gradient.slice(range) };
-            for ((to, g), normalised) in x_gradient.iter_mut().zip(&*g).zip(&*normalised) {
-                *to = T::from_f32((g - shift - normalised * stretch) * inverse_deviation);
+    /// A block of rows. Whether there are means is told apart here, outside of the loops.
+    fn rows_of<T: Element>(job: &RowGradients<T>, part: usize, gain: &mut [f32]) {
+        // SAFETY: the caller's promise; nothing writes to the gain while the job runs.
+        unsafe {
+            load(gain, job.operands.gain.slice(0..job.blocks.columns));
+            match &job.operands.mean_and_bias_gradient {
+                Some((mean, _)) => block_of_rows::<T, true>(job, part, gain, *mean),
+                None => block_of_rows::<T, false>(job, part, gain, In::new(std::ptr::null(), 0)),
             }
         }
     }
 }
 
+/// A block of rows, some rows at a time.
+///
+/// # Safety
+/// As for [`Job::run`]; there must be a mean for each row if `CENTRED`.
 #[inline(always)]
-fn normalise<T: Element>(to: &mut [f32], x: &[T], mean: f32, inverse_deviation: f32) {
-    for (to, x) in to.iter_mut().zip(x) {
-        *to = (x.to_f32() - mean) * inverse_deviation;
+unsafe fn block_of_rows<T: Element, const CENTRED: bool>(
+    job: &RowGradients<T>,
+    part: usize,
+    gain: &[f32],
+    mean: In<f32>,
+) {
+    let columns = job.blocks.columns;
+    let width = if CENTRED { 2 * columns } else { columns };
+    // SAFETY: the block's shares are this part's own.
+    let shares = unsafe { job.shares.slice(part * width..(part + 1) * width) };
+    shares.fill(0.0);
+    let (gain_share, bias_share) = shares.split_at_mut(columns);
+    let mut together = Together { job, gain, mean, gain_share, bias_share };
+    let rows = chunk(part, job.blocks.rows_per_block, job.blocks.rows);
+    let whole = rows.start + rows.len() / ROWS * ROWS;
+    // SAFETY: the caller's promise; the rows are inside the operands, and their gradients are this part's own.
+    unsafe {
+        for row in (rows.start..whole).step_by(ROWS) {
+            together.rows::<CENTRED, ROWS>(row);
+        }
+        for row in whole..rows.end {
+            together.rows::<CENTRED, 1>(row);
+        }
     }
 }
 
-#[inline(always)]
-fn add_products(sums: &mut [f32], a: &[f32], b: &[f32]) {
-    for ((sum, a), b) in sums.iter_mut().zip(a).zip(b) {
-        *sum += a * b;
+/// Numbers that are held in a register.
+type Lanes = [f32; LANES];
+
+/// Rows that are differentiated together: so what belongs to columns is read and written once for all of them.
+struct Together<'a, T> {
+    job: &'a RowGradients<T>,
+    gain: &'a [f32],
+    mean: In<f32>,
+    gain_share: &'a mut [f32],
+    bias_share: &'a mut [f32],
+}
+
+/// A row: where it starts, and its statistics.
+#[derive(Clone, Copy)]
+struct Row {
+    start: usize,
+    mean: f32,
+    inverse_deviation: f32,
+}
+
+/// Sums over a row, lane by lane: of the gradient of the normalised row, and of its products with that row.
+#[derive(Clone, Copy)]
+struct Sums {
+    shift: Lanes,
+    stretch: Lanes,
+}
+
+impl<T: Element> Together<'_, T> {
+    /// `R` rows. Each is read twice, the second time from the nearest cache: once for all sums, and once for its
+    /// gradient.
+    ///
+    /// # Safety
+    /// The rows must be inside the operands, and nothing else may touch their gradients.
+    #[inline(always)]
+    unsafe fn rows<const CENTRED: bool, const R: usize>(&mut self, first: usize) {
+        let columns = self.gain.len();
+        let whole = columns - columns % LANES;
+        // SAFETY: the caller's promise; there are statistics for each row.
+        let rows: [Row; R] = std::array::from_fn(|row| unsafe { self.row::<CENTRED>(first + row) });
+        let mut sums = [Sums { shift: [0.0; LANES], stretch: [0.0; LANES] }; R];
+        // SAFETY: the caller's promise.
+        unsafe {
+            for column in (0..whole).step_by(LANES) {
+                self.add::<CENTRED, R>(&rows, &mut sums, column, LANES);
+            }
+            if whole < columns {
+                self.add::<CENTRED, R>(&rows, &mut sums, whole, columns - whole);
+            }
+            // A copy, so that the running sums are never at variable places and stay in registers.
+            let sums = sums.map(|sums| (lanes::sum(&sums.shift), lanes::sum(&sums.stretch)));
+            for (row, (shift, stretch)) in rows.iter().zip(sums) {
+                let (shift, stretch) = (shift / columns as f32, stretch / columns as f32);
+                for column in (0..whole).step_by(LANES) {
+                    self.write(row, column, LANES, shift, stretch);
+                }
+                if whole < columns {
+                    self.write(row, whole, columns - whole, shift, stretch);
+                }
+            }
+        }
     }
+
+    /// # Safety
+    /// There must be statistics for the row, to which nothing writes.
+    #[inline(always)]
+    unsafe fn row<const CENTRED: bool>(&self, row: usize) -> Row {
+        // SAFETY: the caller's promise.
+        let (mean, inverse_deviation) = unsafe {
+            let mean = if CENTRED { self.mean.slice(row..row + 1)[0] } else { 0.0 };
+            (mean, self.job.operands.inverse_deviation.slice(row..row + 1)[0])
+        };
+        Row { start: row * self.gain.len(), mean, inverse_deviation }
+    }
+
+    /// Some elements of a row normalised, and of its gradient: `length` of them from `column` on. Beyond them the
+    /// gradient is zero.
+    ///
+    /// # Safety
+    /// The elements must be inside the row, and nothing may write to them.
+    #[inline(always)]
+    unsafe fn read(&self, row: &Row, column: usize, length: usize) -> (Lanes, Lanes) {
+        let (operands, start) = (&self.job.operands, row.start + column);
+        // SAFETY: the caller's promise.
+        let (mut normalised, g) = unsafe {
+            (padded(operands.x.slice(start..start + length)), padded(operands.y_gradient.slice(start..start + length)))
+        };
+        for x in &mut normalised {
+            *x = (*x - row.mean) * row.inverse_deviation;
+        }
+        (normalised, g)
+    }
+
+    /// Adds some columns to the shares of gain and bias, and to the sums over the rows.
+    ///
+    /// # Safety
+    /// As for [`Together::read`].
+    #[inline(always)]
+    unsafe fn add<const CENTRED: bool, const R: usize>(
+        &mut self,
+        rows: &[Row; R],
+        sums: &mut [Sums; R],
+        column: usize,
+        length: usize,
+    ) {
+        let range = column..column + length;
+        let gain = padded(&self.gain[range.clone()]);
+        let mut gain_share = padded(&self.gain_share[range.clone()]);
+        let mut bias_share = if CENTRED { padded(&self.bias_share[range.clone()]) } else { [0.0; LANES] };
+        for (row, sums) in rows.iter().zip(sums) {
+            // SAFETY: the caller's promise.
+            let (normalised, g) = unsafe { self.read(row, column, length) };
+            // Over all lanes, always: lanes at variable places would not stay in registers.
+            for lane in 0..LANES {
+                gain_share[lane] += g[lane] * normalised[lane];
+                let weighted = g[lane] * gain[lane];
+                if CENTRED {
+                    bias_share[lane] += g[lane];
+                    sums.shift[lane] += weighted;
+                }
+                sums.stretch[lane] += weighted * normalised[lane];
+            }
+        }
+        self.gain_share[range.clone()].copy_from_slice(&gain_share[..length]);
+        if CENTRED {
+            self.bias_share[range].copy_from_slice(&bias_share[..length]);
+        }
+    }
+
+    /// Writes the gradient of some elements; all of them are read first, so it may lie over either operand.
+    ///
+    /// # Safety
+    /// As for [`Together::read`]; and nothing else may touch the elements of the gradient.
+    #[inline(always)]
+    unsafe fn write(&self, row: &Row, column: usize, length: usize, shift: f32, stretch: f32) {
+        // SAFETY: the caller's promise.
+        let (normalised, mut g) = unsafe { self.read(row, column, length) };
+        let gain = padded(&self.gain[column..column + length]);
+        for lane in 0..LANES {
+            g[lane] = (g[lane] * gain[lane] - shift - normalised[lane] * stretch) * row.inverse_deviation;
+        }
+        let start = row.start + column;
+        // SAFETY: the caller's promise; the borrows for reading have ended.
+        let to = unsafe { self.job.operands.x_gradient.slice(start..start + length) };
+        to.iter_mut().zip(&g).for_each(|(to, g)| *to = T::from_f32(*g));
+    }
+}
+
+/// Up to as many elements as there are lanes, as f32, and zeros.
+#[inline(always)]
+fn padded<T: Element>(from: &[T]) -> Lanes {
+    let mut lanes = [0.0; LANES];
+    load(&mut lanes, from);
+    lanes
 }
 
 /// Adds the blocks' shares, first block first.

@@ -46,6 +46,8 @@ pub struct AdafactorInputs<'a> {
     pub learning_rate: &'a Tensor,
     /// The number of this step as one f32, 1 at the first.
     pub step: &'a Tensor,
+    /// What the gradient is multiplied by: one f32.
+    pub scale: &'a Tensor,
 }
 
 /// What [`Adafactor::update`] gives.
@@ -81,7 +83,7 @@ impl Adafactor {
         if self.clip.is_nan() || self.clip <= 0.0 {
             weight.parameter_error("adafactor", format!("clip is {}; it must be above 0", self.clip));
         }
-        let gradient = &at.gradient.cast(DType::F32);
+        let gradient = &(at.gradient.cast(DType::F32) * at.scale);
         let squares = &(gradient * gradient + self.epsilon);
         let taken = &step.powf(-self.decay_exponent);
         let (scaled, second_moment) = match second_moment {
@@ -136,15 +138,17 @@ pub(super) fn cases() -> Vec<Case> {
         };
         let mut inputs = case_inputs(&shape, &[]);
         inputs.extend(moments);
-        inputs.extend([case_number(0.125), case_number(step)]);
+        inputs.extend([case_number(0.125), case_number(step), case_number(0.75)]);
         Case::with_inputs(name, inputs, move |x| {
-            let [weight, gradient, moments @ .., learning_rate, step] = x else { unreachable!("five operands or six") };
+            let [weight, gradient, moments @ .., learning_rate, step, scale] = x else {
+                unreachable!("six operands or seven")
+            };
             let second_moment = &match moments {
                 [rows, columns] => SecondMoment::Factored { rows: rows.clone(), columns: columns.clone() },
                 _ => SecondMoment::Whole(moments[0].clone()),
             };
             let op = Adafactor { clip, ..Adafactor::default() };
-            let new = op.update(AdafactorInputs { weight, gradient, second_moment, learning_rate, step });
+            let new = op.update(AdafactorInputs { weight, gradient, second_moment, learning_rate, step, scale });
             match new.second_moment {
                 SecondMoment::Factored { rows, columns } => vec![new.weight, rows, columns],
                 SecondMoment::Whole(whole) => vec![new.weight, whole],
@@ -190,10 +194,11 @@ mod tests {
         let second_moment = &SecondMoment::Factored { rows: tensor(&[2], &r), columns: tensor(&[3], &c) };
         let new = Adafactor { clip: clip as f32, ..Adafactor::default() }.update(AdafactorInputs {
             weight: &tensor(&[2, 3], &w),
-            gradient: &tensor(&[2, 3], &g),
+            gradient: &tensor(&[2, 3], &g.map(|g| 2.0 * g)),
             second_moment,
             learning_rate: &tensor(&[], &[rate]),
             step: &tensor(&[], &[t]),
+            scale: &tensor(&[], &[0.5]),
         });
         let SecondMoment::Factored { rows, columns } = new.second_moment else { panic!("a matrix is factored") };
         for (result, expected) in [(new.weight, w_new), (rows, r_new), (columns, c_new)] {
@@ -215,6 +220,7 @@ mod tests {
             second_moment,
             learning_rate: &number,
             step: &number,
+            scale: &number,
         };
         Adafactor::default().update(at);
         let error = trace.check().unwrap_err().to_string();

@@ -33,6 +33,8 @@ pub struct AdamWInputs<'a> {
     pub learning_rate: &'a Tensor,
     /// The number of this step as one f32, 1 at the first.
     pub step: &'a Tensor,
+    /// What the gradient is multiplied by as it is read: one f32.
+    pub scale: &'a Tensor,
 }
 
 /// What [`AdamW::update`] gives.
@@ -56,8 +58,8 @@ impl AdamW {
     /// Moves a weight and its moments on by one step.
     #[track_caller]
     pub fn update(self, at: AdamWInputs<'_>) -> AdamWOutputs {
-        let AdamWInputs { weight, gradient, first_moment, second_moment, learning_rate, step } = at;
-        let inputs = [weight, gradient, first_moment, second_moment, learning_rate, step];
+        let AdamWInputs { weight, gradient, first_moment, second_moment, learning_rate, step, scale } = at;
+        let inputs = [weight, gradient, first_moment, second_moment, learning_rate, step, scale];
         let [weight, first_moment, second_moment] = <[Tensor; 3]>::try_from(weight.trace().apply(self, &inputs))
             .expect("an operation has as many results as it says");
         AdamWOutputs { weight, first_moment, second_moment }
@@ -65,8 +67,10 @@ impl AdamW {
 
     /// The same as plain operations.
     fn decomposed(&self, inputs: &[Tensor]) -> Vec<Tensor> {
-        let [weight, gradient, first, second, learning_rate, step] = inputs else { unreachable!("six operands") };
-        let gradient = &gradient.cast(DType::F32);
+        let [weight, gradient, first, second, learning_rate, step, scale] = inputs else {
+            unreachable!("seven operands")
+        };
+        let gradient = &(gradient.cast(DType::F32) * scale);
         let first = first * self.beta1 + gradient * (1.0 - self.beta1);
         let second = second * self.beta2 + gradient * gradient * (1.0 - self.beta2);
         let bias = |beta: f32| 1.0 - step.full_like(beta).pow(step);
@@ -103,7 +107,7 @@ impl Operation for AdamW {
     }
 
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
-        Cost::per_element(20, inputs, outputs)
+        Cost::per_element(21, inputs, outputs)
     }
 
     fn in_place(&self) -> Vec<(usize, usize)> {
@@ -129,16 +133,16 @@ impl Operation for AdamW {
     fn cases() -> Vec<Case> {
         let case = |name: &str, op: AdamW, inputs: Vec<CaseInput>| {
             Case::with_inputs(name, inputs, move |x| {
-                let [weight, gradient, first_moment, second_moment, learning_rate, step] = x else {
-                    unreachable!("six operands")
+                let [weight, gradient, first_moment, second_moment, learning_rate, step, scale] = x else {
+                    unreachable!("seven operands")
                 };
-                let at = AdamWInputs { weight, gradient, first_moment, second_moment, learning_rate, step };
+                let at = AdamWInputs { weight, gradient, first_moment, second_moment, learning_rate, step, scale };
                 let new = op.update(at);
                 vec![new.weight, new.first_moment, new.second_moment]
             })
         };
         let with_numbers = |mut inputs: Vec<CaseInput>, learning_rate: f64, step: f64| {
-            inputs.extend([case_number(learning_rate), case_number(step)]);
+            inputs.extend([case_number(learning_rate), case_number(step), case_number(0.75)]);
             inputs
         };
         let settled = |shape| case_inputs(shape, &[Fill::Uniform(-1.0, 1.0), Fill::Uniform(0.25, 2.0)]);
@@ -167,6 +171,6 @@ impl Kernels for AdamW {
     fn cpu(&self, linker: &mut Linker<'_>) -> Result<(), Unsupported> {
         let AdamW { beta1, beta2, epsilon, weight_decay } = *self;
         let (learning_rate, step) = (linker.input(4).read(), linker.input(5).read());
-        link_update(linker, kernel::AdamW { beta1, beta2, epsilon, weight_decay, learning_rate, step })
+        link_update(linker, kernel::AdamW { beta1, beta2, epsilon, weight_decay, learning_rate, step }, 6)
     }
 }

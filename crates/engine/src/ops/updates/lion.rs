@@ -27,6 +27,8 @@ pub struct LionInputs<'a> {
     pub moment: &'a Tensor,
     /// The learning rate: one f32.
     pub learning_rate: &'a Tensor,
+    /// What the gradient is multiplied by as it is read: one f32.
+    pub scale: &'a Tensor,
 }
 
 /// What [`Lion::update`] gives.
@@ -48,8 +50,8 @@ impl Lion {
     /// Moves a weight and its moment on by one step.
     #[track_caller]
     pub fn update(self, at: LionInputs<'_>) -> LionOutputs {
-        let LionInputs { weight, gradient, moment, learning_rate } = at;
-        let inputs = [weight, gradient, moment, learning_rate];
+        let LionInputs { weight, gradient, moment, learning_rate, scale } = at;
+        let inputs = [weight, gradient, moment, learning_rate, scale];
         let [weight, moment] = <[Tensor; 2]>::try_from(weight.trace().apply(self, &inputs))
             .expect("an operation has as many results as it says");
         LionOutputs { weight, moment }
@@ -57,8 +59,8 @@ impl Lion {
 
     /// The same as plain operations.
     fn decomposed(&self, inputs: &[Tensor]) -> Vec<Tensor> {
-        let [weight, gradient, moment, learning_rate] = inputs else { unreachable!("four operands") };
-        let gradient = &gradient.cast(DType::F32);
+        let [weight, gradient, moment, learning_rate, scale] = inputs else { unreachable!("five operands") };
+        let gradient = &(gradient.cast(DType::F32) * scale);
         let mixed = moment * self.beta1 + gradient * (1.0 - self.beta1);
         let zero = &mixed.zeros_like();
         let sign = mixed.greater(zero) - mixed.less(zero);
@@ -93,7 +95,7 @@ impl Operation for Lion {
     }
 
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
-        Cost::per_element(12, inputs, outputs)
+        Cost::per_element(13, inputs, outputs)
     }
 
     fn in_place(&self) -> Vec<(usize, usize)> {
@@ -119,10 +121,10 @@ impl Operation for Lion {
         // The gradient, at most 2, weighs a tenth: the moment, at least 0.5, decides the sign.
         let case = |name: &str, op: Lion, shape: &[usize]| {
             let mut inputs = case_inputs(shape, &[Fill::AwayFromZero(-1.0, 1.0, 0.5)]);
-            inputs.push(case_number(0.125));
+            inputs.extend([case_number(0.125), case_number(0.75)]);
             Case::with_inputs(name, inputs, move |x| {
-                let [weight, gradient, moment, learning_rate] = x else { unreachable!("four operands") };
-                let new = op.update(LionInputs { weight, gradient, moment, learning_rate });
+                let [weight, gradient, moment, learning_rate, scale] = x else { unreachable!("five operands") };
+                let new = op.update(LionInputs { weight, gradient, moment, learning_rate, scale });
                 vec![new.weight, new.moment]
             })
         };
@@ -142,6 +144,6 @@ impl Kernels for Lion {
     fn cpu(&self, linker: &mut Linker<'_>) -> Result<(), Unsupported> {
         let Lion { beta1, beta2, weight_decay } = *self;
         let learning_rate = linker.input(3).read();
-        link_update(linker, kernel::Lion { beta1, beta2, weight_decay, learning_rate })
+        link_update(linker, kernel::Lion { beta1, beta2, weight_decay, learning_rate }, 4)
     }
 }

@@ -20,7 +20,7 @@ use crate::{DType, Shape};
 use gradus_kernels::updates as kernel;
 
 /// Checks the operands that every update starts with, weight and gradient, and that what follows is `moments`
-/// tensors like the weight and then single numbers; gives the types of the results.
+/// tensors like the weight and then single numbers, the gradient's scale last; gives the types of the results.
 fn outputs_of_update(inputs: &[TensorType], moments: usize) -> Result<Vec<TensorType>, Mismatch> {
     let weight = &inputs[0];
     Mismatch::unless_float(&inputs[1])?;
@@ -36,7 +36,7 @@ fn outputs_of_update(inputs: &[TensorType], moments: usize) -> Result<Vec<Tensor
         match index {
             0 => (),
             _ if index < 2 + moments => Mismatch::unless_shape("a moment, like the weight,", input, &weight.shape)?,
-            _ => Mismatch::unless_shape("the learning rate (and the step)", input, &Shape::default())?,
+            _ => Mismatch::unless_shape("the learning rate (and the step, and the scale)", input, &Shape::default())?,
         }
     }
     Ok(vec![weight.clone(); 1 + moments])
@@ -65,8 +65,8 @@ fn check_not_negative(name: &str, setting: f32) -> Result<(), Mismatch> {
     check_setting(name, setting, 0.0..f32::INFINITY, "finite and not negative")
 }
 
-/// Links an update: operands are weight, gradient and moments; results are weight and moments.
-fn link_update<R: kernel::Rule>(linker: &mut Linker<'_>, rule: R) -> Result<(), Unsupported> {
+/// Links an update: operands are weight, gradient and moments, and that of index `scale`; results are weight and moments.
+fn link_update<R: kernel::Rule>(linker: &mut Linker<'_>, rule: R, scale: usize) -> Result<(), Unsupported> {
     let moved = |from: Operand, to: Operand| kernel::Moved { from: from.read(), to: to.write() };
     let gradient = linker.input(1);
     let gradient = match gradient.dtype {
@@ -78,16 +78,19 @@ fn link_update<R: kernel::Rule>(linker: &mut Linker<'_>, rule: R) -> Result<(), 
     let weight = moved(linker.input(0), linker.output(0));
     let moments: Vec<kernel::Moved> =
         (0..R::MOMENTS).map(|index| moved(linker.input(2 + index), linker.output(1 + index))).collect();
+    let gradient = kernel::Scaled { gradient, scale: linker.input(scale).read() };
     linker.job(kernel::Update::new(linker.isa(), rule, weight, gradient, &moments));
     Ok(())
 }
 
 /// The results of a formula applied to every element, as every update's meaning is: `numbers` holds, for one
-/// element, weight, gradient and moments.
+/// element, weight, scaled gradient and moments.
 fn reference_of_update<const N: usize>(inputs: &[&Reals], formula: impl Fn(&[f64]) -> [f64; N]) -> Vec<Reals> {
     let mut results = vec![inputs[0].clone(); N];
+    let scale = inputs[inputs.len() - 1].data[0];
     for element in 0..inputs[0].data.len() {
-        let numbers: Vec<f64> = inputs[..1 + N].iter().map(|input| input.data[element]).collect();
+        let mut numbers: Vec<f64> = inputs[..1 + N].iter().map(|input| input.data[element]).collect();
+        numbers[1] *= scale;
         for (result, number) in results.iter_mut().zip(formula(&numbers)) {
             result.data[element] = number;
         }
@@ -103,7 +106,7 @@ fn case_inputs(shape: &[usize], moments: &[Fill]) -> Vec<CaseInput> {
     [weight, gradient].into_iter().chain(moments).collect()
 }
 
-/// A single number, as learning rates and steps are.
+/// A single number, as learning rates, steps and scales are.
 fn case_number(number: f64) -> CaseInput {
     CaseInput::filled([], Fill::Numbers(vec![number]))
 }
@@ -136,6 +139,7 @@ mod tests {
                 gradient: &trace.input("gradient", DType::Bf16, [2, 3]),
                 buffer: &trace.input("buffer", DType::F32, buffer),
                 learning_rate: &trace.input("rate", DType::F32, rate),
+                scale: &trace.input("scale", DType::F32, []),
             });
             new.weight.handle().map_err(|error| match error {
                 Error::Shape { problem, .. } | Error::DType { problem, .. } | Error::Parameter { problem, .. } => {
@@ -154,7 +158,7 @@ mod tests {
         fails(problem(plain, (DType::Bf16, &[2, 3]), &[2, 3], &[]), "in f32, not bf16");
         fails(problem(plain, (DType::F32, &[3]), &[3], &[]), "the gradient, like the weight, must be of shape [3]");
         fails(problem(plain, fits, &[3], &[]), "a moment, like the weight, must be of shape [2, 3]");
-        fails(problem(plain, fits, &[2, 3], &[1]), "the learning rate (and the step) must be of shape []");
+        fails(problem(plain, fits, &[2, 3], &[1]), "the learning rate (and the step, and the scale) must be of shape []");
         fails(problem(Sgd { momentum: 1.0, ..plain }, fits, &[2, 3], &[]), "momentum is 1; it must be at least 0");
         fails(problem(Sgd { weight_decay: f32::NAN, ..plain }, fits, &[2, 3], &[]), "weight_decay is NaN");
     }

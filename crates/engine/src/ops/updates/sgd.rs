@@ -27,6 +27,8 @@ pub struct SgdInputs<'a> {
     pub buffer: &'a Tensor,
     /// The learning rate: one f32.
     pub learning_rate: &'a Tensor,
+    /// What the gradient is multiplied by as it is read: one f32.
+    pub scale: &'a Tensor,
 }
 
 /// What [`Sgd::update`] gives.
@@ -42,8 +44,8 @@ impl Sgd {
     /// Moves a weight and its buffer on by one step.
     #[track_caller]
     pub fn update(self, at: SgdInputs<'_>) -> SgdOutputs {
-        let SgdInputs { weight, gradient, buffer, learning_rate } = at;
-        let inputs = [weight, gradient, buffer, learning_rate];
+        let SgdInputs { weight, gradient, buffer, learning_rate, scale } = at;
+        let inputs = [weight, gradient, buffer, learning_rate, scale];
         let [weight, buffer] = <[Tensor; 2]>::try_from(weight.trace().apply(self, &inputs))
             .expect("an operation has as many results as it says");
         SgdOutputs { weight, buffer }
@@ -51,8 +53,8 @@ impl Sgd {
 
     /// The same as plain operations.
     fn decomposed(&self, inputs: &[Tensor]) -> Vec<Tensor> {
-        let [weight, gradient, buffer, learning_rate] = inputs else { unreachable!("four operands") };
-        let gradient = gradient.cast(DType::F32) + weight * self.weight_decay;
+        let [weight, gradient, buffer, learning_rate, scale] = inputs else { unreachable!("five operands") };
+        let gradient = gradient.cast(DType::F32) * scale + weight * self.weight_decay;
         let buffer = buffer * self.momentum + &gradient;
         let direction = if self.nesterov { gradient + &buffer * self.momentum } else { buffer.clone() };
         vec![weight - learning_rate * direction, buffer]
@@ -85,7 +87,7 @@ impl Operation for Sgd {
     }
 
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
-        Cost::per_element(8, inputs, outputs)
+        Cost::per_element(9, inputs, outputs)
     }
 
     fn in_place(&self) -> Vec<(usize, usize)> {
@@ -109,10 +111,10 @@ impl Operation for Sgd {
     fn cases() -> Vec<Case> {
         let case = |name: &str, op: Sgd, shape: &[usize]| {
             let mut inputs = case_inputs(shape, &[Fill::Uniform(-1.0, 1.0)]);
-            inputs.push(case_number(0.125));
+            inputs.extend([case_number(0.125), case_number(0.75)]);
             Case::with_inputs(name, inputs, move |x| {
-                let [weight, gradient, buffer, learning_rate] = x else { unreachable!("four operands") };
-                let new = op.update(SgdInputs { weight, gradient, buffer, learning_rate });
+                let [weight, gradient, buffer, learning_rate, scale] = x else { unreachable!("five operands") };
+                let new = op.update(SgdInputs { weight, gradient, buffer, learning_rate, scale });
                 vec![new.weight, new.buffer]
             })
         };
@@ -134,6 +136,6 @@ impl Kernels for Sgd {
     fn cpu(&self, linker: &mut Linker<'_>) -> Result<(), Unsupported> {
         let Sgd { momentum, weight_decay, nesterov } = *self;
         let learning_rate = linker.input(3).read();
-        link_update(linker, kernel::Sgd { momentum, weight_decay, nesterov, learning_rate })
+        link_update(linker, kernel::Sgd { momentum, weight_decay, nesterov, learning_rate }, 4)
     }
 }
