@@ -55,7 +55,7 @@ fn run(matches: &ArgMatches) -> Result<()> {
         Some(Command::Eval(args)) => eval::run(args),
         Some(Command::Tokenize(args)) => tokenize::run(args),
         Some(Command::Inspect(args)) => inspect::run(args),
-        Some(Command::Bench) => bench::run(),
+        Some(Command::Bench(args)) => bench::run(args),
         Some(Command::Completions(args)) => shell::completions(args.shell),
         Some(Command::Man) => shell::man(),
     }
