@@ -41,13 +41,13 @@ struct Kernel {
     work: Work,
     /// Adds what is to be timed to a routine.
     trace: Box<dyn Fn(&Trace) -> Result<Routine>>,
-    /// The only operation whose time counts, if the others are there for its sake.
-    counted: Option<OpKind>,
+    /// The operations whose time counts, if others are there for their sake; none if all count.
+    counted: &'static [OpKind],
 }
 
 impl Kernel {
     fn new(name: String, work: Work, trace: impl Fn(&Trace) -> Result<Routine> + 'static) -> Kernel {
-        Kernel { name, heavy: false, work, trace: Box::new(trace), counted: None }
+        Kernel { name, heavy: false, work, trace: Box::new(trace), counted: &[] }
     }
 
     fn entry(self) -> Entry {
@@ -67,8 +67,8 @@ impl Kernel {
         fill_inputs(&mut program)?;
         let time = setting.time.unwrap_or(TIME);
         let seconds = match self.counted {
-            None => spread_of_whole(time, || Ok(program.run(ROUTINE)?))?,
-            Some(kind) => spread_of(time, || seconds_of(&mut program, kind))?,
+            [] => spread_of_whole(time, || Ok(program.run(ROUTINE)?))?,
+            kinds => spread_of(time, || seconds_of(&mut program, kinds))?,
         };
         Ok(Sample::timed(seconds))
     }
@@ -77,9 +77,10 @@ impl Kernel {
 /// The routine of every kernel.
 const ROUTINE: &str = "run";
 
-/// Replays the routine and adds up the time of the steps of this kind.
-fn seconds_of(program: &mut Program, kind: OpKind) -> Result<f64> {
-    let counted: Vec<bool> = program.plan().routines[0].steps.iter().map(|step| step.op.kind() == kind).collect();
+/// Replays the routine and adds up the time of the steps of these kinds.
+fn seconds_of(program: &mut Program, kinds: &[OpKind]) -> Result<f64> {
+    let steps = &program.plan().routines[0].steps;
+    let counted: Vec<bool> = steps.iter().map(|step| kinds.contains(&step.op.kind())).collect();
     let mut times = vec![Duration::ZERO; counted.len()];
     program.run_timed(ROUTINE, &mut times)?;
     let counted = times.iter().zip(&counted).filter(|(_, counted)| **counted);
@@ -211,10 +212,11 @@ fn layer_norm_backward(batch: usize) -> Kernel {
         let [x, gain, bias, y] = layer_norm_operands(trace, batch);
         with_gradients(Routine::new(ROUTINE), &y, &[&x, &gain, &bias])
     });
-    Kernel { counted: Some(OpKind::LayerNormGradient), ..kernel }
+    Kernel { counted: &[OpKind::LayerNormGradient], ..kernel }
 }
 
-/// Adds the gradients of `inputs` as outputs, when that of `y` is given as an input.
+/// Adds the gradients of `inputs` as outputs, when that of `y` is given as an input. On its way it is multiplied by
+/// one, in an operation that should not count.
 fn with_gradients(mut routine: Routine, y: &Tensor, inputs: &[&Tensor]) -> Result<Routine> {
     let y_gradient = y.trace().input("y_gradient", y.dtype(), y.shape());
     for (index, found) in gradient(&(y * &y_gradient), inputs)?.iter().enumerate() {
@@ -242,10 +244,11 @@ fn attention(dtype: DType, length: usize) -> Kernel {
     const HEAD_SIZE: usize = 64;
     let pairs = (length * length / 2) as f64;
     let work = Work::operations(7.0 * 2.0 * (BATCH * HEADS * HEAD_SIZE) as f64 * pairs, limit_of(dtype));
-    Kernel::new(format!("attention/{dtype}/{length}"), work, move |trace| {
+    let kernel = Kernel::new(format!("attention/{dtype}/{length}"), work, move |trace| {
         let input = |name: &str| trace.input(name, dtype, [BATCH, HEADS, length, HEAD_SIZE]);
         let (queries, keys, values) = (input("queries"), input("keys"), input("values"));
         let y = queries.attention(&keys, &values, true);
         with_gradients(Routine::new(ROUTINE).output("y", &y), &y, &[&queries, &keys, &values])
-    })
+    });
+    Kernel { counted: &[OpKind::Attention, OpKind::AttentionGradient], ..kernel }
 }

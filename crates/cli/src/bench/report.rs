@@ -87,10 +87,17 @@ pub struct Measurement {
     pub comparison: Option<Comparison>,
 }
 
+impl Measurement {
+    /// How much would be done in a second if every round were as short as the best.
+    fn best_rate(&self) -> f64 {
+        self.rate * self.seconds.median / self.seconds.best
+    }
+}
+
 /// The lines above the results.
 pub fn heading(document: &Document) -> String {
     let Machine { processor, threads, instruction_set, .. } = &document.machine;
-    let columns = columns(["", "median", "spread", "rate", "of limit", "memory"]);
+    let columns = columns(["", "median", "spread", "rate", "best", "of limit", "memory"]);
     format!("{processor}, {instruction_set}, {threads} thread(s), gradus {}\n\n{columns}\n", document.version)
 }
 
@@ -103,6 +110,7 @@ pub fn line(result: &Measurement) -> String {
         &seconds(result.seconds.median),
         &format!("± {:.1} %", result.seconds.relative() * 100.0),
         &rate(result.rate, &result.unit),
+        rate(result.best_rate(), "").trim_end(),
         &share,
         &memory,
     ]);
@@ -114,8 +122,8 @@ pub fn line(result: &Measurement) -> String {
     text
 }
 
-fn columns([name, median, spread, rate, share, memory]: [&str; 6]) -> String {
-    format!("{name:26}{median:>11}{spread:>10}{rate:>25}{share:>10}{memory:>9}")
+fn columns([name, median, spread, rate, best, share, memory]: [&str; 7]) -> String {
+    format!("{name:27}{median:>10}{spread:>10}{rate:>25}{best:>11}{share:>10}{memory:>9}")
 }
 
 fn operation_line(row: &OperationTime, step_seconds: f64) -> String {
@@ -207,7 +215,7 @@ pub mod tests {
     fn a_result_is_told_in_one_line() {
         let plain = line(&Measurement { share_of_limit: Some(0.951), ..result("matmul/f32/512", [1.2e-3; 3]) });
         let words: Vec<&str> = plain.split_whitespace().collect();
-        assert_eq!(words, ["matmul/f32/512", "1.200", "ms", "±", "0.0", "%", "2,500", "GB/s", "95", "%"]);
+        assert_eq!(words, ["matmul/f32/512", "1.200", "ms", "±", "0.0", "%", "2,500", "GB/s", "2,500", "95", "%"]);
         assert_eq!(plain.lines().count(), 1);
     }
 

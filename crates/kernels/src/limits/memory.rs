@@ -143,15 +143,14 @@ fn read(source: *mut Line, count: usize) {
 multiversion! {
 /// Copies lines.
 fn copy(source: *mut Line, destination: *mut Line, count: usize) {
-    // SAFETY: the caller has these lines of two arrays for itself.
+    // SAFETY: the caller has these lines of two arrays for itself; a line is so many numbers.
     let (source, destination) = unsafe {
-        (std::slice::from_raw_parts(source, count), std::slice::from_raw_parts_mut(destination, count))
+        let numbers = count * LANES;
+        (std::slice::from_raw_parts(source.cast::<f32>(), numbers), std::slice::from_raw_parts_mut(destination.cast::<f32>(), numbers))
     };
     let factor = black_box(FACTOR);
-    for (new, line) in destination.iter_mut().zip(source) {
-        for lane in 0..LANES {
-            new.0[lane] = line.0[lane] * factor;
-        }
+    for (new, number) in destination.iter_mut().zip(source) {
+        *new = number * factor;
     }
 }
 }
@@ -159,13 +158,11 @@ fn copy(source: *mut Line, destination: *mut Line, count: usize) {
 multiversion! {
 /// Changes lines where they are.
 fn update(source: *mut Line, count: usize) {
-    // SAFETY: the caller has these lines for itself.
-    let lines = unsafe { std::slice::from_raw_parts_mut(source, count) };
+    // SAFETY: the caller has these lines for itself; a line is so many numbers.
+    let numbers = unsafe { std::slice::from_raw_parts_mut(source.cast::<f32>(), count * LANES) };
     let factor = black_box(FACTOR);
-    for line in lines {
-        for lane in 0..LANES {
-            line.0[lane] *= factor;
-        }
+    for number in numbers {
+        *number *= factor;
     }
 }
 }
