@@ -7,7 +7,7 @@ import time
 def rounds(work, seconds, fewest=5, shortest=0.002):
     """Seconds of one run of `work`, over rounds that take about `seconds` together, after a warm-up."""
     begin, runs = time.perf_counter(), 0
-    while runs < 2 or time.perf_counter() - begin < seconds / 10:
+    while runs < 3 or time.perf_counter() - begin < seconds / 10:
         work()
         runs += 1
     begin = time.perf_counter()

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Gradus beside PyTorch, burn and candle on the same work, in one run on one machine.
 
-Prints Markdown: the median of each, how many times as fast Gradus is as PyTorch's best mode, and peak memory. Programs
-take turns, round after round, so that whatever disturbs the machine disturbs all of them alike.
+Prints Markdown: the median of each, how many times as fast Gradus is as PyTorch's best mode, its share of the machine's
+limit, and peak memory. Programs take turns, round after round, so that whatever disturbs the machine disturbs all of
+them alike.
 """
 
 import argparse
@@ -78,6 +79,7 @@ class Runner:
         names = ["OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS", "OPENBLAS_NUM_THREADS"]
         self.environment = dict(os.environ, **{name: self.threads for name in names})
         self.found = {}
+        self.about = {}
         self.limits = {}
 
     def start(self, contender, arguments):
@@ -108,7 +110,11 @@ class Runner:
             else:
                 median = result["seconds"]["median"]
                 self.keep(result["name"], "gradus", median, result.get("peak_memory_bytes"))
-                self.found[result["name"]]["rate"] = (result["rate"] * median, result["unit"])
+                self.about[result["name"]] = {
+                    "amount": result["rate"] * median,
+                    "unit": result["unit"],
+                    "share": result.get("share_of_limit"),
+                }
 
 
 def step_turn(name, arguments, programs, runner):
@@ -146,20 +152,24 @@ def is_wanted(name, group, beginnings):
     return not beginnings or group in beginnings or any(name.startswith(beginning) for beginning in beginnings)
 
 
-def table(heading, names, found, contenders):
+def table(heading, names, runner, contenders):
     """A Markdown table of rates by the median of the rounds, with the ratio to PyTorch's best mode."""
-    lines = [f"### {heading}", "", "| work | unit | " + " | ".join(contenders) + " | gradus / best PyTorch |"]
-    lines.append("|---|---|" + "---:|" * (len(contenders) + 1))
+    columns = ["work", "unit", *contenders, "gradus / best PyTorch", "gradus, of limit"]
+    lines = [f"### {heading}", "", row(columns), row(["---", "---", *["---:"] * (len(columns) - 2)])]
     for name in names:
-        results = found[name]
-        amount, unit = results.get("rate", (None, ""))
-        seconds = {contender: statistics.median(round["seconds"] for round in results[contender])
-                   for contender in contenders if contender in results}
-        cells = [cell(amount, seconds.get(contender), results.get(contender)) for contender in contenders]
+        results, about = runner.found[name], runner.about.get(name, {})
+        seconds = {contender: statistics.median(round["seconds"] for round in rounds)
+                   for contender, rounds in results.items()}
+        cells = [cell(about.get("amount"), seconds.get(contender), results.get(contender)) for contender in contenders]
         torch = [seconds[contender] for contender in seconds if contender.startswith("torch")]
         ratio = f"{min(torch) / seconds['gradus']:.2f}" if torch and "gradus" in seconds else ""
-        lines.append(f"| {name} | {unit} | " + " | ".join(cells) + f" | {ratio} |")
+        share = f"{about['share']:.0%}" if about.get("share") else ""
+        lines.append(row([name, about.get("unit", ""), *cells, ratio, share]))
     return "\n".join(lines) + "\n"
+
+
+def row(cells):
+    return "| " + " | ".join(cells) + " |"
 
 
 def cell(amount, seconds, rounds):
@@ -188,10 +198,10 @@ def report(arguments, runner, versions):
     print()
     for heading, is_step in (("Training steps", True), ("Kernels", False)):
         names = [name for name in runner.found if name.startswith("steps/") == is_step]
-        known = {contender for name in names for contender in runner.found[name]} - {"rate"}
+        known = {contender for name in names for contender in runner.found[name]}
         order = ["gradus", *(f"torch {mode}" for mode in TORCH_MODES), *RUST_PEERS]
         if names:
-            print(table(heading, names, runner.found, [contender for contender in order if contender in known]))
+            print(table(heading, names, runner, [contender for contender in order if contender in known]))
 
 
 def main():
@@ -215,7 +225,8 @@ def main():
                 contender()
     report(arguments, runner, f"PyTorch {torch_version}")
     if arguments.json:
-        arguments.json.write_text(json.dumps({"limits": runner.limits, "rounds": runner.found}, indent=1))
+        figures = {"limits": runner.limits, "rounds": runner.found, "about": runner.about}
+        arguments.json.write_text(json.dumps(figures, indent=1))
 
 
 main()

@@ -25,9 +25,11 @@ def linear():
     for name, dtype in TYPES.items():
         x, weight = torch.randn(4096, 256, dtype=dtype), torch.randn(256, 1024, dtype=dtype)
         gradient = torch.randn(4096, 1024, dtype=dtype)
-        yield f"linear/{name}/forward", lambda: x @ weight
-        yield f"linear/{name}/input-gradient", lambda: gradient @ weight.T
-        yield f"linear/{name}/weight-gradient", lambda: x.T @ gradient
+        # Into memory that is there already, as in a program that reuses it.
+        y, x_gradient, weight_gradient = (torch.empty_like(like) for like in (gradient, x, weight))
+        yield f"linear/{name}/forward", lambda: torch.mm(x, weight, out=y)
+        yield f"linear/{name}/input-gradient", lambda: torch.mm(gradient, weight.T, out=x_gradient)
+        yield f"linear/{name}/weight-gradient", lambda: torch.mm(x.T, gradient, out=weight_gradient)
 
 
 def adamw():
@@ -72,7 +74,8 @@ def attention():
 def kernels(family, mode):
     if family == "cross-entropy":
         return cross_entropy(mode == "compiled")
-    return {"matmul": matmul, "linear": linear, "adamw": adamw, "layer-norm": layer_norm, "attention": attention}[family]()
+    plain = {"matmul": matmul, "linear": linear, "adamw": adamw, "layer-norm": layer_norm, "attention": attention}
+    return plain[family]()
 
 
 def main():

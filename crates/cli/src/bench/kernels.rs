@@ -39,11 +39,14 @@ struct Kernel {
     name: String,
     heavy: bool,
     work: Work,
-    /// Adds what is to be timed to a routine.
-    trace: Box<dyn Fn(&Trace) -> Result<Routine>>,
+    /// Traces what is to be timed, as the routine [`ROUTINE`].
+    trace: Box<Traced>,
     /// The operations whose time counts, if others are there for their sake; none if all count.
     counted: &'static [OpKind],
 }
+
+/// Traces a routine.
+type Traced = dyn Fn(&Trace) -> Result<Routine>;
 
 impl Kernel {
     fn new(name: String, work: Work, trace: impl Fn(&Trace) -> Result<Routine> + 'static) -> Kernel {

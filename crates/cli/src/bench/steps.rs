@@ -4,6 +4,7 @@ use super::entry::{Entry, Group, OperationTime, Sample, Setting, Work};
 use super::kernels::tokens;
 use super::statistics::spread_of_whole;
 use gradus_engine::DType;
+use gradus_engine::plan::{Operand, Step};
 use gradus_kernels::limits::Limit;
 use gradus_train::config::Precision;
 use gradus_train::memory::ProcessMemory;
@@ -129,22 +130,15 @@ fn measure(configuration: &Configuration, precision: Precision, setting: &Settin
 fn profile(step: &mut TrainingStep) -> Result<Vec<OperationTime>> {
     const ROUTINE: &str = "step";
     let program = step.program_mut();
-    let routine = program.plan().routines.iter().find(|routine| routine.name == ROUTINE).expect("a step");
-    let mut times = vec![Duration::ZERO; routine.steps.len()];
+    let index = program.plan().routines.iter().position(|routine| routine.name == ROUTINE).expect("a step");
+    let mut times = vec![Duration::ZERO; program.plan().routines[index].steps.len()];
     for _ in 0..PROFILED_STEPS {
         program.run_timed(ROUTINE, &mut times)?;
     }
-    let routine = program.plan().routines.iter().find(|routine| routine.name == ROUTINE).expect("a step");
     let mut kinds: BTreeMap<&str, Total> = BTreeMap::new();
-    for (step, time) in routine.steps.iter().zip(&times) {
-        let types =
-            |operands: &[gradus_engine::plan::Operand]| operands.iter().map(|operand| operand.ty()).collect::<Vec<_>>();
-        let cost = step.op.cost(&types(&step.inputs), &types(&step.outputs));
+    for (step, time) in program.plan().routines[index].steps.iter().zip(&times) {
         let total = kinds.entry(step.op.kind().name()).or_default();
-        total.count += 1;
-        total.seconds += time.as_secs_f64() / PROFILED_STEPS as f64;
-        total.operations += cost.operations as f64;
-        total.bytes += cost.bytes as f64;
+        total.add(step, time.as_secs_f64() / PROFILED_STEPS as f64);
     }
     let mut rows: Vec<OperationTime> = kinds.into_iter().map(|(kind, total)| total.row(kind)).collect();
     rows.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
@@ -161,6 +155,15 @@ struct Total {
 }
 
 impl Total {
+    fn add(&mut self, step: &Step, seconds: f64) {
+        let types = |operands: &[Operand]| operands.iter().map(Operand::ty).collect::<Vec<_>>();
+        let cost = step.op.cost(&types(&step.inputs), &types(&step.outputs));
+        self.count += 1;
+        self.seconds += seconds;
+        self.operations += cost.operations as f64;
+        self.bytes += cost.bytes as f64;
+    }
+
     fn row(&self, kind: &str) -> OperationTime {
         OperationTime {
             operation: kind.to_string(),
