@@ -280,7 +280,7 @@ pub struct InspectArgs {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Without names, all but the largest cases are measured, in about two minutes; `gradus bench all` \
-    measures those too, in about ten. The limits are measured in any case, since shares are told of them."
+    measures those too, in about four. The limits are measured in any case, since shares are told of them."
 )]
 pub struct BenchArgs {
     /// What to measure: limits, kernels, overhead, steps, all, or beginnings of names, such as matmul/f32

@@ -39,7 +39,8 @@ impl Document {
         let Sample { seconds, peak_memory_bytes, profile } = sample;
         let bound = entry.work.bound.map(|(limit, demand)| (limits::name(limit), demand));
         let share = bound.as_ref().and_then(|(limit, demand)| {
-            let limit_rate = self.result(limit)?.rate * 1e9;
+            // The best round: a limit is what the machine can do, not what it did while something else ran.
+            let limit_rate = self.result(limit)?.best_rate() * 1e9;
             Some(demand / seconds.median / limit_rate)
         });
         Measurement {

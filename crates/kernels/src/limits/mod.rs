@@ -16,7 +16,7 @@ use std::fmt;
 pub enum Limit {
     /// Multiplying and adding f32 at an instruction-set level.
     F32(Isa),
-    /// Dot products of pairs of bf16, added up in f32.
+    /// Dot products of pairs of bf16 in vector registers, added up in f32.
     Bf16,
     /// Reading memory beyond the caches.
     Read,
