@@ -292,7 +292,7 @@ pub struct BenchArgs {
     /// Threads [default: one for each core]
     #[arg(long, value_name = "N", value_parser = positive)]
     pub threads: Option<usize>,
-    /// Time for each measurement, as in 2s [default: 0.3s to 0.5s for limits and kernels, 8s for steps]
+    /// Time for each measurement, as in 2s [default: 0.3s for limits, 1s for kernels, 12s for steps]
     #[arg(long, value_name = "TIME")]
     pub time: Option<Seconds>,
     /// Show the time of each kind of operation within a step

@@ -11,7 +11,7 @@ use gradus_train::Result;
 use std::time::Duration;
 
 /// Time for each kernel.
-const TIME: Duration = Duration::from_millis(500);
+const TIME: Duration = Duration::from_secs(1);
 /// Integers of inputs stay below this, as targets among the tokens of GPT-2.
 const VOCABULARY: usize = 50_257;
 

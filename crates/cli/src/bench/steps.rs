@@ -18,7 +18,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// Time for each configuration.
-const TIME: Duration = Duration::from_secs(8);
+const TIME: Duration = Duration::from_secs(12);
 /// Steps whose operations are timed: enough to even out, few beside the rounds.
 const PROFILED_STEPS: usize = 3;
 /// The learning rate, at which nothing grows without bound.
