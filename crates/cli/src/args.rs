@@ -29,8 +29,8 @@ pub enum Command {
     Tokenize(TokenizeArgs),
     /// Show what a run, checkpoint or model folder holds
     Inspect(InspectArgs),
-    /// Measure this machine (not there yet)
-    Bench,
+    /// Measure this machine's limits, and kernels and training steps beside them
+    Bench(BenchArgs),
     /// Print a script that completes commands and options in a shell
     Completions(CompletionsArgs),
     /// Print the man page
@@ -274,6 +274,42 @@ pub struct InspectArgs {
     /// Run, checkpoint or model folder
     #[arg(value_name = "DIR")]
     pub folder: PathBuf,
+}
+
+/// The options of `gradus bench`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Without names, all but the largest cases are measured, in about two minutes; `gradus bench all` \
+    measures those too, in about four. The limits are measured in any case, since shares are told of them."
+)]
+pub struct BenchArgs {
+    /// What to measure: limits, kernels, overhead, steps, all, or beginnings of names, such as matmul/f32
+    #[arg(value_name = "NAME")]
+    pub names: Vec<String>,
+    /// Print the names of what would be measured, and measure nothing
+    #[arg(long)]
+    pub list: bool,
+    /// Threads [default: one for each core]
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub threads: Option<usize>,
+    /// Time for each measurement, as in 2s [default: 0.3s for limits, 1s for kernels, 12s for steps]
+    #[arg(long, value_name = "TIME")]
+    pub time: Option<Seconds>,
+    /// Show the time of each kind of operation within a step
+    #[arg(long)]
+    pub profile: bool,
+    /// Save the results in this file, to compare with later
+    #[arg(long, value_name = "FILE")]
+    pub save: Option<PathBuf>,
+    /// Compare with the results saved in this file
+    #[arg(long, value_name = "FILE")]
+    pub baseline: Option<PathBuf>,
+    /// Print one JSON object with everything
+    #[arg(long)]
+    pub json: bool,
+    /// Measure one step in this process, which then holds nothing else: how the command measures a step's memory
+    #[arg(long, hide = true)]
+    pub child: bool,
 }
 
 /// The options of `gradus completions`.

@@ -55,7 +55,7 @@ fn run(matches: &ArgMatches) -> Result<()> {
         Some(Command::Eval(args)) => eval::run(args),
         Some(Command::Tokenize(args)) => tokenize::run(args),
         Some(Command::Inspect(args)) => inspect::run(args),
-        Some(Command::Bench) => bench::run(),
+        Some(Command::Bench(args)) => bench::run(args),
         Some(Command::Completions(args)) => shell::completions(args.shell),
         Some(Command::Man) => shell::man(),
     }
@@ -85,13 +85,14 @@ mod tests {
     }
 
     #[test]
-    fn every_option_of_the_training_command_is_there() {
+    fn every_stated_option_is_there() {
         let options = "model preset vocab-size width layers heads kv-heads feed-forward sequence batch micro-batch steps \
              epochs time learning-rate warmup-steps schedule weight-decay optimizer clip dropout tie-embeddings precision \
              threads seed tokenizer validation eval-every sample-every save-every keep out resume init quiet json config \
              text-field beta1 beta2 min-learning-rate-share memory";
         has_options("train", options);
         has_options("generate", "prompt max-tokens temperature top-k top-p seed count");
+        has_options("bench", "list threads time profile save baseline json");
     }
 
     fn has_options(command: &str, names: &str) {

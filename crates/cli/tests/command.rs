@@ -63,7 +63,10 @@ fn bad_options_get_one_line_and_leave_nothing() {
         (&["train", "missing.txt"], "missing.txt: no such file"),
         (&["train", "--resume", "missing"], "not the folder of a run"),
         (&["trian"], "'train'"),
-        (&["bench"], "not there yet"),
+        (&["bench", "matmull"], "did you mean `matmul`"),
+        (&["bench", "limits", "--baseline", "missing.json"], "cannot read missing.json"),
+        (&["bench", "limits", "--save", "missing/run.json"], "cannot write to missing"),
+        (&["bench", "limits", "--time", "soon"], "1h30m"),
         (&["generate"], "<DIR>"),
         (&["generate", "missing"], "no such folder"),
         (&["generate", "missing", "--top-p", "0"], "above 0"),
@@ -102,4 +105,44 @@ fn completions_and_man_page_know_every_command() {
     }
     let page = place.printed(&["man"]);
     assert!(page.contains("gradus\\-train") && page.contains("micro\\-batch") && page.contains("temperature"));
+}
+
+#[test]
+fn what_can_be_measured_is_listed() {
+    let place = Place::new("list");
+    let usual = place.printed(&["bench", "--list"]);
+    assert!(usual.contains("limits/update\n") && usual.contains("steps/reference/bf16\n"), "{usual}");
+    assert!(!usual.contains("124m"), "{usual}");
+    let all = place.printed(&["bench", "all", "--list"]);
+    assert!(all.contains("steps/124m-256/f32  (only") && all.starts_with(&usual[..20]), "{all}");
+    assert_eq!(place.printed(&["bench", "matmul/f32/1", "--list"]), "matmul/f32/128\nmatmul/f32/1024\n");
+}
+
+#[test]
+fn a_tiny_measurement_is_printed_saved_and_compared() {
+    let place = Place::new("bench");
+    let printed = place.printed(&["bench", "matmul/f32/128", "--time", "0.001", "--json", "--save", "run.json"]);
+    assert_eq!(std::fs::read_to_string(place.0.join("run.json")).unwrap(), printed);
+    let document: serde_json::Value = serde_json::from_str(&printed).unwrap();
+    let results = document["results"].as_array().unwrap();
+    assert!(results.iter().all(|result| result["rate"].as_f64().unwrap() > 0.0), "{printed}");
+    let names: Vec<&str> = results.iter().map(|result| result["name"].as_str().unwrap()).collect();
+    assert!(names.contains(&"limits/read") && names.ends_with(&["matmul/f32/128"]), "{names:?}");
+    assert!(results.last().unwrap()["share_of_limit"].as_f64().unwrap() > 0.0);
+    assert!(document["machine"]["threads"].as_u64().unwrap() > 0);
+    let compared = place.printed(&["bench", "limits", "--time", "0.001", "--baseline", "run.json"]);
+    assert!(compared.contains("beside the baseline: "), "{compared}");
+}
+
+#[test]
+fn a_step_is_measured_in_a_process_of_its_own() {
+    let place = Place::new("step");
+    let printed = place.printed(&["bench", "steps/reference/f32", "--time", "0.001", "--json", "--profile"]);
+    let document: serde_json::Value = serde_json::from_str(&printed).unwrap();
+    let step = document["results"].as_array().unwrap().last().unwrap();
+    assert_eq!((step["name"].as_str(), step["unit"].as_str()), (Some("steps/reference/f32"), Some("tokens/s")));
+    assert!(step["rate"].as_f64().unwrap() > 0.0);
+    assert!(step["profile"].as_array().unwrap().iter().any(|row| row["operation"] == "adamw"), "{step}");
+    #[cfg(target_os = "linux")]
+    assert!(step["peak_memory_bytes"].as_u64().unwrap() > 50_000_000);
 }

@@ -20,6 +20,7 @@ pub mod gemm;
 mod isa;
 mod job;
 pub mod lanes;
+pub mod limits;
 pub mod math;
 pub mod norm;
 mod operand;

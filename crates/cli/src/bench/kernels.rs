@@ -1,0 +1,257 @@
+//! Single operations as entries, each traced, compiled and replayed like any program.
+
+use super::entry::{Entry, Group, Sample, Setting, Work};
+use super::statistics::{spread_of, spread_of_whole};
+use gradus_engine::ops::{AdamW, AdamWInputs, OpKind};
+use gradus_engine::plan::BufferKind;
+use gradus_engine::{DType, Program, Routine, Tensor, TensorType, Trace, gradient};
+use gradus_kernels::bf16;
+use gradus_kernels::limits::Limit;
+use gradus_train::Result;
+use std::time::Duration;
+
+/// Time for each kernel.
+const TIME: Duration = Duration::from_secs(1);
+/// Integers of inputs stay below this, as targets among the tokens of GPT-2.
+const VOCABULARY: usize = 50_257;
+
+/// Every kernel.
+pub fn entries() -> Vec<Entry> {
+    let mut kernels = vec![];
+    for dtype in [DType::F32, DType::Bf16] {
+        kernels.extend([128, 256, 512, 1024, 2048].map(|size| matmul(dtype, size)));
+        kernels.extend(linear(dtype));
+    }
+    kernels.push(adamw("2m", 2_359_296));
+    kernels.push(Kernel { heavy: true, ..adamw("124m", 124_439_808) });
+    for batch in [8, 16, 32] {
+        kernels.extend([layer_norm_forward(batch), layer_norm_backward(batch)]);
+    }
+    kernels.push(cross_entropy());
+    for dtype in [DType::F32, DType::Bf16] {
+        kernels.extend([256, 512, 1024].map(|length| attention(dtype, length)));
+    }
+    kernels.into_iter().map(Kernel::entry).collect()
+}
+
+/// An operation, or a few, to be timed.
+struct Kernel {
+    name: String,
+    heavy: bool,
+    work: Work,
+    /// Traces what is to be timed, as the routine [`ROUTINE`].
+    trace: Box<Traced>,
+    /// The operations whose time counts, if others are there for their sake; none if all count.
+    counted: &'static [OpKind],
+}
+
+/// Traces a routine.
+type Traced = dyn Fn(&Trace) -> Result<Routine>;
+
+impl Kernel {
+    fn new(name: String, work: Work, trace: impl Fn(&Trace) -> Result<Routine> + 'static) -> Kernel {
+        Kernel { name, heavy: false, work, trace: Box::new(trace), counted: &[] }
+    }
+
+    fn entry(self) -> Entry {
+        Entry {
+            name: self.name.clone(),
+            group: Group::Kernels,
+            heavy: self.heavy,
+            work: self.work,
+            measure: Box::new(move |setting| self.measure(setting)),
+        }
+    }
+
+    fn measure(&self, setting: &Setting) -> Result<Sample> {
+        let trace = Trace::new();
+        let routine = (self.trace)(&trace)?;
+        let mut program = trace.compile(&setting.cpu, &[routine])?;
+        fill_inputs(&mut program)?;
+        let time = setting.time.unwrap_or(TIME);
+        let seconds = match self.counted {
+            [] => spread_of_whole(time, || Ok(program.run(ROUTINE)?))?,
+            kinds => spread_of(time, || seconds_of(&mut program, kinds))?,
+        };
+        Ok(Sample::timed(seconds))
+    }
+}
+
+/// The routine of every kernel.
+const ROUTINE: &str = "run";
+
+/// Replays the routine and adds up the time of the steps of these kinds.
+fn seconds_of(program: &mut Program, kinds: &[OpKind]) -> Result<f64> {
+    let steps = &program.plan().routines[0].steps;
+    let counted: Vec<bool> = steps.iter().map(|step| kinds.contains(&step.op.kind())).collect();
+    let mut times = vec![Duration::ZERO; counted.len()];
+    program.run_timed(ROUTINE, &mut times)?;
+    let counted = times.iter().zip(&counted).filter(|(_, counted)| **counted);
+    Ok(counted.map(|(time, _)| time.as_secs_f64()).sum())
+}
+
+/// Gives every input numbers: between -1 and 1, or tokens.
+fn fill_inputs(program: &mut Program) -> Result<()> {
+    let inputs: Vec<(String, TensorType)> = program
+        .plan()
+        .buffers
+        .iter()
+        .filter_map(|buffer| match &buffer.kind {
+            BufferKind::Input(name) => Some((name.to_string(), buffer.ty.clone())),
+            _ => None,
+        })
+        .collect();
+    for (name, ty) in inputs {
+        let count = ty.shape.elements();
+        match ty.dtype {
+            DType::I32 => program.write(&name, &tokens(count, VOCABULARY))?,
+            DType::Bf16 => program.write(&name, &uniform(count).map(bf16::from_f32).collect::<Vec<_>>())?,
+            _ => program.write(&name, &uniform(count).collect::<Vec<_>>())?,
+        }
+    }
+    Ok(())
+}
+
+/// Numbers between -1 and 1, in no order, the same at every run.
+fn uniform(count: usize) -> impl Iterator<Item = f32> {
+    scattered(count).map(|bits| bits as i32 as f32 / (1u32 << 31) as f32)
+}
+
+/// Tokens of a vocabulary, in no order, the same at every run.
+pub fn tokens(count: usize, vocabulary: usize) -> Vec<i32> {
+    scattered(count).map(|bits| ((bits as u64 * vocabulary as u64) >> 32) as i32).collect()
+}
+
+/// All 32 bits of a multiplicative sequence that visits them evenly.
+fn scattered(count: usize) -> impl Iterator<Item = u32> {
+    (1..=count as u64).map(|index| (index.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32)
+}
+
+/// The limit of products of this type.
+fn limit_of(dtype: DType) -> Limit {
+    if dtype == DType::Bf16 { Limit::bf16() } else { Limit::f32() }
+}
+
+/// A product of square matrices.
+fn matmul(dtype: DType, size: usize) -> Kernel {
+    let work = Work::operations(2.0 * (size as f64).powi(3), limit_of(dtype));
+    Kernel::new(format!("matmul/{dtype}/{size}"), work, move |trace| {
+        let a = trace.input("a", dtype, [size, size]);
+        let b = trace.input("b", dtype, [size, size]);
+        Ok(Routine::new(ROUTINE).output("c", &a.matmul(&b)))
+    })
+}
+
+/// The widest layer of the reference case, and its gradients.
+fn linear(dtype: DType) -> Vec<Kernel> {
+    const ROWS: usize = 4096;
+    const INPUTS: usize = 256;
+    const OUTPUTS: usize = 1024;
+    type Direction = fn(&Tensor, &Tensor, &Tensor) -> Tensor;
+    let directions: [(&str, Direction); 3] = [
+        ("forward", |x, weight, _| x.matmul(weight)),
+        ("input-gradient", |_, weight, gradient| gradient.matmul(&weight.transpose(0, 1))),
+        ("weight-gradient", |x, _, gradient| x.transpose(0, 1).matmul(gradient)),
+    ];
+    let work = Work::operations(2.0 * (ROWS * INPUTS * OUTPUTS) as f64, limit_of(dtype));
+    let kernel = |(name, direction): (&str, Direction)| {
+        Kernel::new(format!("linear/{dtype}/{name}"), work, move |trace| {
+            let x = trace.input("x", dtype, [ROWS, INPUTS]);
+            let weight = trace.input("weight", dtype, [INPUTS, OUTPUTS]);
+            let gradient = trace.input("gradient", dtype, [ROWS, OUTPUTS]);
+            Ok(Routine::new(ROUTINE).output("result", &direction(&x, &weight, &gradient)))
+        })
+    };
+    directions.map(kernel).into()
+}
+
+/// An update of so many parameters, all in one tensor.
+fn adamw(name: &str, count: usize) -> Kernel {
+    // Weight, gradient and two moments are read, all but the gradient written.
+    let bytes = 7.0 * 4.0 * count as f64;
+    let work = Work { amount: count as f64, unit: "parameters/s", bound: Some((Limit::Update, bytes)) };
+    Kernel::new(format!("adamw/{name}"), work, move |trace| {
+        let state = |name: &str| trace.zero_state(name, DType::F32, [count]);
+        let (weight, first_moment, second_moment) = (&state("weight"), &state("first"), &state("second"));
+        let gradient = &trace.input("gradient", DType::F32, [count]);
+        let (learning_rate, step) = (&trace.full(1e-3, DType::F32, []), &trace.full(10.0, DType::F32, []));
+        let rule = AdamW { beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 };
+        let new = rule.update(AdamWInputs { weight, gradient, first_moment, second_moment, learning_rate, step });
+        let routine = Routine::new(ROUTINE).assign(weight, &new.weight).assign(first_moment, &new.first_moment);
+        Ok(routine.assign(second_moment, &new.second_moment))
+    })
+}
+
+/// Rows of a layer norm's sequence, and numbers of a row.
+const NORM_SHAPE: [usize; 2] = [64, 512];
+
+/// Bytes of a layer norm's operand.
+fn norm_bytes(batch: usize) -> f64 {
+    (4 * batch * NORM_SHAPE[0] * NORM_SHAPE[1]) as f64
+}
+
+fn layer_norm_operands(trace: &Trace, batch: usize) -> [Tensor; 4] {
+    let [rows, columns] = NORM_SHAPE;
+    let input = |name: &str, shape: &[usize]| trace.input(name, DType::F32, shape);
+    let (x, gain, bias) = (input("x", &[batch, rows, columns]), input("gain", &[columns]), input("bias", &[columns]));
+    let y = x.layer_norm(&gain, &bias, 1e-5);
+    [x, gain, bias, y]
+}
+
+/// A layer norm: its operand is read, its result written.
+fn layer_norm_forward(batch: usize) -> Kernel {
+    let work = Work::bytes(2.0 * norm_bytes(batch), Limit::CacheCopy);
+    Kernel::new(format!("layer-norm/forward/{batch}"), work, move |trace| {
+        let [_, _, _, y] = layer_norm_operands(trace, batch);
+        Ok(Routine::new(ROUTINE).output("y", &y))
+    })
+}
+
+/// The gradients of a layer norm: operand and gradient are read, a gradient is written. The statistics of the rows
+/// come from a forward pass that does not count.
+fn layer_norm_backward(batch: usize) -> Kernel {
+    let work = Work::bytes(3.0 * norm_bytes(batch), Limit::CacheCopy);
+    let kernel = Kernel::new(format!("layer-norm/backward/{batch}"), work, move |trace| {
+        let [x, gain, bias, y] = layer_norm_operands(trace, batch);
+        with_gradients(Routine::new(ROUTINE), &y, &[&x, &gain, &bias])
+    });
+    Kernel { counted: &[OpKind::LayerNormGradient], ..kernel }
+}
+
+/// Adds the gradients of `inputs` as outputs, when that of `y` is given as an input. On its way it is multiplied by
+/// one, in an operation that should not count.
+fn with_gradients(mut routine: Routine, y: &Tensor, inputs: &[&Tensor]) -> Result<Routine> {
+    let y_gradient = y.trace().input("y_gradient", y.dtype(), y.shape());
+    for (index, found) in gradient(&(y * &y_gradient), inputs)?.iter().enumerate() {
+        routine = routine.output(&format!("gradient {index}"), found);
+    }
+    Ok(routine)
+}
+
+/// The loss of a batch over the vocabulary of GPT-2, and its gradient: logits are read twice and written once.
+fn cross_entropy() -> Kernel {
+    const ROWS: usize = 256;
+    let work = Work::bytes(3.0 * (4 * ROWS * VOCABULARY) as f64, Limit::Update);
+    Kernel::new(format!("cross-entropy/{ROWS}x{VOCABULARY}"), work, |trace| {
+        let logits = trace.input("logits", DType::F32, [ROWS, VOCABULARY]);
+        let loss = logits.cross_entropy(&trace.input("targets", DType::I32, [ROWS]), None);
+        let routine = Routine::new(ROUTINE).output("loss", &loss);
+        Ok(routine.output("gradient", &gradient(&loss, &[&logits])?[0]))
+    })
+}
+
+/// Causal attention forward and backward: seven products over half of the pairs.
+fn attention(dtype: DType, length: usize) -> Kernel {
+    const BATCH: usize = 8;
+    const HEADS: usize = 8;
+    const HEAD_SIZE: usize = 64;
+    let pairs = (length * length / 2) as f64;
+    let work = Work::operations(7.0 * 2.0 * (BATCH * HEADS * HEAD_SIZE) as f64 * pairs, limit_of(dtype));
+    let kernel = Kernel::new(format!("attention/{dtype}/{length}"), work, move |trace| {
+        let input = |name: &str| trace.input(name, dtype, [BATCH, HEADS, length, HEAD_SIZE]);
+        let (queries, keys, values) = (input("queries"), input("keys"), input("values"));
+        let y = queries.attention(&keys, &values, true);
+        with_gradients(Routine::new(ROUTINE).output("y", &y), &y, &[&queries, &keys, &values])
+    });
+    Kernel { counted: &[OpKind::Attention, OpKind::AttentionGradient], ..kernel }
+}

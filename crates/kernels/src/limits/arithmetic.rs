@@ -1,0 +1,140 @@
+//! Arithmetic in registers alone: chains of multiplications and additions, each waiting only for itself.
+
+use crate::{Isa, Job};
+use std::hint::black_box;
+
+/// Chains that run side by side: enough to hide the latency of an instruction (4 turns on two units), few enough
+/// for 16 registers with the factor.
+const CHAINS: usize = 12;
+/// Turns of each part: about half a millisecond.
+const TURNS: usize = 1 << 17;
+/// Parts for each thread, so that one which is held up leaves work to the others.
+const PARTS_PER_THREAD: usize = 8;
+/// Each number becomes `number * FACTOR + FACTOR`, which comes to rest at 1.
+const FACTOR: f32 = 0.5;
+
+/// The same arithmetic many times over.
+pub(super) struct Arithmetic {
+    run: unsafe fn(),
+    operations_per_part: u64,
+    parts: usize,
+}
+
+impl Arithmetic {
+    /// Multiplications and additions of f32.
+    pub fn f32(isa: Isa, threads: usize) -> Arithmetic {
+        let (run, lanes): (unsafe fn(), usize) = match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => (x86::f32_avx2, 8),
+            #[cfg(target_arch = "x86_64")]
+            isa if isa >= Isa::Avx512 => (x86::f32_avx512, 16),
+            _ => (f32_portable, PORTABLE_LANES),
+        };
+        Arithmetic::new(run, 2 * lanes, threads)
+    }
+
+    /// Dot products of pairs of bf16: only on a machine that [has them](has_bf16).
+    pub fn bf16(threads: usize) -> Arithmetic {
+        assert!(has_bf16(), "this machine has no dot products of bf16");
+        #[cfg(target_arch = "x86_64")]
+        return Arithmetic::new(x86::bf16_avx512, 4 * 16, threads);
+        #[cfg(not(target_arch = "x86_64"))]
+        unreachable!("only x86-64 says that it has them, and here are {threads} threads of another");
+    }
+
+    fn new(run: unsafe fn(), operations_per_instruction: usize, threads: usize) -> Arithmetic {
+        let operations_per_part = (CHAINS * TURNS * operations_per_instruction) as u64;
+        Arithmetic { run, operations_per_part, parts: threads * PARTS_PER_THREAD }
+    }
+
+    /// What all parts do together; a multiplication and an addition are two.
+    pub fn operations(&self) -> u64 {
+        self.operations_per_part * self.parts as u64
+    }
+}
+
+impl Job for Arithmetic {
+    fn parts(&self) -> usize {
+        self.parts
+    }
+
+    fn worker_scratch(&self) -> usize {
+        0
+    }
+
+    unsafe fn run(&self, _part: usize, _scratch: &mut [u8]) {
+        // SAFETY: the machine has the level, since whoever made this checked or was given it.
+        unsafe { (self.run)() }
+    }
+}
+
+/// Whether the machine multiplies pairs of bf16.
+pub(super) fn has_bf16() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return std::arch::is_x86_feature_detected!("avx512f") && std::arch::is_x86_feature_detected!("avx512bf16");
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
+/// Numbers in a register that every machine has.
+const PORTABLE_LANES: usize = 4;
+
+/// Plain loops that every machine runs.
+fn f32_portable() {
+    // An emulated fused operation would be far slower than the two that it stands for.
+    let is_fused = cfg!(any(target_feature = "fma", target_arch = "aarch64"));
+    let step = |x: f32, factor: f32| if is_fused { x.mul_add(factor, factor) } else { x * factor + factor };
+    let factor = black_box(FACTOR);
+    let mut chains = [[0.0f32; PORTABLE_LANES]; CHAINS];
+    for _ in 0..TURNS {
+        for chain in &mut chains {
+            *chain = chain.map(|x| step(x, factor));
+        }
+    }
+    black_box(chains);
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::{CHAINS, FACTOR, TURNS};
+    use std::arch::x86_64::*;
+    use std::hint::black_box;
+
+    macro_rules! chains {
+        ($(#[$about:meta])* $name:ident with $features:literal: $zero:ident, $factor:expr, $step:expr) => {
+            $(#[$about])*
+            #[target_feature(enable = $features)]
+            pub unsafe fn $name() {
+                let factor = $factor;
+                let mut chains = [$zero(); CHAINS];
+                for _ in 0..TURNS {
+                    for chain in &mut chains {
+                        *chain = $step(*chain, factor);
+                    }
+                }
+                black_box(chains);
+            }
+        };
+    }
+
+    chains! {
+        /// Eight numbers an instruction.
+        f32_avx2 with "avx2,fma":
+        _mm256_setzero_ps, _mm256_set1_ps(black_box(FACTOR)), |chain, factor| _mm256_fmadd_ps(chain, factor, factor)
+    }
+    chains! {
+        /// Sixteen numbers an instruction.
+        f32_avx512 with "avx512f":
+        _mm512_setzero_ps, _mm512_set1_ps(black_box(FACTOR)), |chain, factor| _mm512_fmadd_ps(chain, factor, factor)
+    }
+    chains! {
+        /// Sixteen sums of two products an instruction. The sums only grow, which costs no time.
+        bf16_avx512 with "avx512f,avx512bf16":
+        _mm512_setzero_ps,
+        {
+            let factors = _mm512_set1_ps(black_box(FACTOR));
+            _mm512_cvtne2ps_pbh(factors, factors)
+        },
+        |chain, factors| _mm512_dpbf16_ps(chain, factors, factors)
+    }
+}
