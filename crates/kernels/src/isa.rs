@@ -11,6 +11,8 @@ pub enum Isa {
     Avx2,
     /// AVX-512 (F, BW, DQ, VL).
     Avx512,
+    /// AVX-512 with dot products of bf16.
+    Avx512Bf16,
 }
 
 impl Isa {
@@ -29,6 +31,9 @@ impl Isa {
                 levels.push(Isa::Avx2);
                 if has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl") {
                     levels.push(Isa::Avx512);
+                    if has!("avx512bf16") {
+                        levels.push(Isa::Avx512Bf16);
+                    }
                 }
             }
         }
@@ -47,6 +52,7 @@ impl fmt::Display for Isa {
             Isa::Baseline => "baseline",
             Isa::Avx2 => "avx2",
             Isa::Avx512 => "avx512",
+            Isa::Avx512Bf16 => "avx512bf16",
         })
     }
 }
@@ -91,7 +97,7 @@ macro_rules! multiversion {
             pub(super) fn select $(<$t: $bound>)? (isa: $crate::Isa) -> unsafe fn($($ty),*) $(-> $ret)? {
                 match isa {
                     #[cfg(target_arch = "x86_64")]
-                    $crate::Isa::Avx512 => avx512 $(::<$t>)?,
+                    $crate::Isa::Avx512 | $crate::Isa::Avx512Bf16 => avx512 $(::<$t>)?,
                     #[cfg(target_arch = "x86_64")]
                     $crate::Isa::Avx2 => avx2 $(::<$t>)?,
                     _ => baseline $(::<$t>)?,

@@ -294,7 +294,7 @@ multiversion! {
                 let depths = phase.depth_start + depths.start..phase.depth_start + depths.end;
                 match (plan.panel, plan.isa) {
                     (1, _) => plan.multiply::<1, 64>(gathered, packed, depths, positions.len(), sums),
-                    (_, Isa::Avx512) => plan.multiply::<PANEL, 32>(gathered, packed, depths, positions.len(), sums),
+                    (_, Isa::Avx512 | Isa::Avx512Bf16) => plan.multiply::<PANEL, 32>(gathered, packed, depths, positions.len(), sums),
                     _ => plan.multiply::<PANEL, 16>(gathered, packed, depths, positions.len(), sums),
                 }
             }

@@ -161,7 +161,7 @@ multiversion! {
             } else {
                 load_columns(planes, plan.padded_filters(), gradients);
                 match plan.isa {
-                    Isa::Avx512 => {
+                    Isa::Avx512 | Isa::Avx512Bf16 => {
                         plan.add_products::<TILE_ROWS>(gathered, gradients, depths.len(), positions.len(), sums);
                     }
                     _ => plan.add_products::<4>(gathered, gradients, depths.len(), positions.len(), sums),

@@ -188,7 +188,7 @@ fn is_f32<T: 'static>() -> bool {
 fn panel_sizes(isa: Isa) -> (usize, usize) {
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => (microkernel::Avx512::ROWS, microkernel::Avx512::COLUMNS),
+        Isa::Avx512 | Isa::Avx512Bf16 => (microkernel::Avx512::ROWS, microkernel::Avx512::COLUMNS),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => (microkernel::Avx2::ROWS, microkernel::Avx2::COLUMNS),
         _ => (Portable::ROWS, Portable::COLUMNS),
@@ -200,7 +200,7 @@ fn panel_sizes(isa: Isa) -> (usize, usize) {
 fn select<A: Element, B: Element, C: Element>(isa: Isa) -> unsafe fn(&Gemm<A, B, C>, usize, &mut [f32]) {
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => part_avx512,
+        Isa::Avx512 | Isa::Avx512Bf16 => part_avx512,
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => part_avx2,
         _ => part_portable,
