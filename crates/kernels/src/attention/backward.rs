@@ -5,10 +5,12 @@
 //! dq = scale ds k. Scores are held by (query, key), so that all three are products with operands as they lie.
 
 use super::level::{Level, for_each_level, numbers_per_word};
+use super::load::{turn, widen};
 use super::tile::{BAND, COLUMN_MULTIPLE, Extent, Product, ROW_MULTIPLE};
 use super::{BLOCK, Heads, HeadsMut, Problem, power_of_two, take};
 use crate::isa::multiversion;
-use crate::{Element, In, Isa, Job, Out, chunk, lanes, parts_of};
+use crate::lanes::{self, LANES};
+use crate::{Element, In, Isa, Job, Out, chunk, parts_of};
 use std::f32::consts::LOG2_E;
 use std::ops::Range;
 
@@ -69,35 +71,6 @@ impl<T: Element> Joint<T> {
         let strides = [problem.places() * place, depth, place];
         let from = |head: usize| HeadsMut { elements: elements.offset((head * depth).min(elements.len())), strides };
         Joint { q: from(0), k: from(heads), v: from(heads + key_heads) }
-    }
-}
-
-impl<T: Element> HeadsMut<T> {
-    /// Stores rows of a tile, scaled, at these places.
-    ///
-    /// # Safety
-    /// As for [`Out::slice`].
-    #[inline(always)]
-    unsafe fn store(&self, head: (usize, usize), places: Range<usize>, depth: usize, tile: &[f32], stride: usize, scale: f32) {
-        for (place, from) in places.zip(tile.chunks_exact(stride)) {
-            // SAFETY: the caller's promise.
-            let to = unsafe { self.row(head, place, depth) };
-            for (to, from) in to.iter_mut().zip(from) {
-                *to = T::from_f32(*from * scale);
-            }
-        }
-    }
-
-    /// Stores zeros at these places.
-    ///
-    /// # Safety
-    /// As for [`Out::slice`].
-    #[inline(always)]
-    unsafe fn clear(&self, head: (usize, usize), places: Range<usize>, depth: usize) {
-        for place in places {
-            // SAFETY: the caller's promise.
-            unsafe { self.row(head, place, depth) }.fill(T::from_f32(0.0));
-        }
     }
 }
 
@@ -221,6 +194,7 @@ for_each_level! {
         let Problem { key_heads, queries, keys, depth, scale, .. } = job.problem;
         let [_, k, v, _, _] = &job.operands;
         let padded = job.problem.padded_depth();
+        let words = padded / numbers_per_word::<L>();
         let (sequence, segment) = (part / job.segments.count, part % job.segments.count);
         let (batch, key_head) = (sequence / key_heads, sequence % key_heads);
         let group = job.problem.group();
@@ -250,9 +224,14 @@ for_each_level! {
             let from = (batch, key_head);
             // SAFETY: as above.
             unsafe {
-                k.load_columns::<L>(from, places.clone(), depth, tiles.key_columns, BLOCK);
-                v.load_columns::<L>(from, places.clone(), depth, tiles.value_columns, BLOCK);
-                k.load_steps::<L>(from, places.clone(), depth, tiles.key, padded);
+                // The tile of keys is what values pass through on their way to be turned, and then keys.
+                v.load_rows::<L>(from, places.clone(), depth, tiles.key, words);
+                turn::<L>((tiles.key, words), [places.len(), words], (tiles.value_columns, BLOCK));
+                k.load_rows::<L>(from, places.clone(), depth, tiles.key, words);
+                turn::<L>((tiles.key, words), [places.len(), words], (tiles.key_columns, BLOCK));
+                if L::PAIRED {
+                    k.load_steps::<L>(from, places.clone(), depth, tiles.key, padded);
+                }
             }
             tiles.k_gradient.fill(0.0);
             tiles.v_gradient.fill(0.0);
@@ -270,8 +249,8 @@ for_each_level! {
             }
             // SAFETY: the keys and values of the segment are this part's own.
             unsafe {
-                job.joint.k.store((batch, key_head), places.clone(), depth, tiles.k_gradient, padded, scale);
-                job.joint.v.store((batch, key_head), places, depth, tiles.v_gradient, padded, 1.0);
+                job.joint.k.store_rows((batch, key_head), places.clone(), depth, (tiles.k_gradient, padded), scale);
+                job.joint.v.store_rows((batch, key_head), places, depth, (tiles.v_gradient, padded), 1.0);
             }
         }
         if segment.end == keys {
@@ -285,7 +264,7 @@ for_each_level! {
             for (head, share) in heads.zip(share.chunks_exact(job.segments.share_rows * padded)) {
                 // SAFETY: no other part has these heads.
                 unsafe {
-                    job.joint.q.store((batch, head), 0..queries, depth, share, padded, scale);
+                    job.joint.q.store_rows((batch, head), 0..queries, depth, (share, padded), scale);
                     job.joint.q.clear((batch, head), queries..job.problem.places(), depth);
                 }
             }
@@ -314,8 +293,8 @@ unsafe fn load_statistics<T: Element>(
     for (query, log_sum) in log_sums.iter().enumerate() {
         // SAFETY: the caller's promise.
         let (o, o_gradient) = unsafe { (o.row(head, query, depth), o_gradient.row(head, query, depth)) };
-        left.iter_mut().zip(o).for_each(|(to, from)| *to = from.to_f32());
-        right.iter_mut().zip(o_gradient).for_each(|(to, from)| *to = from.to_f32());
+        widen(o, left);
+        widen(o_gradient, right);
         statistics.product[to + query] = lanes::dot(left, right);
         statistics.log_sum[to + query] = log_sum * LOG2_E;
     }
@@ -394,9 +373,13 @@ impl Triangle<'_> {
             let (log_sum, product) = (statistics.log_sum[row], statistics.product[row]);
             let (probabilities, gradients) = (&mut probabilities[query], &mut gradients[query]);
             let seen = self.seen(query);
-            for (probability, gradient) in probabilities[..seen].iter_mut().zip(&mut gradients[..seen]) {
-                *probability = power_of_two::<L>(L::multiply_add(*probability, scale, -log_sum));
-                *gradient = *probability * (*gradient - product);
+            // In whole vectors, a vector at a time: how many keys are seen differs from query to query.
+            let vectors = probabilities.as_chunks_mut::<LANES>().0.iter_mut().zip(gradients.as_chunks_mut::<LANES>().0);
+            for (probabilities, gradients) in vectors.take(seen.div_ceil(LANES)) {
+                for (probability, gradient) in probabilities.iter_mut().zip(gradients) {
+                    *probability = power_of_two::<L>(L::multiply_add(*probability, scale, -log_sum));
+                    *gradient = *probability * (*gradient - product);
+                }
             }
             probabilities[seen..].fill(0.0);
             gradients[seen..].fill(0.0);
@@ -545,7 +528,7 @@ multiversion! {
             }
             let head = (sequence / heads, sequence % heads);
             // SAFETY: the row is this part's own.
-            unsafe { job.joint.q.store(head, query..query + 1, depth, sums, padded, scale) };
+            unsafe { job.joint.q.store_rows(head, query..query + 1, depth, (sums, padded), scale) };
         }
     }
 }

@@ -6,6 +6,7 @@
 //! one of those after a multiplication, which scores need anyway.
 
 use super::level::{Level, for_each_level, numbers_per_word};
+use super::load::turn;
 use super::tile::{BAND, COLUMN_MULTIPLE, Extent, Product, ROW_MULTIPLE};
 use super::{BLOCK, Heads, HeadsMut, Problem, power_of_two, take};
 use crate::{Element, Isa, Job, Out, chunk, math, parts_of};
@@ -44,14 +45,9 @@ impl<T: Element> Attention<T> {
         parts_of(self.problem.queries, QUERIES)
     }
 
-    /// Rows of the weighted sum of values.
-    fn sum_rows(&self) -> usize {
-        self.problem.depth.next_multiple_of(ROW_MULTIPLE)
-    }
-
     /// Numbers that a panel of queries keeps.
     fn panel_numbers(&self) -> usize {
-        (self.problem.depth + self.sum_rows() + 2) * PANEL
+        (2 * self.problem.padded_depth() + 2) * PANEL
     }
 }
 
@@ -62,7 +58,7 @@ impl<T: Element> Job for Attention<T> {
 
     fn worker_scratch(&self) -> usize {
         let panels = self.problem.queries.min(QUERIES).div_ceil(PANEL);
-        let tiles = BLOCK * (self.problem.depth + self.sum_rows() + PANEL);
+        let tiles = BLOCK * (2 * self.problem.padded_depth() + PANEL);
         (panels * self.panel_numbers() + tiles) * size_of::<f32>()
     }
 
@@ -87,13 +83,13 @@ struct Panel<'a> {
 
 impl<'a> Panel<'a> {
     #[inline(always)]
-    fn new(mut scratch: &'a mut [f32], depth: usize, sum_rows: usize) -> Panel<'a> {
-        let mut row = |rest: &mut &'a mut [f32]| -> &'a mut [f32; PANEL] {
+    fn new(mut scratch: &'a mut [f32]) -> Panel<'a> {
+        let row = |rest: &mut &'a mut [f32]| -> &'a mut [f32; PANEL] {
             take(rest, PANEL).try_into().expect("a number for each lane")
         };
         let (largest, total) = (row(&mut scratch), row(&mut scratch));
-        let query = take(&mut scratch, depth * PANEL);
-        Panel { query, sums: take(&mut scratch, sum_rows * PANEL), largest, total }
+        let (query, sums) = scratch.split_at_mut(scratch.len() / 2);
+        Panel { query, sums, largest, total }
     }
 }
 
@@ -111,7 +107,8 @@ for_each_level! {
     /// A part: a block of queries.
     fn block_of<L, T>(job: &Attention<T>, part: usize, scratch: &mut [f32]) {
         let Problem { heads, queries, depth, .. } = job.problem;
-        let (sum_rows, words) = (job.sum_rows(), depth.div_ceil(numbers_per_word::<L>()));
+        let padded = job.problem.padded_depth();
+        let words = padded / numbers_per_word::<L>();
         let sequence = part / job.blocks();
         let (batch, head) = (sequence / heads, sequence % heads);
         let key_head = (batch, head / job.problem.group());
@@ -119,18 +116,19 @@ for_each_level! {
 
         let mut rest = scratch;
         let tiles = &mut Tiles {
-            key: take(&mut rest, BLOCK * depth),
-            value: take(&mut rest, BLOCK * sum_rows),
+            key: take(&mut rest, BLOCK * padded),
+            value: take(&mut rest, BLOCK * padded),
             scores: take(&mut rest, BLOCK * PANEL),
         };
         let panels = take(&mut rest, block.len().div_ceil(PANEL) * job.panel_numbers());
         for (start, panel) in block.clone().step_by(PANEL).zip(panels.chunks_exact_mut(job.panel_numbers())) {
             let places = start..(start + PANEL).min(block.end);
-            let panel = Panel::new(panel, depth, sum_rows);
+            let panel = Panel::new(panel);
             panel.largest.fill(f32::NEG_INFINITY);
             panel.total.fill(0.0);
             // SAFETY: the operands are alive and nothing writes to them, by the caller's promise.
-            unsafe { job.q.load_columns::<L>((batch, head), places, depth, panel.query, PANEL) };
+            unsafe { job.q.load_rows::<L>((batch, head), places, depth, tiles.key, words) };
+            turn::<L>((tiles.key, words), [PANEL, words], (panel.query, PANEL));
         }
         let seen = job.problem.visible(block.end - 1);
         for start in (0..seen).step_by(BLOCK) {
@@ -138,20 +136,20 @@ for_each_level! {
             // SAFETY: as above.
             unsafe {
                 job.k.load_rows::<L>(key_head, places.clone(), depth, tiles.key, words);
-                job.v.load_steps::<L>(key_head, places.clone(), depth, tiles.value, sum_rows);
+                job.v.load_steps::<L>(key_head, places.clone(), depth, tiles.value, padded);
             }
             for (start, panel) in block.clone().step_by(PANEL).zip(panels.chunks_exact_mut(job.panel_numbers())) {
                 let last = (start + PANEL).min(block.end) - 1;
                 let places = places.start..places.end.min(job.problem.visible(last));
                 if !places.is_empty() {
-                    let panel = &mut Panel::new(panel, depth, sum_rows);
+                    let panel = &mut Panel::new(panel);
                     attend::<L>(&job.problem, panel, tiles, start, places);
                 }
             }
         }
         for (start, panel) in block.clone().step_by(PANEL).zip(panels.chunks_exact_mut(job.panel_numbers())) {
             let places = start..(start + PANEL).min(block.end);
-            let panel = Panel::new(panel, depth, sum_rows);
+            let panel = Panel::new(panel);
             let factors = panel.total.map(|total| 1.0 / total);
             for sums in panel.sums.as_chunks_mut::<PANEL>().0 {
                 for (sum, factor) in sums.iter_mut().zip(&factors) {
@@ -159,9 +157,10 @@ for_each_level! {
                 }
             }
             let row = sequence * queries;
+            turn::<L>((panel.sums, PANEL), [padded, PANEL], (tiles.value, padded));
             // SAFETY: the rows are this part's own.
             let log_sums = unsafe {
-                job.o.store_columns::<L>((batch, head), places.clone(), depth, panel.sums, PANEL);
+                job.o.store_rows((batch, head), places.clone(), depth, (tiles.value, padded), 1.0);
                 job.log_sum.slice(row + places.start..row + places.end)
             };
             for (log_sum, (largest, total)) in log_sums.iter_mut().zip(panel.largest.iter().zip(panel.total)) {
@@ -174,9 +173,11 @@ for_each_level! {
 /// Takes keys and values into the sums of a panel, whose first query is given.
 #[inline(always)]
 fn attend<L: Level>(problem: &Problem, panel: &mut Panel<'_>, tiles: &mut Tiles<'_>, first: usize, keys: Range<usize>) {
+    let padded = problem.padded_depth();
     let words = problem.depth.div_ceil(numbers_per_word::<L>());
+    let left_row = padded / numbers_per_word::<L>();
     let product =
-        Product { left: tiles.key, left_row: words, left_step: 1, right: panel.query, right_step: PANEL };
+        Product { left: tiles.key, left_row, left_step: 1, right: panel.query, right_step: PANEL };
     for start in (0..keys.len()).step_by(BAND) {
         let blind = problem.first_query(keys.start + start).saturating_sub(first);
         let columns = blind / COLUMN_MULTIPLE * COLUMN_MULTIPLE..PANEL;
@@ -190,9 +191,9 @@ fn attend<L: Level>(problem: &Problem, panel: &mut Panel<'_>, tiles: &mut Tiles<
     let is_first = keys.start == 0;
     weigh::<L>(panel, scores, problem.binary_scale(), is_first);
 
-    let sum_rows = panel.sums.len() / PANEL;
+    let sum_rows = problem.depth.next_multiple_of(ROW_MULTIPLE);
     let product =
-        Product { left: tiles.value, left_row: 1, left_step: sum_rows, right: tiles.scores, right_step: PANEL };
+        Product { left: tiles.value, left_row: 1, left_step: padded, right: tiles.scores, right_step: PANEL };
     let mut add = |columns: Range<usize>| {
         let seen = problem.visible(first + columns.end - 1).clamp(keys.start, keys.end) - keys.start;
         let extent = Extent { rows: 0..sum_rows, steps: 0..seen.div_ceil(numbers_per_word::<L>()), columns };

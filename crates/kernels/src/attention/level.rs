@@ -1,6 +1,7 @@
 //! What the instruction sets do differently here: how large a tile their registers hold, how it is multiplied, and
 //! how blocks of words are turned.
 
+use super::load::TURN;
 use super::tile::{COLUMN_MULTIPLE, ROW_MULTIPLE, Tile};
 
 /// An instruction-set level as a type, so that a body is compiled once for each.
@@ -27,11 +28,14 @@ pub(super) trait Level {
     /// As for [`Level::wide_tile`].
     unsafe fn narrow_tile(tile: Tile);
 
-    /// Eight lines of eight words, turned: the first of each line, then the second of each, and so on.
+    /// Turns a block of [`TURN`] by [`TURN`] words: its rows become columns.
     ///
     /// # Safety
-    /// The machine must have the level.
-    unsafe fn turn(lines: [[f32; 8]; 8]) -> [[f32; 8]; 8];
+    /// The rows of both blocks, so far apart, must be valid and not the same, and the machine must have the level.
+    unsafe fn turn(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize);
+
+    /// Asks the cache for what lies at an address, which need not be there.
+    fn prefetch(address: *const u8);
 
     /// Pairs of bf16 as words: of each lane, the first number and the second, each rounded.
     ///
@@ -93,9 +97,17 @@ impl Level for Baseline {
     }
 
     #[inline(always)]
-    unsafe fn turn(lines: [[f32; 8]; 8]) -> [[f32; 8]; 8] {
-        std::array::from_fn(|word| std::array::from_fn(|line| lines[line][word]))
+    unsafe fn turn(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
+        for row in 0..TURN {
+            for column in 0..TURN {
+                // SAFETY: the caller's promise.
+                unsafe { *to.add(column * to_stride + row) = *from.add(row * from_stride + column) };
+            }
+        }
     }
+
+    #[inline(always)]
+    fn prefetch(_address: *const u8) {}
 
     #[inline(always)]
     unsafe fn pairs(_first: [f32; 16], _second: [f32; 16]) -> [f32; 16] {
@@ -148,9 +160,15 @@ mod x86 {
                 }
 
                 #[inline(always)]
-                unsafe fn turn(lines: [[f32; 8]; 8]) -> [[f32; 8]; 8] {
-                    // SAFETY: every level here has AVX.
-                    unsafe { turn(lines) }
+                unsafe fn turn(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
+                    // SAFETY: the caller's promise; every level here has AVX.
+                    unsafe { turn(from, from_stride, to, to_stride) }
+                }
+
+                #[inline(always)]
+                fn prefetch(address: *const u8) {
+                    // SAFETY: asking for an address that is not there does nothing.
+                    unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
                 }
 
                 #[inline(always)]
@@ -224,9 +242,12 @@ mod x86 {
     /// Neighbours, then pairs, then halves change places.
     #[inline]
     #[target_feature(enable = "avx")]
-    fn turn(lines: [[f32; 8]; 8]) -> [[f32; 8]; 8] {
-        // SAFETY: eight words and a vector of eight are the same bits.
-        let x: [__m256; 8] = unsafe { std::mem::transmute(lines) };
+    unsafe fn turn(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
+        let mut x = [_mm256_setzero_ps(); TURN];
+        for (row, x) in x.iter_mut().enumerate() {
+            // SAFETY: the caller's promise.
+            *x = unsafe { _mm256_loadu_ps(from.add(row * from_stride)) };
+        }
         let low = |i: usize| _mm256_unpacklo_ps(x[i], x[i + 1]);
         let high = |i: usize| _mm256_unpackhi_ps(x[i], x[i + 1]);
         let x = [low(0), high(0), low(2), high(2), low(4), high(4), low(6), high(6)];
@@ -234,11 +255,15 @@ mod x86 {
         let second = |i: usize, j: usize| _mm256_shuffle_ps::<0xee>(x[i], x[j]);
         let near = [first(0, 2), second(0, 2), first(1, 3), second(1, 3)];
         let far = [first(4, 6), second(4, 6), first(5, 7), second(5, 7)];
-        let left = |i: usize| _mm256_permute2f128_ps::<0x20>(near[i], far[i]);
-        let right = |i: usize| _mm256_permute2f128_ps::<0x31>(near[i], far[i]);
-        let y = [left(0), left(1), left(2), left(3), right(0), right(1), right(2), right(3)];
-        // SAFETY: as above.
-        unsafe { std::mem::transmute(y) }
+        for index in 0..TURN / 2 {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let (near, far) = (near[index], far[index]);
+                _mm256_storeu_ps(to.add(index * to_stride), _mm256_permute2f128_ps::<0x20>(near, far));
+                let to = to.add((index + TURN / 2) * to_stride);
+                _mm256_storeu_ps(to, _mm256_permute2f128_ps::<0x31>(near, far));
+            }
+        }
     }
 
     vector_level!(

@@ -4,8 +4,13 @@ use super::level::Level;
 use crate::{Element, In, Out};
 use std::ops::Range;
 
-/// Lines and words that are turned at once.
-const TURN: usize = 8;
+/// Rows and columns that are turned at once.
+pub(super) const TURN: usize = 8;
+
+/// Places that a load asks the cache for in advance.
+const AHEAD: usize = 8;
+/// Bytes that the cache loads at once.
+const CACHE_LINE: usize = 64;
 
 /// An operand of axes (batch, head, place, depth), the last of which is dense.
 #[derive(Debug)]
@@ -63,6 +68,16 @@ impl<T: Element> Heads<T> {
         unsafe { self.elements.slice(start..start + depth) }
     }
 
+    /// Asks the cache for a row some places ahead: rows of a head lie so far apart that the machine does not foresee
+    /// them.
+    #[inline(always)]
+    fn prefetch<L: Level>(&self, row: &[T]) {
+        let ahead = row.as_ptr().wrapping_add(AHEAD * self.strides[2]).cast::<u8>();
+        for byte in (0..size_of_val(row)).step_by(CACHE_LINE) {
+            L::prefetch(ahead.wrapping_add(byte));
+        }
+    }
+
     /// Loads places as rows of words along the depth, zeros behind each row up to `stride` words.
     ///
     /// # Safety
@@ -79,14 +94,13 @@ impl<T: Element> Heads<T> {
         for (place, to) in places.zip(to.chunks_exact_mut(stride)) {
             // SAFETY: the caller's promise.
             let from = unsafe { self.row(head, place, depth) };
+            self.prefetch::<L>(from);
             if L::PAIRED {
                 let to: &mut [u16] = bytemuck::cast_slice_mut(to);
                 to[..depth].copy_from_slice(bytemuck::cast_slice(from));
                 to[depth..].fill(0);
             } else {
-                for (to, from) in to.iter_mut().zip(from) {
-                    *to = from.to_f32();
-                }
+                widen(from, to);
                 to[depth..].fill(0.0);
             }
         }
@@ -126,96 +140,97 @@ impl<T: Element> Heads<T> {
             to[depth..].fill(0.0);
         }
     }
-
-    /// Loads places as columns of words along the depth; columns that are missing to whole blocks are zeros.
-    ///
-    /// # Safety
-    /// As for [`In::slice`], and the machine must have the level.
-    #[inline(always)]
-    pub(super) unsafe fn load_columns<L: Level>(
-        &self,
-        head: (usize, usize),
-        places: Range<usize>,
-        depth: usize,
-        to: &mut [f32],
-        stride: usize,
-    ) {
-        let count = depth.div_ceil(super::level::numbers_per_word::<L>());
-        for (block, first) in places.clone().step_by(TURN).enumerate() {
-            for start in (0..count).step_by(TURN) {
-                let line = |line: usize| match first + line < places.end {
-                    // SAFETY: the caller's promise.
-                    true => words::<L, T>(unsafe { self.row(head, first + line, depth) }, start),
-                    false => [0.0; TURN],
-                };
-                // SAFETY: the machine has the level, by the caller's promise.
-                let turned = unsafe { L::turn(std::array::from_fn(line)) };
-                for (to, turned) in to.chunks_exact_mut(stride).skip(start).take(count - start).zip(&turned) {
-                    to[block * TURN..][..TURN].copy_from_slice(turned);
-                }
-            }
-        }
-    }
 }
 
 impl<T: Element> HeadsMut<T> {
-    /// Stores columns of a tile as places.
+    /// Stores rows of a tile, scaled, at these places.
     ///
     /// # Safety
-    /// As for [`Out::slice`], and the machine must have the level.
+    /// As for [`Out::slice`].
     #[inline(always)]
-    pub(super) unsafe fn store_columns<L: Level>(
+    pub(super) unsafe fn store_rows(
         &self,
         head: (usize, usize),
         places: Range<usize>,
         depth: usize,
-        from: &[f32],
-        stride: usize,
+        (from, stride): (&[f32], usize),
+        scale: f32,
     ) {
-        for (block, first) in places.clone().step_by(TURN).enumerate() {
-            for start in (0..depth).step_by(TURN) {
-                let line = |line: usize| match start + line < depth {
-                    true => *from[(start + line) * stride + block * TURN..].first_chunk().expect("whole blocks"),
-                    false => [0.0; TURN],
-                };
-                // SAFETY: the machine has the level, by the caller's promise.
-                let turned = unsafe { L::turn(std::array::from_fn(line)) };
-                for (place, turned) in (first..places.end).zip(&turned) {
-                    // SAFETY: the caller's promise.
-                    let to = unsafe { self.row(head, place, depth) };
-                    match to[start..].first_chunk_mut() {
-                        Some(to) => *to = turned.map(T::from_f32),
-                        None => to[start..].iter_mut().zip(turned).for_each(|(to, x)| *to = T::from_f32(*x)),
-                    }
-                }
-            }
+        for (place, from) in places.zip(from.chunks_exact(stride)) {
+            // SAFETY: the caller's promise.
+            narrow(from, unsafe { self.row(head, place, depth) }, scale);
+        }
+    }
+
+    /// Stores zeros at these places.
+    ///
+    /// # Safety
+    /// As for [`Out::slice`].
+    #[inline(always)]
+    pub(super) unsafe fn clear(&self, head: (usize, usize), places: Range<usize>, depth: usize) {
+        for place in places {
+            // SAFETY: the caller's promise.
+            unsafe { self.row(head, place, depth) }.fill(T::from_f32(0.0));
         }
     }
 }
 
-/// Some words of a row, zeros behind its end.
+/// Numbers that are loaded or stored at once: rows are short, and loops over them are not made for that.
+const RUN: usize = 16;
+
+/// Loads numbers as f32.
 #[inline(always)]
-fn words<L: Level, T: Element>(row: &[T], first: usize) -> [f32; TURN] {
-    if L::PAIRED {
-        let numbers: &[u16] = &bytemuck::cast_slice(row)[2 * first..];
-        let word = |numbers: &[u16; 2 * TURN], index: usize| {
-            f32::from_bits(numbers[2 * index] as u32 | (numbers[2 * index + 1] as u32) << 16)
-        };
-        match numbers.first_chunk() {
-            Some(numbers) => std::array::from_fn(|index| word(numbers, index)),
-            None => {
-                let mut padded = [0; 2 * TURN];
-                padded[..numbers.len()].copy_from_slice(numbers);
-                std::array::from_fn(|index| word(&padded, index))
-            }
+pub(super) fn widen<T: Element>(from: &[T], to: &mut [f32]) {
+    let (runs, rest) = from.as_chunks::<RUN>();
+    let (to_runs, to_rest) = to[..from.len()].as_chunks_mut::<RUN>();
+    for (to, from) in to_runs.iter_mut().zip(runs) {
+        // Whole runs are loaded before they are stored: for all that the compiler knows, source and target might
+        // be the same, and it would move one number at a time.
+        let (numbers, mut wide) = (*from, [0.0; RUN]);
+        for index in 0..RUN {
+            wide[index] = numbers[index].to_f32();
         }
-    } else {
-        match row[first..].first_chunk::<TURN>() {
-            Some(numbers) => numbers.map(T::to_f32),
-            None => {
-                let mut padded = [0.0; TURN];
-                padded.iter_mut().zip(&row[first..]).for_each(|(to, from)| *to = from.to_f32());
-                padded
+        *to = wide;
+    }
+    for (to, from) in to_rest.iter_mut().zip(rest) {
+        *to = from.to_f32();
+    }
+}
+
+/// Stores as many numbers as there is room for, scaled.
+#[inline(always)]
+fn narrow<T: Element>(from: &[f32], to: &mut [T], scale: f32) {
+    let (to_runs, to_rest) = to.as_chunks_mut::<RUN>();
+    let (runs, rest) = from.as_chunks::<RUN>();
+    for (to, from) in to_runs.iter_mut().zip(runs) {
+        let (wide, mut numbers) = (*from, [T::from_f32(0.0); RUN]);
+        for index in 0..RUN {
+            numbers[index] = T::from_f32(wide[index] * scale);
+        }
+        *to = numbers;
+    }
+    for (to, from) in to_rest.iter_mut().zip(rest.iter().chain(runs.get(to_runs.len()).into_iter().flatten())) {
+        *to = T::from_f32(from * scale);
+    }
+}
+
+/// A tile by (row, column), of which whole blocks are turned to one by (column, row).
+#[inline(always)]
+pub(super) fn turn<L: Level>(
+    (from, from_stride): (&[f32], usize),
+    [rows, columns]: [usize; 2],
+    (to, to_stride): (&mut [f32], usize),
+) {
+    let (rows, columns) = (rows.next_multiple_of(TURN), columns.next_multiple_of(TURN));
+    assert!(columns <= from_stride && rows <= to_stride);
+    assert!(rows * from_stride <= from.len() && columns * to_stride <= to.len());
+    for row in (0..rows).step_by(TURN) {
+        for column in (0..columns).step_by(TURN) {
+            // SAFETY: the block lies inside both tiles, as checked; only of a level that the machine has is there
+            // a kernel.
+            unsafe {
+                let from = from.as_ptr().add(row * from_stride + column);
+                L::turn(from, from_stride, to.as_mut_ptr().add(column * to_stride + row), to_stride);
             }
         }
     }
