@@ -7,7 +7,7 @@
 use super::level::{Level, for_each_level, numbers_per_word};
 use super::load::{turn, widen};
 use super::tile::{BAND, COLUMN_MULTIPLE, Extent, Product, ROW_MULTIPLE};
-use super::{BLOCK, Heads, HeadsMut, Problem, power_of_two, take};
+use super::{BLOCK, Heads, HeadsMut, Problem, heads_of_a_part, power_of_two, take};
 use crate::isa::multiversion;
 use crate::lanes::{self, LANES};
 use crate::{Element, In, Isa, Job, Out, chunk, parts_of};
@@ -101,7 +101,12 @@ impl<T: Element> Gradient<T> {
         Gradient { problem, segments, operands, log_sum, shares, joint, body: segment_of::select(isa) }
     }
 
-    /// Numbers of the share of one part.
+    /// Heads of keys of a part.
+    fn heads(&self) -> usize {
+        heads_of_a_part(self.problem.batch * self.problem.key_heads * self.segments.count)
+    }
+
+    /// Numbers of the share of one head of keys.
     fn share(&self) -> usize {
         self.problem.group() * self.segments.share_rows * self.problem.padded_depth()
     }
@@ -109,7 +114,7 @@ impl<T: Element> Gradient<T> {
 
 impl<T: Element> Job for Gradient<T> {
     fn parts(&self) -> usize {
-        self.problem.batch * self.problem.key_heads * self.segments.count
+        self.problem.batch * parts_of(self.problem.key_heads, self.heads()) * self.segments.count
     }
 
     fn worker_scratch(&self) -> usize {
@@ -189,84 +194,103 @@ struct Statistics<'a> {
 }
 
 for_each_level! {
-    /// A part: a segment of the keys of one head, with all queries that see them.
+    /// A part: a segment of the keys of some heads, with all queries that see them.
     fn segment_of<L, T>(job: &Gradient<T>, part: usize, scratch: &mut [f32]) {
-        let Problem { key_heads, queries, keys, depth, scale, .. } = job.problem;
-        let [_, k, v, _, _] = &job.operands;
-        let padded = job.problem.padded_depth();
-        let words = padded / numbers_per_word::<L>();
-        let (sequence, segment) = (part / job.segments.count, part % job.segments.count);
-        let (batch, key_head) = (sequence / key_heads, sequence % key_heads);
-        let group = job.problem.group();
-        let heads = key_head * group..(key_head + 1) * group;
+        let (rest, segment) = (part / job.segments.count, part % job.segments.count);
+        let groups = parts_of(job.problem.key_heads, job.heads());
+        for key_head in chunk(rest % groups, job.heads(), job.problem.key_heads) {
+            // SAFETY: the caller's promise.
+            unsafe { one_head::<L, T>(job, (rest / groups, key_head), segment, scratch) }
+        }
+    }
+}
 
-        let mut rest = scratch;
-        let tiles = &mut Tiles::new(&mut rest, padded);
-        let statistics =
-            &mut Statistics { log_sum: take(&mut rest, group * queries), product: take(&mut rest, group * queries) };
-        let rows = take(&mut rest, 2 * depth);
+/// A segment of the keys of one head.
+///
+/// # Safety
+/// As for [`Job::run`], and the machine must have the level.
+#[inline(always)]
+unsafe fn one_head<L: Level, T: Element>(
+    job: &Gradient<T>,
+    (batch, key_head): (usize, usize),
+    segment: usize,
+    scratch: &mut [f32],
+) {
+    let Problem { key_heads, queries, keys, depth, scale, .. } = job.problem;
+    let [_, k, v, _, _] = &job.operands;
+    let padded = job.problem.padded_depth();
+    let words = padded / numbers_per_word::<L>();
+    let group = job.problem.group();
+    let heads = key_head * group..(key_head + 1) * group;
+
+    let mut rest = scratch;
+    let tiles = &mut Tiles::new(&mut rest, padded);
+    let statistics =
+        &mut Statistics { log_sum: take(&mut rest, group * queries), product: take(&mut rest, group * queries) };
+    let rows = take(&mut rest, 2 * depth);
+    for (index, head) in heads.clone().enumerate() {
+        // SAFETY: the operands are alive and nothing writes to them, by the caller's promise.
+        unsafe { load_statistics::<L, T>(job, (batch, head), index * queries, statistics, rows) };
+    }
+    let share = if job.segments.are_one() {
+        take(&mut rest, job.share())
+    } else {
+        let first = segment * job.segments.share + (batch * key_heads + key_head) * job.share();
+        // SAFETY: this share of these rows is this part's own.
+        unsafe { job.shares.slice(first..first + job.share()) }
+    };
+    share.fill(0.0);
+
+    let segment = chunk(segment, job.segments.length, keys);
+    for start in segment.clone().step_by(BLOCK) {
+        let places = start..(start + BLOCK).min(segment.end);
+        let from = (batch, key_head);
+        job.joint.k.prefetch::<L>(from, places.clone(), depth);
+        job.joint.v.prefetch::<L>(from, places.clone(), depth);
+        // SAFETY: as above.
+        unsafe {
+            // The tile of keys is what values pass through on their way to be turned, and then keys.
+            v.load_rows::<L>(from, places.clone(), depth, tiles.key, words);
+            turn::<L>((tiles.key, words), [places.len(), words], (tiles.value_columns, BLOCK));
+            k.load_rows::<L>(from, places.clone(), depth, tiles.key, words);
+            turn::<L>((tiles.key, words), [places.len(), words], (tiles.key_columns, BLOCK));
+            if L::PAIRED {
+                k.load_steps::<L>(from, places.clone(), depth, tiles.key, padded);
+            }
+        }
+        tiles.k_gradient.fill(0.0);
+        tiles.v_gradient.fill(0.0);
         for (index, head) in heads.clone().enumerate() {
-            // SAFETY: the operands are alive and nothing writes to them, by the caller's promise.
-            unsafe { load_statistics(job, (batch, head), index * queries, statistics, rows) };
-        }
-        let share = if job.segments.are_one() {
-            take(&mut rest, job.share())
-        } else {
-            let first = segment * job.segments.share + sequence * job.share();
-            // SAFETY: this share of these rows is this part's own.
-            unsafe { job.shares.slice(first..first + job.share()) }
-        };
-        share.fill(0.0);
-
-        let segment = chunk(segment, job.segments.length, keys);
-        for start in segment.clone().step_by(BLOCK) {
-            let places = start..(start + BLOCK).min(segment.end);
-            let from = (batch, key_head);
-            // SAFETY: as above.
-            unsafe {
-                // The tile of keys is what values pass through on their way to be turned, and then keys.
-                v.load_rows::<L>(from, places.clone(), depth, tiles.key, words);
-                turn::<L>((tiles.key, words), [places.len(), words], (tiles.value_columns, BLOCK));
-                k.load_rows::<L>(from, places.clone(), depth, tiles.key, words);
-                turn::<L>((tiles.key, words), [places.len(), words], (tiles.key_columns, BLOCK));
-                if L::PAIRED {
-                    k.load_steps::<L>(from, places.clone(), depth, tiles.key, padded);
-                }
-            }
-            tiles.k_gradient.fill(0.0);
-            tiles.v_gradient.fill(0.0);
-            for (index, head) in heads.clone().enumerate() {
-                let share = &mut share[index * job.segments.share_rows * padded..][..job.segments.share_rows * padded];
-                for start in (job.problem.first_query(places.start)..queries).step_by(QUERIES) {
-                    let block = start..(start + QUERIES).min(queries);
-                    // SAFETY: as above.
-                    unsafe { load_queries::<L, T>(job, (batch, head), block.clone(), tiles) };
-                    let triangle = Triangle { problem: &job.problem, queries: block.clone(), keys: places.clone() };
-                    triangle.score::<L>(tiles);
-                    triangle.differentiate::<L>(tiles, statistics, index * queries);
-                    triangle.accumulate::<L>(tiles, &mut share[start * padded..]);
-                }
-            }
-            // SAFETY: the keys and values of the segment are this part's own.
-            unsafe {
-                job.joint.k.store_rows((batch, key_head), places.clone(), depth, (tiles.k_gradient, padded), scale);
-                job.joint.v.store_rows((batch, key_head), places, depth, (tiles.v_gradient, padded), 1.0);
+            let share = &mut share[index * job.segments.share_rows * padded..][..job.segments.share_rows * padded];
+            for start in (job.problem.first_query(places.start)..queries).step_by(QUERIES) {
+                let block = start..(start + QUERIES).min(queries);
+                // SAFETY: as above.
+                unsafe { load_queries::<L, T>(job, (batch, head), block.clone(), tiles) };
+                let triangle = Triangle { problem: &job.problem, queries: block.clone(), keys: places.clone() };
+                triangle.score::<L>(tiles);
+                triangle.differentiate::<L>(tiles, statistics, index * queries);
+                triangle.accumulate::<L>(tiles, &mut share[start * padded..]);
             }
         }
-        if segment.end == keys {
-            // SAFETY: the places behind the keys are the last segment's own.
-            unsafe {
-                job.joint.k.clear((batch, key_head), keys..job.problem.places(), depth);
-                job.joint.v.clear((batch, key_head), keys..job.problem.places(), depth);
-            }
+        // SAFETY: the keys and values of the segment are this part's own.
+        unsafe {
+            job.joint.k.store_rows((batch, key_head), places.clone(), depth, (tiles.k_gradient, padded), scale);
+            job.joint.v.store_rows((batch, key_head), places, depth, (tiles.v_gradient, padded), 1.0);
         }
-        if job.segments.are_one() {
-            for (head, share) in heads.zip(share.chunks_exact(job.segments.share_rows * padded)) {
-                // SAFETY: no other part has these heads.
-                unsafe {
-                    job.joint.q.store_rows((batch, head), 0..queries, depth, (share, padded), scale);
-                    job.joint.q.clear((batch, head), queries..job.problem.places(), depth);
-                }
+    }
+    if segment.end == keys {
+        // SAFETY: the places behind the keys are the last segment's own.
+        unsafe {
+            job.joint.k.clear((batch, key_head), keys..job.problem.places(), depth);
+            job.joint.v.clear((batch, key_head), keys..job.problem.places(), depth);
+        }
+    }
+    if job.segments.are_one() {
+        for (head, share) in heads.zip(share.chunks_exact(job.segments.share_rows * padded)) {
+            // SAFETY: no other part has these heads.
+            unsafe {
+                job.joint.q.store_rows((batch, head), 0..queries, depth, (share, padded), scale);
+                job.joint.q.clear((batch, head), queries..job.problem.places(), depth);
             }
         }
     }
@@ -277,7 +301,7 @@ for_each_level! {
 /// # Safety
 /// As for [`In::slice`].
 #[inline(always)]
-unsafe fn load_statistics<T: Element>(
+unsafe fn load_statistics<L: Level, T: Element>(
     job: &Gradient<T>,
     head: (usize, usize),
     to: usize,
@@ -290,9 +314,12 @@ unsafe fn load_statistics<T: Element>(
     // SAFETY: the caller's promise.
     let log_sums = unsafe { job.log_sum.slice(first..first + queries) };
     let (left, right) = rows.split_at_mut(depth);
+    job.joint.q.prefetch::<L>(head, 0..queries, depth);
     for (query, log_sum) in log_sums.iter().enumerate() {
         // SAFETY: the caller's promise.
         let (o, o_gradient) = unsafe { (o.row(head, query, depth), o_gradient.row(head, query, depth)) };
+        job.operands[3].prefetch_next::<L>(o);
+        job.operands[4].prefetch_next::<L>(o_gradient);
         widen(o, left);
         widen(o_gradient, right);
         statistics.product[to + query] = lanes::dot(left, right);

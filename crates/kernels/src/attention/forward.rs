@@ -1,5 +1,5 @@
 //! Attention: each part takes a block of queries over all keys that they see, block by block, keeping for each
-//! query the largest score so far, the sum of exponentials and the weighted sum of values.
+//! query about the largest score so far, the sum of exponentials and the weighted sum of values.
 //!
 //! Everything is held with queries along the lanes: scores by (key, query), sums by (depth, query). Then nothing
 //! is reduced across lanes, and keys and values are used as they lie. Scores are powers of two: an exponential is
@@ -8,7 +8,7 @@
 use super::level::{Level, for_each_level, numbers_per_word};
 use super::load::turn;
 use super::tile::{BAND, COLUMN_MULTIPLE, Extent, Product, ROW_MULTIPLE};
-use super::{BLOCK, Heads, HeadsMut, Problem, power_of_two, take};
+use super::{BLOCK, Heads, HeadsMut, Problem, heads_of_a_part, power_of_two, take};
 use crate::{Element, Isa, Job, Out, chunk, math, parts_of};
 use std::f32::consts::LN_2;
 use std::ops::Range;
@@ -17,6 +17,10 @@ use std::ops::Range;
 const QUERIES: usize = 128;
 /// Queries that are computed together: two vectors of the widest level.
 const PANEL: usize = 32;
+/// How far, as powers of two, scores may rise above what the sums are relative to before the sums are corrected:
+/// a pass over all sums, which with random scores almost every block of keys would need. Weights stay below 2^8, and
+/// sums of them far from what an f32 holds.
+const SLACK: f32 = 8.0;
 
 /// `softmax(scale * q * k^T) * v`, and the logarithms of the sums of exponentials.
 pub struct Attention<T> {
@@ -45,6 +49,11 @@ impl<T: Element> Attention<T> {
         parts_of(self.problem.queries, QUERIES)
     }
 
+    /// Heads of a part.
+    fn heads(&self) -> usize {
+        heads_of_a_part(self.problem.batch * self.problem.heads * self.blocks())
+    }
+
     /// Numbers that a panel of queries keeps.
     fn panel_numbers(&self) -> usize {
         (2 * self.problem.padded_depth() + 2) * PANEL
@@ -53,7 +62,7 @@ impl<T: Element> Attention<T> {
 
 impl<T: Element> Job for Attention<T> {
     fn parts(&self) -> usize {
-        self.problem.batch * self.problem.heads * self.blocks()
+        self.problem.batch * parts_of(self.problem.heads, self.heads()) * self.blocks()
     }
 
     fn worker_scratch(&self) -> usize {
@@ -75,9 +84,9 @@ struct Panel<'a> {
     query: &'a mut [f32],
     /// The weighted sum of values, by (depth, query).
     sums: &'a mut [f32],
-    /// The largest score.
-    largest: &'a mut [f32; PANEL],
-    /// The sum of exponentials, relative to the largest.
+    /// The score that sums are relative to: not much below the largest so far.
+    level: &'a mut [f32; PANEL],
+    /// The sum of exponentials.
     total: &'a mut [f32; PANEL],
 }
 
@@ -87,9 +96,9 @@ impl<'a> Panel<'a> {
         let row = |rest: &mut &'a mut [f32]| -> &'a mut [f32; PANEL] {
             take(rest, PANEL).try_into().expect("a number for each lane")
         };
-        let (largest, total) = (row(&mut scratch), row(&mut scratch));
+        let (level, total) = (row(&mut scratch), row(&mut scratch));
         let (query, sums) = scratch.split_at_mut(scratch.len() / 2);
-        Panel { query, sums, largest, total }
+        Panel { query, sums, level, total }
     }
 }
 
@@ -104,68 +113,80 @@ struct Tiles<'a> {
 }
 
 for_each_level! {
-    /// A part: a block of queries.
+    /// A part: a block of queries of some heads.
     fn block_of<L, T>(job: &Attention<T>, part: usize, scratch: &mut [f32]) {
-        let Problem { heads, queries, depth, .. } = job.problem;
-        let padded = job.problem.padded_depth();
-        let words = padded / numbers_per_word::<L>();
-        let sequence = part / job.blocks();
-        let (batch, head) = (sequence / heads, sequence % heads);
-        let key_head = (batch, head / job.problem.group());
-        let block = chunk(part % job.blocks(), QUERIES, queries);
+        let (rest, block) = (part / job.blocks(), part % job.blocks());
+        let groups = parts_of(job.problem.heads, job.heads());
+        for head in chunk(rest % groups, job.heads(), job.problem.heads) {
+            let block = chunk(block, QUERIES, job.problem.queries);
+            // SAFETY: the caller's promise.
+            unsafe { one_head::<L, T>(job, (rest / groups, head), block, scratch) }
+        }
+    }
+}
 
-        let mut rest = scratch;
-        let tiles = &mut Tiles {
-            key: take(&mut rest, BLOCK * padded),
-            value: take(&mut rest, BLOCK * padded),
-            scores: take(&mut rest, BLOCK * PANEL),
-        };
-        let panels = take(&mut rest, block.len().div_ceil(PANEL) * job.panel_numbers());
-        for (start, panel) in block.clone().step_by(PANEL).zip(panels.chunks_exact_mut(job.panel_numbers())) {
-            let places = start..(start + PANEL).min(block.end);
-            let panel = Panel::new(panel);
-            panel.largest.fill(f32::NEG_INFINITY);
-            panel.total.fill(0.0);
-            // SAFETY: the operands are alive and nothing writes to them, by the caller's promise.
-            unsafe { job.q.load_rows::<L>((batch, head), places, depth, tiles.key, words) };
-            turn::<L>((tiles.key, words), [PANEL, words], (panel.query, PANEL));
+/// A block of queries of one head.
+///
+/// # Safety
+/// As for [`Job::run`], and the machine must have the level.
+#[inline(always)]
+unsafe fn one_head<L: Level, T: Element>(
+    job: &Attention<T>,
+    (batch, head): (usize, usize),
+    block: Range<usize>,
+    scratch: &mut [f32],
+) {
+    let Problem { heads, queries, depth, .. } = job.problem;
+    let padded = job.problem.padded_depth();
+    let words = padded / numbers_per_word::<L>();
+    let key_head = (batch, head / job.problem.group());
+
+    let mut rest = scratch;
+    let tiles = &mut Tiles {
+        key: take(&mut rest, BLOCK * padded),
+        value: take(&mut rest, BLOCK * padded),
+        scores: take(&mut rest, BLOCK * PANEL),
+    };
+    let panels = take(&mut rest, block.len().div_ceil(PANEL) * job.panel_numbers());
+    for (start, panel) in block.clone().step_by(PANEL).zip(panels.chunks_exact_mut(job.panel_numbers())) {
+        let places = start..(start + PANEL).min(block.end);
+        let panel = Panel::new(panel);
+        job.o.prefetch::<L>((batch, head), places.clone(), depth);
+        panel.level.fill(f32::NEG_INFINITY);
+        panel.total.fill(0.0);
+        // SAFETY: the operands are alive and nothing writes to them, by the caller's promise.
+        unsafe { job.q.load_rows::<L>((batch, head), places, depth, tiles.key, words) };
+        turn::<L>((tiles.key, words), [PANEL, words], (panel.query, PANEL));
+    }
+    let seen = job.problem.visible(block.end - 1);
+    for start in (0..seen).step_by(BLOCK) {
+        let places = start..(start + BLOCK).min(seen);
+        // SAFETY: as above.
+        unsafe {
+            job.k.load_rows::<L>(key_head, places.clone(), depth, tiles.key, words);
+            job.v.load_steps::<L>(key_head, places.clone(), depth, tiles.value, padded);
         }
-        let seen = job.problem.visible(block.end - 1);
-        for start in (0..seen).step_by(BLOCK) {
-            let places = start..(start + BLOCK).min(seen);
+        for (start, panel) in block.clone().step_by(PANEL).zip(panels.chunks_exact_mut(job.panel_numbers())) {
+            let last = (start + PANEL).min(block.end) - 1;
+            let places = places.start..places.end.min(job.problem.visible(last));
+            if !places.is_empty() {
+                let panel = &mut Panel::new(panel);
+                attend::<L>(&job.problem, panel, tiles, start, places);
+            }
+        }
+    }
+    for (start, panel) in block.clone().step_by(PANEL).zip(panels.chunks_exact_mut(job.panel_numbers())) {
+        let places = start..(start + PANEL).min(block.end);
+        let panel = Panel::new(panel);
+        let row = (batch * heads + head) * queries;
+        turn::<L>((panel.sums, PANEL), [padded, PANEL], (tiles.value, padded));
+        // SAFETY: the rows are this part's own.
+        let log_sums = unsafe { job.log_sum.slice(row + places.start..row + places.end) };
+        let rows = tiles.value.chunks_exact(padded).zip(panel.level.iter().zip(panel.total));
+        for ((place, log_sum), (sums, (level, total))) in places.zip(log_sums).zip(rows) {
             // SAFETY: as above.
-            unsafe {
-                job.k.load_rows::<L>(key_head, places.clone(), depth, tiles.key, words);
-                job.v.load_steps::<L>(key_head, places.clone(), depth, tiles.value, padded);
-            }
-            for (start, panel) in block.clone().step_by(PANEL).zip(panels.chunks_exact_mut(job.panel_numbers())) {
-                let last = (start + PANEL).min(block.end) - 1;
-                let places = places.start..places.end.min(job.problem.visible(last));
-                if !places.is_empty() {
-                    let panel = &mut Panel::new(panel);
-                    attend::<L>(&job.problem, panel, tiles, start, places);
-                }
-            }
-        }
-        for (start, panel) in block.clone().step_by(PANEL).zip(panels.chunks_exact_mut(job.panel_numbers())) {
-            let places = start..(start + PANEL).min(block.end);
-            let panel = Panel::new(panel);
-            let factors = panel.total.map(|total| 1.0 / total);
-            for sums in panel.sums.as_chunks_mut::<PANEL>().0 {
-                for (sum, factor) in sums.iter_mut().zip(&factors) {
-                    *sum *= factor;
-                }
-            }
-            let row = sequence * queries;
-            turn::<L>((panel.sums, PANEL), [padded, PANEL], (tiles.value, padded));
-            // SAFETY: the rows are this part's own.
-            let log_sums = unsafe {
-                job.o.store_rows((batch, head), places.clone(), depth, (tiles.value, padded), 1.0);
-                job.log_sum.slice(row + places.start..row + places.end)
-            };
-            for (log_sum, (largest, total)) in log_sums.iter_mut().zip(panel.largest.iter().zip(panel.total)) {
-                *log_sum = largest * LN_2 + math::log(*total);
-            }
+            unsafe { job.o.store_rows((batch, head), place..place + 1, depth, (sums, padded), 1.0 / *total) };
+            *log_sum = level * LN_2 + math::log(*total);
         }
     }
 }
@@ -219,10 +240,10 @@ fn hide(problem: &Problem, first_query: usize, keys: Range<usize>, scores: &mut 
     }
 }
 
-/// Turns scores to weights relative to the largest score, and corrects the sums where that has grown.
+/// Turns scores to weights, and corrects the sums where scores have grown too far above what they are relative to.
 #[inline(always)]
 fn weigh<L: Level>(panel: &mut Panel<'_>, scores: &mut [[f32; PANEL]], scale: f32, is_first: bool) {
-    let mut largest = *panel.largest;
+    let mut largest = *panel.level;
     for scores in scores.iter() {
         for (largest, score) in largest.iter_mut().zip(scores) {
             // A NaN is not kept here, but its weight will be one.
@@ -230,22 +251,21 @@ fn weigh<L: Level>(panel: &mut Panel<'_>, scores: &mut [[f32; PANEL]], scale: f3
         }
     }
     let mut total = *panel.total;
-    if !is_first {
-        let mut correction = [0.0; PANEL];
-        for lane in 0..PANEL {
-            correction[lane] = power_of_two::<L>(panel.largest[lane] - largest[lane]);
-            total[lane] *= correction[lane];
-        }
-        for sums in panel.sums.as_chunks_mut::<PANEL>().0 {
-            for (sum, correction) in sums.iter_mut().zip(&correction) {
-                *sum *= correction;
-            }
-        }
+    let mut has_grown = false;
+    for (largest, level) in largest.iter().zip(&*panel.level) {
+        has_grown |= *largest > *level + SLACK;
     }
+    if has_grown {
+        if !is_first {
+            correct::<L>(panel, &largest, &mut total);
+        }
+        *panel.level = largest;
+    }
+    let level = *panel.level;
     let mut weights = |scores: &[f32; PANEL]| {
         let mut weights = [0.0; PANEL];
         for lane in 0..PANEL {
-            weights[lane] = power_of_two::<L>(L::multiply_add(scores[lane], scale, -largest[lane]));
+            weights[lane] = power_of_two::<L>(L::multiply_add(scores[lane], scale, -level[lane]));
             total[lane] += weights[lane];
         }
         weights
@@ -261,7 +281,22 @@ fn weigh<L: Level>(panel: &mut Panel<'_>, scores: &mut [[f32; PANEL]], scale: f3
             *scores = weights(scores);
         }
     }
-    (*panel.largest, *panel.total) = (largest, total);
+    *panel.total = total;
+}
+
+/// Makes the sums relative to other scores.
+#[inline(always)]
+fn correct<L: Level>(panel: &mut Panel<'_>, level: &[f32; PANEL], total: &mut [f32; PANEL]) {
+    let mut correction = [0.0; PANEL];
+    for lane in 0..PANEL {
+        correction[lane] = power_of_two::<L>(panel.level[lane] - level[lane]);
+        total[lane] *= correction[lane];
+    }
+    for sums in panel.sums.as_chunks_mut::<PANEL>().0 {
+        for (sum, correction) in sums.iter_mut().zip(&correction) {
+            *sum *= correction;
+        }
+    }
 }
 
 /// Words of two rows of weights.

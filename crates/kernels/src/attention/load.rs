@@ -7,8 +7,6 @@ use std::ops::Range;
 /// Rows and columns that are turned at once.
 pub(super) const TURN: usize = 8;
 
-/// Places that a load asks the cache for in advance.
-const AHEAD: usize = 8;
 /// Bytes that the cache loads at once.
 const CACHE_LINE: usize = 64;
 
@@ -56,6 +54,14 @@ impl<T: Element> HeadsMut<T> {
     }
 }
 
+/// Asks the cache for numbers, which need not be there.
+#[inline(always)]
+fn prefetch<L: Level, T>(first: *const T, count: usize) {
+    for byte in (0..count * size_of::<T>()).step_by(CACHE_LINE) {
+        L::prefetch(first.cast::<u8>().wrapping_add(byte));
+    }
+}
+
 impl<T: Element> Heads<T> {
     /// The numbers of one place.
     ///
@@ -68,14 +74,11 @@ impl<T: Element> Heads<T> {
         unsafe { self.elements.slice(start..start + depth) }
     }
 
-    /// Asks the cache for a row some places ahead: rows of a head lie so far apart that the machine does not foresee
-    /// them.
+    /// Asks the cache for the same place of the next head, which comes next: the rows of a head lie so far apart that
+    /// the machine does not foresee them.
     #[inline(always)]
-    fn prefetch<L: Level>(&self, row: &[T]) {
-        let ahead = row.as_ptr().wrapping_add(AHEAD * self.strides[2]).cast::<u8>();
-        for byte in (0..size_of_val(row)).step_by(CACHE_LINE) {
-            L::prefetch(ahead.wrapping_add(byte));
-        }
+    pub(super) fn prefetch_next<L: Level>(&self, row: &[T]) {
+        prefetch::<L, T>(row.as_ptr().wrapping_add(self.strides[1]), row.len());
     }
 
     /// Loads places as rows of words along the depth, zeros behind each row up to `stride` words.
@@ -94,7 +97,7 @@ impl<T: Element> Heads<T> {
         for (place, to) in places.zip(to.chunks_exact_mut(stride)) {
             // SAFETY: the caller's promise.
             let from = unsafe { self.row(head, place, depth) };
-            self.prefetch::<L>(from);
+            self.prefetch_next::<L>(from);
             if L::PAIRED {
                 let to: &mut [u16] = bytemuck::cast_slice_mut(to);
                 to[..depth].copy_from_slice(bytemuck::cast_slice(from));
@@ -143,6 +146,15 @@ impl<T: Element> Heads<T> {
 }
 
 impl<T: Element> HeadsMut<T> {
+    /// Asks the cache for places that will be stored to soon.
+    #[inline(always)]
+    pub(super) fn prefetch<L: Level>(&self, (batch, head): (usize, usize), places: Range<usize>, depth: usize) {
+        let first = batch * self.strides[0] + head * self.strides[1];
+        for place in places {
+            prefetch::<L, T>(self.elements.as_ptr().wrapping_add(first + place * self.strides[2]), depth);
+        }
+    }
+
     /// Stores rows of a tile, scaled, at these places.
     ///
     /// # Safety

@@ -76,6 +76,14 @@ impl Problem {
     }
 }
 
+/// How many heads a part does one after another, where each alone would give so many parts: so many that enough
+/// parts are left. While one is computed, the cache is asked for the next.
+fn heads_of_a_part(parts: usize) -> usize {
+    const PARTS_ENOUGH: usize = 64;
+    const HEADS_MOST: usize = 4;
+    (parts / PARTS_ENOUGH).clamp(1, HEADS_MOST)
+}
+
 /// Takes the next `length` numbers off the front of scratch.
 #[inline(always)]
 fn take<'a>(scratch: &mut &'a mut [f32], length: usize) -> &'a mut [f32] {
