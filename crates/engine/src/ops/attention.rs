@@ -170,7 +170,10 @@ impl Operation for Attention {
             for (key, score) in scores.iter().enumerate() {
                 let probability = (score - largest).exp() / total;
                 let value = key_row(inputs[2], inputs[0], &row, key);
-                reference_row(&mut o, &[row[0], row[2], row[1]]).iter_mut().zip(value).for_each(|(o, v)| *o += probability * v);
+                reference_row(&mut o, &[row[0], row[2], row[1]])
+                    .iter_mut()
+                    .zip(value)
+                    .for_each(|(o, v)| *o += probability * v);
             }
         }
         vec![o, log_sum]

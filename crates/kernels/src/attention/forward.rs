@@ -197,8 +197,7 @@ fn attend<L: Level>(problem: &Problem, panel: &mut Panel<'_>, tiles: &mut Tiles<
     let padded = problem.padded_depth();
     let words = problem.depth.div_ceil(numbers_per_word::<L>());
     let left_row = padded / numbers_per_word::<L>();
-    let product =
-        Product { left: tiles.key, left_row, left_step: 1, right: panel.query, right_step: PANEL };
+    let product = Product { left: tiles.key, left_row, left_step: 1, right: panel.query, right_step: PANEL };
     for start in (0..keys.len()).step_by(BAND) {
         let blind = problem.first_query(keys.start + start).saturating_sub(first);
         let columns = blind / COLUMN_MULTIPLE * COLUMN_MULTIPLE..PANEL;
@@ -213,8 +212,7 @@ fn attend<L: Level>(problem: &Problem, panel: &mut Panel<'_>, tiles: &mut Tiles<
     weigh::<L>(panel, scores, problem.binary_scale(), is_first);
 
     let sum_rows = problem.depth.next_multiple_of(ROW_MULTIPLE);
-    let product =
-        Product { left: tiles.value, left_row: 1, left_step: padded, right: tiles.scores, right_step: PANEL };
+    let product = Product { left: tiles.value, left_row: 1, left_step: padded, right: tiles.scores, right_step: PANEL };
     let mut add = |columns: Range<usize>| {
         let seen = problem.visible(first + columns.end - 1).clamp(keys.start, keys.end) - keys.start;
         let extent = Extent { rows: 0..sum_rows, steps: 0..seen.div_ceil(numbers_per_word::<L>()), columns };
@@ -303,7 +301,8 @@ fn correct<L: Level>(panel: &mut Panel<'_>, level: &[f32; PANEL], total: &mut [f
 #[inline(always)]
 fn pairs<L: Level>(first: &[f32; PANEL], second: &[f32; PANEL]) -> [f32; PANEL] {
     let mut words = [0.0; PANEL];
-    let halves = words.as_chunks_mut::<16>().0.iter_mut().zip(first.as_chunks::<16>().0.iter().zip(second.as_chunks::<16>().0));
+    let halves =
+        words.as_chunks_mut::<16>().0.iter_mut().zip(first.as_chunks::<16>().0.iter().zip(second.as_chunks::<16>().0));
     for (words, (first, second)) in halves {
         // SAFETY: only of a level that the machine has is there a kernel.
         *words = unsafe { L::pairs(*first, *second) };

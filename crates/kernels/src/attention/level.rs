@@ -216,7 +216,9 @@ mod x86 {
     #[target_feature(enable = "avx512f,avx512bf16")]
     fn multiply_pairs(first: __m512, second: __m512, sum: __m512) -> __m512 {
         // SAFETY: sixteen words and thirty-two halves of words are the same bits.
-        let (first, second) = unsafe { (std::mem::transmute::<__m512, __m512bh>(first), std::mem::transmute::<__m512, __m512bh>(second)) };
+        let (first, second) = unsafe {
+            (std::mem::transmute::<__m512, __m512bh>(first), std::mem::transmute::<__m512, __m512bh>(second))
+        };
         _mm512_dpbf16_ps(sum, first, second)
     }
 
@@ -235,7 +237,7 @@ mod x86 {
         }
     }
 
-    fn no_pairs(_first: [f32; 16], _second: [f32; 16]) -> [f32; 16] {
+    unsafe fn no_pairs(_first: [f32; 16], _second: [f32; 16]) -> [f32; 16] {
         unreachable!("words are single numbers at this level")
     }
 

@@ -8,6 +8,7 @@ mod load;
 #[cfg(test)]
 mod tests;
 mod tile;
+mod triangle;
 
 pub use backward::{Gradient, QueryGradient, Segments};
 pub use forward::Attention;
@@ -109,9 +110,11 @@ fn power_of_two<L: Level>(x: f32) -> f32 {
     let limited = if x < -127.0 { -127.0 } else { x };
     let rounded = limited + ROUNDER;
     let rest = limited - (rounded - ROUNDER);
-    // A minimax fit of 2^rest for rest between -1/2 and 1/2 that is 1 at 0.
+    // A minimax fit of 2^rest for rest between -1/2 and 1/2 that is 1 at 0; its slope there is not quite log(2).
+    #[allow(clippy::approx_constant)]
+    const COEFFICIENTS: [f32; 5] = [9.671_513e-3, 5.550_733_6e-2, 0.240_222_42, 0.693_147, 1.0];
     let mut y = 1.326_472_7e-3;
-    for coefficient in [9.671_513e-3, 5.550_733_6e-2, 0.240_222_42, 0.693_147, 1.0] {
+    for coefficient in COEFFICIENTS {
         y = L::multiply_add(y, rest, coefficient);
     }
     y * f32::from_bits(rounded.to_bits() << 23)
