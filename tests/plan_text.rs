@@ -1,8 +1,9 @@
 //! A plan as text at each stage: what the planner did can be read, and is what it should do.
 
 use gradus::backend::Cpu;
+use gradus::models::{Model, ModelConfig, Weights};
 use gradus::plan::Options;
-use gradus::{DType, Routine, Tensor, Trace};
+use gradus::{DType, Routine, Tensor, Trace, gradient};
 
 fn stages(trace: &Trace, routine: Routine) -> Vec<(String, String)> {
     let mut texts = vec![];
@@ -64,4 +65,22 @@ fn a_chain_of_updates_needs_the_bytes_of_one() {
     assert_eq!(planned.regions.transients, 4032, "one buffer, in place: {planned}");
     let apart = Options { in_place: false, share: false, ..Options::default() };
     assert_eq!(trace.plan(&cpu, &[routine()], apart).unwrap().regions.transients, 50 * 4032);
+}
+
+/// Heads are split off a joint projection, attended and joined again, and so back: all by strides.
+#[test]
+fn attention_of_a_joint_projection_needs_no_copies() {
+    let config = ModelConfig::gpt2(50, 32, 2, 4, 16);
+    let trace = Trace::new();
+    let tokens = trace.input("tokens", DType::I32, [3, 16]);
+    let weights = Weights::new(&trace, &config.parameters(), |parameter| parameter.numbers(1));
+    let loss = Model::new(&config, &weights).loss(&tokens, &tokens);
+    let mut routine = Routine::new("step").output("loss", &loss);
+    for (index, gradient) in gradient(&loss, &weights.tensors()).unwrap().iter().enumerate() {
+        routine = routine.output(&index.to_string(), gradient);
+    }
+    let text = &stages(&trace, routine)[3].1;
+    assert_eq!(lines_with(text, "= attention_gradient"), 2, "{text}");
+    assert_eq!(lines_with(text, "= concat"), 0, "{text}");
+    assert_eq!(lines_with(text, ": x0}"), 0, "no operation that only copies: {text}");
 }

@@ -6,8 +6,9 @@ use crate::{Array, DType, Native, Shape};
 use gradus_kernels::attention as kernel;
 
 /// `softmax(scale * q k^T) v` of queries [b, h, t, d] with keys and values [b, g, s, d], where h is a multiple of
-/// g: query head `i` uses key head `i / (h / g)`. Its results are that and, in f32, the logarithms of the sums of
-/// exponentials [b, h, t]. If causal, query `i` sees the keys `0..=s - t + i`.
+/// g: query head `i` uses key head `i / (h / g)`. Its results are that as [b, t, h, d], so that heads can be joined
+/// without a copy, and, in f32, the logarithms of the sums of exponentials [b, h, t]. If causal, query `i` sees the
+/// keys `0..=s - t + i`.
 #[derive(Clone, Copy, Debug)]
 pub struct Attention {
     causal: bool,
@@ -15,7 +16,8 @@ pub struct Attention {
 }
 
 /// The gradients of queries, keys and values, from those, the result, the logarithms of the sums, and the gradient
-/// of the result.
+/// of the result. They are one tensor [b, max(t, s), h + 2 g, d], heads of queries, keys and values side by side, as
+/// a joint projection makes them; it is zero at places that have no query or no key.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionGradient {
     attention: Attention,
@@ -75,7 +77,7 @@ impl Attention {
         let total = exponentials.sum_keep(&[-1]);
         let o = (exponentials / &total).matmul(&for_all_heads(v));
         let log_sum = total.log() + largest;
-        vec![o.reshape(q.shape()).cast(q.dtype()), log_sum.reshape(q.shape().without_last(1))]
+        vec![swap_heads(&o.reshape(q.shape())).cast(q.dtype()), log_sum.reshape(q.shape().without_last(1))]
     }
 
     /// Scores [b, g, h / g, t, s] in f32, very low where a key is hidden.
@@ -91,6 +93,11 @@ impl Attention {
         let mask = Array::new([queries, keys], &mask).expect("a number for each pair");
         q.trace().constant(mask).select(&scores, &scores.full_like(-1e30))
     }
+}
+
+/// [b, h, t, d] as [b, t, h, d], or back.
+fn swap_heads(x: &Tensor) -> Tensor {
+    x.permute(&[0, 2, 1, 3])
 }
 
 /// Queries' heads [b, h, t, d] as [b, g, h / g, t, d] in f32, for keys [b, g, s, d].
@@ -123,7 +130,8 @@ impl Operation for Attention {
         let dtype = Mismatch::unless_same_float(inputs)?;
         let q = &inputs[0].shape;
         self.problem(q, &inputs[1].shape, &inputs[2].shape)?;
-        Ok(vec![TensorType::new(dtype, q), TensorType::new(DType::F32, q.without_last(1))])
+        let o = [q[0], q[2], q[1], q[3]];
+        Ok(vec![TensorType::new(dtype, o), TensorType::new(DType::F32, q.without_last(1))])
     }
 
     fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
@@ -133,7 +141,13 @@ impl Operation for Attention {
         let [q, k, v] = [0, 1, 2].map(|index| &at.inputs[index]);
         let [o, log_sum] = [0, 1].map(|index| &at.outputs[index]);
         let op = AttentionGradient { attention: *self };
-        q.trace().apply(op, &[q, k, v, o, log_sum, &at.gradient(0)]).into_iter().map(Some).collect()
+        let joint = q.trace().apply_one(op, &[q, k, v, o, log_sum, &at.gradient(0)]);
+        let (heads, key_heads) = (q.size(1), k.size(1));
+        let part = |first: usize, of: &Tensor| {
+            let part = joint.slice(1, 0..of.size(2)).slice(2, first..first + of.size(1));
+            Some(swap_heads(&part))
+        };
+        vec![part(0, q), part(heads, k), part(heads + key_heads, v)]
     }
 
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
@@ -156,7 +170,10 @@ impl Operation for Attention {
             for (key, score) in scores.iter().enumerate() {
                 let probability = (score - largest).exp() / total;
                 let value = key_row(inputs[2], inputs[0], &row, key);
-                reference_row(&mut o, &row).iter_mut().zip(value).for_each(|(o, v)| *o += probability * v);
+                reference_row(&mut o, &[row[0], row[2], row[1]])
+                    .iter_mut()
+                    .zip(value)
+                    .for_each(|(o, v)| *o += probability * v);
             }
         }
         vec![o, log_sum]
@@ -194,9 +211,10 @@ impl Operation for Attention {
 }
 
 /// Sizes of the cases: queries, keys, whether causal.
-const SIZES: [(&str, [usize; 4], [usize; 4], bool); 10] = [
+const SIZES: [(&str, [usize; 4], [usize; 4], bool); 11] = [
     ("one of everything", [1, 1, 1, 1], [1, 1, 1, 1], true),
     ("all see all", [2, 2, 3, 4], [2, 2, 5, 4], false),
+    ("more queries than keys", [1, 2, 6, 3], [1, 2, 4, 3], false),
     ("causal", [1, 2, 5, 3], [1, 2, 5, 3], true),
     ("causal behind a prefix", [2, 1, 3, 2], [2, 1, 7, 2], true),
     ("grouped heads", [1, 4, 3, 2], [1, 2, 4, 2], false),
@@ -217,7 +235,7 @@ impl Attention {
     }
 }
 
-/// Where the numbers of (batch, head, place) begin.
+/// Where the numbers of the first three axes' indices begin.
 fn row_start(x: &Reals, row: &[usize]) -> usize {
     ((row[0] * x.shape[1] + row[1]) * x.shape[2] + row[2]) * x.shape[3]
 }
@@ -240,10 +258,16 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-/// The kernel's view of an operand of four axes.
-fn heads<T: Native>(operand: &Operand) -> kernel::Heads<T> {
+/// The kernel's view of an operand [b, h, t, d].
+fn by_head<T: Native>(operand: &Operand) -> kernel::Heads<T> {
     let strides = &operand.layout.strides;
     kernel::Heads { elements: operand.read(), strides: [strides[0], strides[1], strides[2]] }
+}
+
+/// The kernel's view of an operand [b, t, h, d].
+fn by_place<T: Native>(operand: &Operand) -> kernel::Heads<T> {
+    let strides = &operand.layout.strides;
+    kernel::Heads { elements: operand.read(), strides: [strides[0], strides[2], strides[1]] }
 }
 
 /// Whether the last axis is dense.
@@ -261,8 +285,9 @@ impl Kernels for Attention {
         let (o, log_sum) = (linker.output(0), linker.output(1));
         let problem = self.checked_problem(operands.each_ref().map(|operand| operand.shape()));
         with_float!(o.dtype, T => {
-            let operands = operands.each_ref().map(heads::<T>);
-            linker.job(kernel::Attention::new(linker.isa(), problem, operands, o.write(), log_sum.write()));
+            let operands = operands.each_ref().map(by_head::<T>);
+            let result = kernel::HeadsMut { elements: o.write(), strides: by_place::<T>(&o).strides };
+            linker.job(kernel::Attention::new(linker.isa(), problem, operands, result, log_sum.write()));
         });
         Ok(())
     }
@@ -272,18 +297,21 @@ impl AttentionGradient {
     /// The results from plain operations.
     fn decomposed(&self, x: &[Tensor]) -> Vec<Tensor> {
         let [q, k, v, o, log_sum, g] = x else { unreachable!("six operands") };
-        let (queries, g, o) = (by_group(q, k), by_group(g, k), by_group(o, k));
+        let (queries, g, o) = (by_group(q, k), by_group(&swap_heads(g), k), by_group(&swap_heads(o), k));
         let (keys, values) = (for_all_heads(k), for_all_heads(v));
         let scores = self.attention.scores(q, k);
         let probabilities = (&scores - scores.keep_axes(log_sum.clone(), &[-1])).exp();
         let slopes = g.matmul(&values.transpose(-1, -2)) - (&g * &o).sum_keep(&[-1]);
         let scores_gradient = &probabilities * slopes * self.attention.scale;
         let to_keys = |weights: &Tensor, rows: &Tensor| weights.transpose(-1, -2).matmul(rows).sum(&[2]);
-        vec![
-            scores_gradient.matmul(&keys).reshape(q.shape()).cast(q.dtype()),
-            to_keys(&scores_gradient, &queries).cast(k.dtype()),
-            to_keys(&probabilities, &g).cast(v.dtype()),
-        ]
+        let parts = [
+            scores_gradient.matmul(&keys).reshape(q.shape()),
+            to_keys(&scores_gradient, &queries),
+            to_keys(&probabilities, &g),
+        ];
+        let places = q.size(2).max(k.size(2));
+        let parts = parts.each_ref().map(|part| swap_heads(part).pad(1, 0, places - part.size(2), 0.0));
+        vec![Tensor::concat(&parts.each_ref(), 2).cast(q.dtype())]
     }
 }
 
@@ -297,7 +325,7 @@ impl Operation for AttentionGradient {
     }
 
     fn output_count(&self) -> usize {
-        3
+        1
     }
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, Mismatch> {
@@ -315,7 +343,8 @@ impl Operation for AttentionGradient {
                 )));
             }
         }
-        Ok(inputs[..3].to_vec())
+        let (q, k) = (&inputs[0].shape, &inputs[1].shape);
+        Ok(vec![TensorType::new(inputs[0].dtype, [q[0], q[2].max(k[2]), q[1] + 2 * k[1], q[3]])])
     }
 
     fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
@@ -334,27 +363,29 @@ impl Operation for AttentionGradient {
 
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
         let [q, k, v, o, log_sum, g] = inputs else { unreachable!("six operands") };
-        let mut gradients: Vec<Reals> = outputs.iter().map(Reals::zeros).collect();
+        let mut joint = Reals::zeros(&outputs[0]);
+        let (heads, key_heads) = (q.shape[1], k.shape[1]);
         for row in super::reals::indices(&log_sum.shape) {
-            let own = |x: &Reals| x.data[row_start(x, &row)..][..x.shape[3]].to_vec();
-            let (q_row, g_row) = (own(q), own(g));
-            let through_sum = dot(&g_row, &own(o));
+            let at = |x: &Reals, row: &[usize]| x.data[row_start(x, row)..][..x.shape[3]].to_vec();
+            let by_place = [row[0], row[2], row[1]];
+            let (q_row, g_row) = (at(q, &row), at(g, &by_place));
+            let through_sum = dot(&g_row, &at(o, &by_place));
             for (key, score) in self.attention.reference_scores(q, k, &row).into_iter().enumerate() {
                 let probability = (score - log_sum.at(&row)).exp();
                 let slope = dot(&g_row, key_row(v, q, &row, key)) - through_sum;
                 let score_gradient = probability * slope * self.attention.scale as f64;
                 let k_row = key_row(k, q, &row, key);
                 let shared = shared_row(k, q, &row, key);
-                let mut add = |to: usize, row: &[usize], factor: f64, numbers: &[f64]| {
-                    let target = reference_row(&mut gradients[to], row);
+                let mut add = |first_head: usize, row: &[usize], factor: f64, numbers: &[f64]| {
+                    let target = reference_row(&mut joint, &[row[0], row[2], first_head + row[1]]);
                     target.iter_mut().zip(numbers).for_each(|(to, x)| *to += factor * x);
                 };
                 add(0, &row, score_gradient, k_row);
-                add(1, &shared, score_gradient, &q_row);
-                add(2, &shared, probability, &g_row);
+                add(heads, &shared, score_gradient, &q_row);
+                add(heads + key_heads, &shared, probability, &g_row);
             }
         }
-        gradients
+        vec![joint]
     }
 
     fn lowering(&self) -> Lowering<'_> {
@@ -366,7 +397,8 @@ impl Operation for AttentionGradient {
             let numbers = |shape: &[usize]| CaseInput::uniform(shape, -1.0, 1.0);
             // About as large as the logarithms of the sums are, so that the probabilities are not far from such.
             let log_sums = CaseInput::uniform(&q[..3], 1.0, 4.0);
-            let inputs = vec![numbers(&q), numbers(&k), numbers(&k), numbers(&q), log_sums, numbers(&q)];
+            let o = [q[0], q[2], q[1], q[3]];
+            let inputs = vec![numbers(&q), numbers(&k), numbers(&k), numbers(&o), log_sums, numbers(&o)];
             Case::with_inputs(name, inputs, move |x| {
                 let op = AttentionGradient { attention: Attention { causal, scale: 0.7 } };
                 let log_sum = x[4].cast(DType::F32);
@@ -384,23 +416,14 @@ impl Kernels for AttentionGradient {
 
     fn cpu(&self, linker: &mut Linker<'_>) -> Result<(), Unsupported> {
         let [q, k, v, o, log_sum, g] = [0, 1, 2, 3, 4, 5].map(|index| linker.input(index));
-        let [q_gradient, k_gradient, v_gradient] = [0, 1, 2].map(|index| linker.output(index));
+        let joint = linker.output(0);
         let problem = self.attention.checked_problem([q.shape(), k.shape(), v.shape()]);
-        let segments = kernel::Segments::new(&problem);
-        let products = linker.scratch::<f32>(segments.output_products());
-        let shares = linker.scratch::<f32>(segments.shares());
+        let shares = linker.scratch::<f32>(kernel::Segments::new(&problem).shares());
         let isa = linker.isa();
         with_float!(q.dtype, T => {
-            linker.job(kernel::OutputProducts::<T>::new(isa, problem, heads(&o), heads(&g), products));
-            linker.job(kernel::Gradient::<T>::new(
-                isa,
-                problem,
-                [&q, &k, &v, &g].map(heads),
-                [log_sum.read(), products.as_in()],
-                shares,
-                [k_gradient.write(), v_gradient.write()],
-            ));
-            linker.job(kernel::QueryGradient::<T>::new(isa, problem, shares.as_in(), q_gradient.write()));
+            let operands = [by_head(&q), by_head(&k), by_head(&v), by_place(&o), by_place(&g)];
+            linker.job(kernel::Gradient::<T>::new(isa, problem, operands, log_sum.read(), shares, joint.write()));
+            linker.job(kernel::QueryGradient::<T>::new(isa, problem, shares.as_in(), joint.write()));
         });
         Ok(())
     }
@@ -418,7 +441,7 @@ impl Tensor {
     /// Attention with scores multiplied by `scale`.
     #[track_caller]
     pub fn attention_scaled(&self, k: &Tensor, v: &Tensor, causal: bool, scale: f32) -> Tensor {
-        self.trace().apply(Attention { causal, scale }, &[self, k, v]).swap_remove(0)
+        swap_heads(&self.trace().apply(Attention { causal, scale }, &[self, k, v]).swap_remove(0))
     }
 }
 

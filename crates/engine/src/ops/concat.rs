@@ -71,7 +71,7 @@ impl Operation for Concat {
     }
 
     fn lowering(&self) -> Lowering<'_> {
-        Lowering::Kernels(self)
+        Lowering::SideBySide(self.axis, self)
     }
 
     fn cases() -> Vec<Case> {
@@ -88,6 +88,16 @@ impl Operation for Concat {
             }),
             Case::with_inputs("integers", vec![integers(2), integers(3)], join(1)),
             Case::new("large", &[&[70, 300], &[70, 200]], join(1)),
+            Case::new("all parts of one tensor", &[&[2, 6, 3]], |x| {
+                let parts = x[0].split(1, &[1, 3, 2]);
+                let turned = parts.iter().map(|part| part.transpose(0, 1)).collect::<Vec<_>>();
+                vec![Tensor::concat(&turned.iter().collect::<Vec<_>>(), 0)]
+            }),
+            Case::new("some parts of one tensor, in another order", &[&[2, 6]], |x| {
+                let part = |range: std::ops::Range<usize>| x[0].slice(1, range);
+                let (first, second) = (part(1..3), part(3..6));
+                vec![Tensor::concat(&[&first, &second], 1), Tensor::concat(&[&second, &first], 1)]
+            }),
             Case::new("padding", &[&[2, 3]], |x| vec![x[0].pad(1, 2, 1, 0.0).pad(0, 0, 1, -1.5)]),
         ]
     }

@@ -56,16 +56,18 @@ pub trait Operation: Any + Debug + Send + Sync {
 
 /// How an operation is carried out.
 pub enum Lowering<'a> {
-    /// As another look at the operand's bytes, where strides can say it.
+    /// As other looks at the operand's bytes, where strides can say it.
     View(&'a dyn ViewRule),
     /// By kernels.
     Kernels(&'a dyn Kernels),
+    /// As one look at the operands' bytes, where they lie side by side along this axis already; else by kernels.
+    SideBySide(usize, &'a dyn Kernels),
 }
 
 /// An operation that only looks at its operand's bytes in another way.
 pub trait ViewRule {
-    /// The result's layout in the operand's buffer; `None` if strides cannot say it, and a dense copy is needed.
-    fn view(&self, input: &Layout) -> Option<Layout>;
+    /// A result's layout in the operand's buffer; `None` if strides cannot say it, and a dense copy is needed.
+    fn view(&self, output: usize, input: &Layout) -> Option<Layout>;
 }
 
 /// What an operation costs: the two numbers a plan weighs.
@@ -155,6 +157,7 @@ operations! {
     Reshape = "reshape" in view;
     Permute = "permute" in view;
     Slice = "slice" in view;
+    Split = "split" in view;
     Broadcast = "broadcast" in view;
     StopGradient = "stop_gradient" in view;
     CheckFinite = "check_finite" in check_finite;

@@ -26,6 +26,13 @@ pub struct Slice {
     step: usize,
 }
 
+/// Pieces of these sizes along one axis, which together are the operand.
+#[derive(Debug)]
+pub struct Split {
+    axis: usize,
+    sizes: Vec<usize>,
+}
+
 /// The operand repeated along new axes and along axes of size 1, aligned at the last axis.
 #[derive(Debug)]
 pub struct Broadcast {
@@ -42,15 +49,19 @@ macro_rules! view_operation {
         fn output_count(&self) -> usize {
             1
         }
+        view_operation!(of any number of results);
+    };
+    (of any number of results) => {
         fn cost(&self, _inputs: &[TensorType], _outputs: &[TensorType]) -> Cost {
             Cost::default()
         }
         fn in_place(&self) -> Vec<(usize, usize)> {
             vec![]
         }
-        fn reference(&self, inputs: &[&Reals], _outputs: &[TensorType]) -> Vec<Reals> {
-            let layout = self.view(&Layout::dense(&inputs[0].shape)).expect("a dense operand can be viewed");
-            vec![inputs[0].picked(&layout)]
+        fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
+            let dense = Layout::dense(&inputs[0].shape);
+            let layout = |output: usize| self.view(output, &dense).expect("a dense operand can be viewed");
+            (0..outputs.len()).map(|output| inputs[0].picked(&layout(output))).collect()
         }
         fn lowering(&self) -> Lowering<'_> {
             Lowering::View(self)
@@ -59,7 +70,7 @@ macro_rules! view_operation {
 }
 
 impl ViewRule for Reshape {
-    fn view(&self, input: &Layout) -> Option<Layout> {
+    fn view(&self, _output: usize, input: &Layout) -> Option<Layout> {
         input.reshaped(&self.shape)
     }
 }
@@ -93,7 +104,7 @@ impl Operation for Reshape {
 }
 
 impl ViewRule for Permute {
-    fn view(&self, input: &Layout) -> Option<Layout> {
+    fn view(&self, _output: usize, input: &Layout) -> Option<Layout> {
         Some(Layout {
             shape: self.order.iter().map(|&axis| input.shape[axis]).collect(),
             strides: self.order.iter().map(|&axis| input.strides[axis]).collect(),
@@ -137,7 +148,7 @@ impl Operation for Permute {
 }
 
 impl ViewRule for Slice {
-    fn view(&self, input: &Layout) -> Option<Layout> {
+    fn view(&self, _output: usize, input: &Layout) -> Option<Layout> {
         let mut layout = input.clone();
         layout.shape = input.shape.with(self.axis, (self.end - self.start).div_ceil(self.step));
         layout.strides[self.axis] = input.strides[self.axis] * self.step;
@@ -192,8 +203,52 @@ impl Operation for Slice {
     view_operation!();
 }
 
+impl ViewRule for Split {
+    fn view(&self, output: usize, input: &Layout) -> Option<Layout> {
+        let start: usize = self.sizes[..output].iter().sum();
+        Some(Layout {
+            shape: input.shape.with(self.axis, self.sizes[output]),
+            strides: input.strides.clone(),
+            offset: input.offset + start * input.strides[self.axis],
+        })
+    }
+}
+
+impl Operation for Split {
+    fn kind(&self) -> OpKind {
+        OpKind::Split
+    }
+    fn attributes(&self) -> String {
+        format!("axis {}, {:?}", self.axis, self.sizes)
+    }
+    fn output_count(&self) -> usize {
+        self.sizes.len()
+    }
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, Mismatch> {
+        let TensorType { dtype, shape } = &inputs[0];
+        let total = self.sizes.iter().fold(0usize, |total, &size| total.saturating_add(size));
+        if total != shape[self.axis] {
+            let problem = format!("sizes {:?} add up to {total}, not to {}", self.sizes, shape[self.axis]);
+            return Err(Mismatch::Parameter(problem));
+        }
+        Ok(self.sizes.iter().map(|&size| TensorType::new(*dtype, shape.with(self.axis, size))).collect())
+    }
+    fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
+        let pieces: Vec<Tensor> = (0..self.sizes.len()).map(|output| at.gradient(output)).collect();
+        vec![Some(Tensor::concat(&pieces.iter().collect::<Vec<_>>(), self.axis as isize))]
+    }
+    fn cases() -> Vec<Case> {
+        vec![
+            Case::new("inner axis", &[&[2, 6, 3]], |x| x[0].split(1, &[1, 3, 2])),
+            Case::new("last axis, one piece empty", &[&[2, 5]], |x| x[0].split(-1, &[2, 0, 3])),
+            Case::new("one piece is not used", &[&[6, 2]], |x| x[0].split(0, &[2, 4])[1..].to_vec()),
+        ]
+    }
+    view_operation!(of any number of results);
+}
+
 impl ViewRule for Broadcast {
-    fn view(&self, input: &Layout) -> Option<Layout> {
+    fn view(&self, _output: usize, input: &Layout) -> Option<Layout> {
         let added = self.shape.rank() - input.shape.rank();
         let stride = |axis: usize| match axis.checked_sub(added) {
             Some(old) if input.shape[old] == self.shape[axis] => input.strides[old],
@@ -232,7 +287,7 @@ impl Operation for Broadcast {
 }
 
 impl ViewRule for StopGradient {
-    fn view(&self, input: &Layout) -> Option<Layout> {
+    fn view(&self, _output: usize, input: &Layout) -> Option<Layout> {
         Some(input.clone())
     }
 }
@@ -303,21 +358,10 @@ impl Tensor {
     /// Cut along one axis into pieces of these sizes, which must add up.
     #[track_caller]
     pub fn split(&self, axis: isize, sizes: &[usize]) -> Vec<Tensor> {
-        let total = sizes.iter().fold(0usize, |total, &size| total.saturating_add(size));
-        let poisoned = || sizes.iter().map(|_| self.trace().poisoned()).collect();
-        let Some(index) = self.axis("split", axis) else { return poisoned() };
-        if total != self.shape()[index] {
-            let problem = format!("sizes {sizes:?} add up to {total}, not to {}", self.shape()[index]);
-            self.parameter_error("split", problem);
-            return poisoned();
+        match self.axis("split", axis) {
+            Some(axis) => self.trace().apply(Split { axis, sizes: sizes.to_vec() }, &[self]),
+            None => sizes.iter().map(|_| self.trace().poisoned()).collect(),
         }
-        let mut pieces = Vec::with_capacity(sizes.len());
-        let mut start = 0;
-        for &size in sizes {
-            pieces.push(self.slice(axis, start..start + size));
-            start += size;
-        }
-        pieces
     }
 
     /// Repeated along new axes and axes of size 1.

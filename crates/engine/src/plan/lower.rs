@@ -5,7 +5,7 @@ use super::{Buffer, BufferId, BufferKind, Operand, Request, Routine, Step};
 use crate::TensorType;
 use crate::error::Place;
 use crate::graph::{Graph, Node, Source, Value};
-use crate::ops::{Elementwise, Lowering};
+use crate::ops::{Elementwise, Kernels, Lowering, Operation};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -90,32 +90,49 @@ impl Lowerer<'_> {
         let inputs: Vec<Operand> = node.inputs.iter().map(|input| self.operands[input].clone()).collect();
         match op.lowering() {
             Lowering::View(rule) => {
-                let mut operand = inputs[0].clone();
-                let layout = rule.view(&operand.layout).unwrap_or_else(|| {
-                    operand = self.dense_copy(&operand, node.place);
-                    rule.view(&operand.layout).expect("a dense operand can be viewed")
-                });
-                self.operands.insert(Value { node: index, output: 0 }, Operand { layout, ..operand });
-            }
-            Lowering::Kernels(kernels) => {
-                let mut taken = Vec::with_capacity(inputs.len());
-                for (position, input) in inputs.iter().enumerate() {
-                    taken.push(match kernels.takes(position, &input.layout) {
-                        true => input.clone(),
-                        false => self.dense_copy(input, node.place),
+                for output in 0..node.outputs.len() {
+                    let mut operand = inputs[0].clone();
+                    let layout = rule.view(output, &operand.layout).unwrap_or_else(|| {
+                        operand = self.dense_copy(&operand, node.place);
+                        rule.view(output, &operand.layout).expect("a dense operand can be viewed")
                     });
-                }
-                let outputs = self.step(op.clone(), taken, &node.outputs, node.place);
-                for (output, operand) in outputs.into_iter().enumerate() {
-                    self.operands.insert(Value { node: index, output }, operand);
+                    self.operands.insert(Value { node: index, output }, Operand { layout, ..operand });
                 }
             }
+            Lowering::Kernels(kernels) => self.kernels(index, node, op, kernels, &inputs),
+            Lowering::SideBySide(axis, kernels) => match side_by_side(&inputs, axis) {
+                Some(operand) => {
+                    self.operands.insert(Value { node: index, output: 0 }, operand);
+                }
+                None => self.kernels(index, node, op, kernels, &inputs),
+            },
+        }
+    }
+
+    fn kernels(
+        &mut self,
+        index: usize,
+        node: &Node,
+        op: &Arc<dyn Operation>,
+        kernels: &dyn Kernels,
+        inputs: &[Operand],
+    ) {
+        let mut taken = Vec::with_capacity(inputs.len());
+        for (position, input) in inputs.iter().enumerate() {
+            taken.push(match kernels.takes(position, &input.layout) {
+                true => input.clone(),
+                false => self.dense_copy(input, node.place),
+            });
+        }
+        let outputs = self.step(op.clone(), taken, &node.outputs, node.place);
+        for (output, operand) in outputs.into_iter().enumerate() {
+            self.operands.insert(Value { node: index, output }, operand);
         }
     }
 
     fn step(
         &mut self,
-        op: Arc<dyn crate::ops::Operation>,
+        op: Arc<dyn Operation>,
         inputs: Vec<Operand>,
         types: &[TensorType],
         place: Place,
@@ -169,4 +186,18 @@ impl Lowerer<'_> {
         }
         outputs
     }
+}
+
+/// One look at operands that lie side by side along an axis of one buffer.
+fn side_by_side(operands: &[Operand], axis: usize) -> Option<Operand> {
+    let mut joined = operands.first()?.clone();
+    for operand in &operands[1..] {
+        let (layout, next) = (&joined.layout, &operand.layout);
+        let end = layout.offset + layout.shape[axis] * layout.strides[axis];
+        if operand.buffer != joined.buffer || next.strides != layout.strides || next.offset != end {
+            return None;
+        }
+        joined.layout.shape = layout.shape.with(axis, layout.shape[axis] + next.shape[axis]);
+    }
+    Some(joined)
 }

@@ -1,33 +1,35 @@
-//! The gradient of attention, in three jobs: for each query the product of the result with its gradient; then,
-//! for each segment of the keys, the gradients of its keys and values and its share of those of the queries; then
-//! the sum of the shares.
+//! The gradient of attention, in two jobs: for each segment of the keys, the gradients of its keys and values and
+//! its share of those of the queries; then the sum of the shares, where there are several segments.
 //!
 //! With p the softmax and g the gradient of the result: dv = p^T g, ds = p * (g v^T - sum(g o)), dk = scale ds^T q,
 //! dq = scale ds k. Scores are held by (query, key), so that all three are products with operands as they lie.
 
-use super::level::for_each_level;
-use super::tile::{COLUMN_MULTIPLE, Product, ROW_MULTIPLE};
-use super::{BLOCK, Heads, Problem, take};
+use super::level::{Level, for_each_level, numbers_per_word};
+use super::load::{turn, widen};
+use super::tile::ROW_MULTIPLE;
+use super::triangle::{QUERIES, Statistics, Tiles, Triangle};
+use super::{BLOCK, Heads, HeadsMut, Problem, heads_of_a_part, take};
 use crate::isa::multiversion;
-use crate::{Element, In, Isa, Job, Out, chunk, lanes, math, parts_of};
+use crate::{Element, In, Isa, Job, Out, chunk, lanes, parts_of};
+use std::f32::consts::LOG2_E;
 use std::ops::Range;
 
 /// Parts that are enough to keep the threads of a machine busy.
 const PARTS_ENOUGH: usize = 32;
 /// The most shares of a query's gradient: each is a buffer of the queries' size.
 const SEGMENTS_MOST: usize = 4;
-/// Queries of a part of the first job.
+/// Queries of a part of the last job.
 const ROWS_PER_PART: usize = 256;
-/// Elements of a part of the last job.
-const ELEMENTS_PER_PART: usize = 16 * 1024;
 
 /// How the keys are cut: into one segment where there are heads and sequences enough, else into a few.
 #[derive(Clone, Copy, Debug)]
 pub struct Segments {
     count: usize,
     length: usize,
-    query_elements: usize,
-    query_rows: usize,
+    /// Rows of a head's share: its queries, and some that the last tile of a product may reach.
+    share_rows: usize,
+    /// Numbers of the shares of all queries.
+    share: usize,
 }
 
 impl Segments {
@@ -36,111 +38,88 @@ impl Segments {
         let heads = (problem.batch * problem.key_heads).max(1);
         let wished = PARTS_ENOUGH.div_ceil(heads).min(SEGMENTS_MOST);
         let length = problem.keys.div_ceil(wished).next_multiple_of(BLOCK);
-        let query_rows = problem.query_rows();
-        let query_elements = query_rows * problem.depth;
-        Segments { count: problem.keys.div_ceil(length), length, query_elements, query_rows }
+        let share_rows = problem.queries + ROW_MULTIPLE;
+        let share = problem.batch * problem.heads * share_rows * problem.padded_depth();
+        Segments { count: problem.keys.div_ceil(length), length, share_rows, share }
     }
 
-    /// Numbers that the first job gives to the second.
-    pub fn output_products(&self) -> usize {
-        self.query_rows
-    }
-
-    /// Numbers that the second job gives to the third.
+    /// Numbers that the first job gives to the second; none if one segment is all.
     pub fn shares(&self) -> usize {
-        self.count * self.query_elements
+        if self.are_one() { 0 } else { self.count * self.share }
+    }
+
+    fn are_one(&self) -> bool {
+        self.count == 1
     }
 }
 
-/// For each query, the product of the result with its gradient.
-pub struct OutputProducts<T> {
-    problem: Problem,
-    o: Heads<T>,
-    o_gradient: Heads<T>,
-    products: Out<f32>,
-    body: unsafe fn(&OutputProducts<T>, usize, &mut [f32]),
+/// Where the joint gradient lies: dense, by (batch, place, head, depth), the heads being those of the queries, then
+/// of the keys, then of the values. It has places for the queries or for the keys, whichever are more; where there
+/// is no query, or no key, it is zero.
+struct Joint<T> {
+    q: HeadsMut<T>,
+    k: HeadsMut<T>,
+    v: HeadsMut<T>,
 }
 
-impl<T: Element> OutputProducts<T> {
-    /// One product for each query, dense.
-    pub fn new(isa: Isa, problem: Problem, o: Heads<T>, o_gradient: Heads<T>, products: Out<f32>) -> OutputProducts<T> {
-        OutputProducts { problem, o, o_gradient, products, body: products_of::select(isa) }
-    }
-}
-
-impl<T: Element> Job for OutputProducts<T> {
-    fn parts(&self) -> usize {
-        parts_of(self.problem.query_rows(), ROWS_PER_PART)
-    }
-
-    fn worker_scratch(&self) -> usize {
-        2 * self.problem.depth * size_of::<f32>()
-    }
-
-    unsafe fn run(&self, part: usize, scratch: &mut [u8]) {
-        // SAFETY: the caller's promise; parts are disjoint ranges of rows, and the machine has the level, since
-        // whoever built the job took it from `Isa::available`.
-        unsafe { (self.body)(self, part, bytemuck::cast_slice_mut(scratch)) }
+impl<T: Element> Joint<T> {
+    fn new(problem: &Problem, elements: Out<T>) -> Joint<T> {
+        let Problem { heads, key_heads, depth, .. } = *problem;
+        let place = (heads + 2 * key_heads) * depth;
+        let strides = [problem.places() * place, depth, place];
+        let from = |head: usize| HeadsMut { elements: elements.offset((head * depth).min(elements.len())), strides };
+        Joint { q: from(0), k: from(heads), v: from(heads + key_heads) }
     }
 }
 
-multiversion! {
-    /// A part: some rows.
-    fn products_of<T: Element>(job: &OutputProducts<T>, part: usize, scratch: &mut [f32]) {
-        let Problem { heads, queries, depth, .. } = job.problem;
-        let (o, o_gradient) = scratch.split_at_mut(depth);
-        for row in chunk(part, ROWS_PER_PART, job.problem.query_rows()) {
-            let (sequence, query) = (row / queries, row % queries);
-            let head = (sequence / heads, sequence % heads);
-            // SAFETY: the operands are alive and nothing writes to them; the product is this part's own.
-            unsafe {
-                job.o.load(head, query..query + 1, depth, o, depth);
-                job.o_gradient.load(head, query..query + 1, depth, o_gradient, depth);
-                job.products.slice(row..row + 1)[0] = lanes::dot(o, &o_gradient[..depth]);
-            }
-        }
-    }
-}
-
-/// The gradients of keys and values, and shares of the gradient of the queries, unscaled.
+/// The gradients of keys and values, and shares of the gradient of the queries; if there is one segment, that too.
 pub struct Gradient<T> {
     problem: Problem,
     segments: Segments,
-    operands: [Heads<T>; 4],
+    operands: [Heads<T>; 5],
     log_sum: In<f32>,
-    products: In<f32>,
     shares: Out<f32>,
-    k_gradient: Out<T>,
-    v_gradient: Out<T>,
+    joint: Joint<T>,
     body: unsafe fn(&Gradient<T>, usize, &mut [f32]),
 }
 
 impl<T: Element> Gradient<T> {
-    /// From queries, keys, values and the gradient of the result. Of each query come the logarithm of the sum and
-    /// the product with the result; the results are the gradients of keys and values. All but the operands are
-    /// dense.
+    /// From queries, keys, values, the result and its gradient, and for each query the logarithm of the sum, dense
+    /// by (batch, head, query). `joint` has one place for the queries or the keys, whichever are more, by (batch,
+    /// place, head, depth): the heads of the queries, of the keys and of the values.
     pub fn new(
         isa: Isa,
         problem: Problem,
-        operands: [Heads<T>; 4],
-        [log_sum, products]: [In<f32>; 2],
+        operands: [Heads<T>; 5],
+        log_sum: In<f32>,
         shares: Out<f32>,
-        [k_gradient, v_gradient]: [Out<T>; 2],
+        joint: Out<T>,
     ) -> Gradient<T> {
-        let segments = Segments::new(&problem);
-        let body = segment_of::select(isa);
-        Gradient { problem, segments, operands, log_sum, products, shares, k_gradient, v_gradient, body }
+        let (segments, joint) = (Segments::new(&problem), Joint::new(&problem, joint));
+        Gradient { problem, segments, operands, log_sum, shares, joint, body: segment_of::select(isa) }
+    }
+
+    /// Heads of keys of a part.
+    fn heads(&self) -> usize {
+        heads_of_a_part(self.problem.batch * self.problem.key_heads * self.segments.count)
+    }
+
+    /// Numbers of the share of one head of keys.
+    fn share(&self) -> usize {
+        self.problem.group() * self.segments.share_rows * self.problem.padded_depth()
     }
 }
 
 impl<T: Element> Job for Gradient<T> {
     fn parts(&self) -> usize {
-        self.problem.batch * self.problem.key_heads * self.segments.count
+        self.problem.batch * parts_of(self.problem.key_heads, self.heads()) * self.segments.count
     }
 
     fn worker_scratch(&self) -> usize {
-        let depth = self.problem.padded_depth();
-        (8 * BLOCK * depth + 2 * BLOCK * BLOCK) * size_of::<f32>()
+        let Problem { queries, depth, .. } = self.problem;
+        let share = if self.segments.are_one() { self.share() } else { 0 };
+        let statistics = 2 * self.problem.group() * queries + 2 * depth;
+        (share + statistics + Tiles::numbers(self.problem.padded_depth())) * size_of::<f32>()
     }
 
     unsafe fn run(&self, part: usize, scratch: &mut [u8]) {
@@ -151,218 +130,194 @@ impl<T: Element> Job for Gradient<T> {
     }
 }
 
-/// The tiles of a worker.
-struct Tiles<'a> {
-    /// Keys by (key, depth).
-    key: &'a mut [f32],
-    /// Scaled keys by (depth, key).
-    key_transposed: &'a mut [f32],
-    /// Values by (depth, key).
-    value_transposed: &'a mut [f32],
-    /// Queries by (query, depth).
-    query: &'a mut [f32],
-    /// The gradient of the result by (query, depth).
-    o_gradient: &'a mut [f32],
-    /// Scores, then probabilities, by (query, key).
-    probability: &'a mut [f32],
-    /// The gradient of the probabilities, then of the scores, by (query, key).
-    score_gradient: &'a mut [f32],
-    /// By (key, depth).
-    k_gradient: &'a mut [f32],
-    /// By (key, depth).
-    v_gradient: &'a mut [f32],
-    /// By (query, depth).
-    q_gradient: &'a mut [f32],
-}
-
-impl<'a> Tiles<'a> {
-    #[inline(always)]
-    fn new(mut scratch: &'a mut [f32], depth: usize) -> Tiles<'a> {
-        let rest = &mut scratch;
-        Tiles {
-            key: take(rest, BLOCK * depth),
-            key_transposed: take(rest, BLOCK * depth),
-            value_transposed: take(rest, BLOCK * depth),
-            query: take(rest, BLOCK * depth),
-            o_gradient: take(rest, BLOCK * depth),
-            probability: take(rest, BLOCK * BLOCK),
-            score_gradient: take(rest, BLOCK * BLOCK),
-            k_gradient: take(rest, BLOCK * depth),
-            v_gradient: take(rest, BLOCK * depth),
-            q_gradient: take(rest, BLOCK * depth),
-        }
-    }
-}
-
 for_each_level! {
-    /// A part: a segment of the keys of one head, with all queries that see them.
+    /// A part: a segment of the keys of some heads, with all queries that see them.
     fn segment_of<L, T>(job: &Gradient<T>, part: usize, scratch: &mut [f32]) {
-        let Problem { key_heads, queries, keys, depth, scale, .. } = job.problem;
-        let [q, k, v, o_gradient] = &job.operands;
-        let padded = job.problem.padded_depth();
-        let tiles = &mut Tiles::new(scratch, padded);
-        let (sequence, segment) = (part / job.segments.count, part % job.segments.count);
-        let (batch, key_head) = (sequence / key_heads, sequence % key_heads);
-        let group = job.problem.group();
-        let heads = key_head * group..(key_head + 1) * group;
-
-        // The rows of the queries' gradients that this part has a share in lie together.
-        let first_row = (batch * job.problem.heads + heads.start) * queries;
-        let share = segment * job.segments.query_elements + first_row * depth;
-        // SAFETY: this share of these rows is this part's own.
-        let share = unsafe { job.shares.slice(share..share + group * queries * depth) };
-        share.fill(0.0);
-
-        let segment = chunk(segment, job.segments.length, keys);
-        for start in segment.clone().step_by(BLOCK) {
-            let places = start..(start + BLOCK).min(segment.end);
-            // SAFETY: the operands are alive and nothing writes to them, by the caller's promise.
-            unsafe {
-                let head = (batch, key_head);
-                k.load(head, places.clone(), depth, tiles.key, padded);
-                k.load_transposed(head, places.clone(), depth, scale, tiles.key_transposed, BLOCK);
-                v.load_transposed(head, places.clone(), depth, 1.0, tiles.value_transposed, BLOCK);
-            }
-            tiles.k_gradient.fill(0.0);
-            tiles.v_gradient.fill(0.0);
-            for head in heads.clone() {
-                let first_query = job.problem.first_query(places.start);
-                for start in (first_query..queries).step_by(BLOCK) {
-                    let block = start..(start + BLOCK).min(queries);
-                    let row = (batch * job.problem.heads + head) * queries;
-                    let rows = row + block.start..row + block.end;
-                    // SAFETY: as above.
-                    let (log_sum, products) = unsafe {
-                        q.load((batch, head), block.clone(), depth, tiles.query, padded);
-                        o_gradient.load((batch, head), block.clone(), depth, tiles.o_gradient, padded);
-                        (job.log_sum.slice(rows.clone()), job.products.slice(rows.clone()))
-                    };
-                    scores::<L>(tiles, block.len(), places.len(), depth);
-                    differentiate_scores(&job.problem, tiles, block.clone(), places.clone(), log_sum, products);
-                    accumulate::<L>(tiles, block.len(), places.len(), padded);
-                    let share = &mut share[(rows.start - first_row) * depth..(rows.end - first_row) * depth];
-                    for (to, from) in share.chunks_exact_mut(depth).zip(tiles.q_gradient.chunks_exact(padded)) {
-                        for (to, from) in to.iter_mut().zip(from) {
-                            *to += from;
-                        }
-                    }
-                }
-            }
-            let row = sequence * keys;
-            let range = (row + places.start) * depth..(row + places.end) * depth;
-            // SAFETY: the keys and values of the segment are this part's own.
-            let (k_gradient, v_gradient) =
-                unsafe { (job.k_gradient.slice(range.clone()), job.v_gradient.slice(range)) };
-            store(k_gradient, tiles.k_gradient, depth, padded, scale);
-            store(v_gradient, tiles.v_gradient, depth, padded, 1.0);
+        let (rest, segment) = (part / job.segments.count, part % job.segments.count);
+        let groups = parts_of(job.problem.key_heads, job.heads());
+        for key_head in chunk(rest % groups, job.heads(), job.problem.key_heads) {
+            // SAFETY: the caller's promise.
+            unsafe { one_head::<L, T>(job, (rest / groups, key_head), segment, scratch) }
         }
     }
 }
 
-/// Scores, and the gradient of the probabilities.
+/// A segment of the keys of one head.
+///
+/// # Safety
+/// As for [`Job::run`], and the machine must have the level.
 #[inline(always)]
-fn scores<L: super::level::Level>(tiles: &mut Tiles<'_>, queries: usize, keys: usize, depth: usize) {
-    let stride = tiles.query.len() / BLOCK;
-    let by_key = |left, right| Product {
-        left,
-        left_row: stride,
-        left_column: 1,
-        right,
-        right_row: BLOCK,
-        rows: queries.next_multiple_of(ROW_MULTIPLE),
-        depth,
-        columns: keys.next_multiple_of(COLUMN_MULTIPLE),
-    };
-    by_key(tiles.query, tiles.key_transposed).put::<L>(tiles.probability, BLOCK);
-    by_key(tiles.o_gradient, tiles.value_transposed).put::<L>(tiles.score_gradient, BLOCK);
-}
-
-/// Turns scores to probabilities, and the probabilities' gradient to that of the scores; hidden keys get zeros.
-#[inline(always)]
-fn differentiate_scores(
-    problem: &Problem,
-    tiles: &mut Tiles<'_>,
-    queries: Range<usize>,
-    keys: Range<usize>,
-    log_sum: &[f32],
-    products: &[f32],
+unsafe fn one_head<L: Level, T: Element>(
+    job: &Gradient<T>,
+    (batch, key_head): (usize, usize),
+    segment: usize,
+    scratch: &mut [f32],
 ) {
-    let probabilities = tiles.probability.chunks_exact_mut(BLOCK);
-    let gradients = tiles.score_gradient.chunks_exact_mut(BLOCK);
-    let rows = probabilities.zip(gradients).zip(log_sum.iter().zip(products));
-    for (query, ((probabilities, gradients), (&log_sum, &product))) in queries.zip(rows) {
-        let seen = problem.visible(query).saturating_sub(keys.start).min(keys.len());
-        for (probability, gradient) in probabilities[..seen].iter_mut().zip(&mut gradients[..seen]) {
-            *probability = math::exp(*probability - log_sum);
-            *gradient = *probability * (*gradient - product);
+    let Problem { key_heads, queries, keys, depth, scale, .. } = job.problem;
+    let [_, k, v, _, _] = &job.operands;
+    let padded = job.problem.padded_depth();
+    let words = padded / numbers_per_word::<L>();
+    let group = job.problem.group();
+    let heads = key_head * group..(key_head + 1) * group;
+
+    let mut rest = scratch;
+    let tiles = &mut Tiles::new(&mut rest, padded);
+    let statistics =
+        &mut Statistics { log_sum: take(&mut rest, group * queries), product: take(&mut rest, group * queries) };
+    let rows = take(&mut rest, 2 * depth);
+    for (index, head) in heads.clone().enumerate() {
+        // SAFETY: the operands are alive and nothing writes to them, by the caller's promise.
+        unsafe { load_statistics::<L, T>(job, (batch, head), index * queries, statistics, rows) };
+    }
+    let share = if job.segments.are_one() {
+        take(&mut rest, job.share())
+    } else {
+        let first = segment * job.segments.share + (batch * key_heads + key_head) * job.share();
+        // SAFETY: this share of these rows is this part's own.
+        unsafe { job.shares.slice(first..first + job.share()) }
+    };
+    share.fill(0.0);
+
+    let segment = chunk(segment, job.segments.length, keys);
+    for start in segment.clone().step_by(BLOCK) {
+        let places = start..(start + BLOCK).min(segment.end);
+        let from = (batch, key_head);
+        job.joint.k.prefetch::<L>(from, places.clone(), depth);
+        job.joint.v.prefetch::<L>(from, places.clone(), depth);
+        // SAFETY: as above.
+        unsafe {
+            // The tile of keys is what values pass through on their way to be turned, and then keys.
+            v.load_rows::<L>(from, places.clone(), depth, tiles.key, words);
+            turn::<L>((tiles.key, words), [places.len(), words], (tiles.value_columns, BLOCK));
+            k.load_rows::<L>(from, places.clone(), depth, tiles.key, words);
+            turn::<L>((tiles.key, words), [places.len(), words], (tiles.key_columns, BLOCK));
+            if L::PAIRED {
+                k.load_steps::<L>(from, places.clone(), depth, tiles.key, padded);
+            }
         }
-        probabilities[seen..].fill(0.0);
-        gradients[seen..].fill(0.0);
+        tiles.k_gradient.fill(0.0);
+        tiles.v_gradient.fill(0.0);
+        for (index, head) in heads.clone().enumerate() {
+            let share = &mut share[index * job.segments.share_rows * padded..][..job.segments.share_rows * padded];
+            for start in (job.problem.first_query(places.start)..queries).step_by(QUERIES) {
+                let block = start..(start + QUERIES).min(queries);
+                // SAFETY: as above.
+                unsafe { load_queries::<L, T>(job, (batch, head), block.clone(), tiles) };
+                let triangle = Triangle { problem: &job.problem, queries: block.clone(), keys: places.clone() };
+                triangle.score::<L>(tiles);
+                triangle.differentiate::<L>(tiles, statistics, index * queries);
+                triangle.accumulate::<L>(tiles, &mut share[start * padded..]);
+            }
+        }
+        // SAFETY: the keys and values of the segment are this part's own.
+        unsafe {
+            job.joint.k.store_rows((batch, key_head), places.clone(), depth, (tiles.k_gradient, padded), scale);
+            job.joint.v.store_rows((batch, key_head), places, depth, (tiles.v_gradient, padded), 1.0);
+        }
+    }
+    if segment.end == keys {
+        // SAFETY: the places behind the keys are the last segment's own.
+        unsafe {
+            job.joint.k.clear((batch, key_head), keys..job.problem.places(), depth);
+            job.joint.v.clear((batch, key_head), keys..job.problem.places(), depth);
+        }
+    }
+    if job.segments.are_one() {
+        for (head, share) in heads.zip(share.chunks_exact(job.segments.share_rows * padded)) {
+            // SAFETY: no other part has these heads.
+            unsafe {
+                job.joint.q.store_rows((batch, head), 0..queries, depth, (share, padded), scale);
+                job.joint.q.clear((batch, head), queries..job.problem.places(), depth);
+            }
+        }
     }
 }
 
-/// Adds to the gradients of keys and values, and puts those of the queries.
+/// Computes what is known of each query of a head before any key; `rows` has room for a result and its gradient.
+///
+/// # Safety
+/// As for [`In::slice`].
 #[inline(always)]
-fn accumulate<L: super::level::Level>(tiles: &mut Tiles<'_>, queries: usize, keys: usize, padded: usize) {
-    let for_keys = |left, right| Product {
-        left,
-        left_row: 1,
-        left_column: BLOCK,
-        right,
-        right_row: padded,
-        rows: keys.next_multiple_of(ROW_MULTIPLE),
-        depth: queries,
-        columns: padded,
-    };
-    for_keys(tiles.probability, tiles.o_gradient).add::<L>(tiles.v_gradient, padded);
-    for_keys(tiles.score_gradient, tiles.query).add::<L>(tiles.k_gradient, padded);
-    let for_queries = Product {
-        left: tiles.score_gradient,
-        left_row: BLOCK,
-        left_column: 1,
-        right: tiles.key,
-        right_row: padded,
-        rows: queries.next_multiple_of(ROW_MULTIPLE),
-        depth: keys,
-        columns: padded,
-    };
-    for_queries.put::<L>(tiles.q_gradient, padded);
+unsafe fn load_statistics<L: Level, T: Element>(
+    job: &Gradient<T>,
+    head: (usize, usize),
+    to: usize,
+    statistics: &mut Statistics<'_>,
+    rows: &mut [f32],
+) {
+    let Problem { heads, queries, depth, .. } = job.problem;
+    let [.., o, o_gradient] = &job.operands;
+    let first = (head.0 * heads + head.1) * queries;
+    // SAFETY: the caller's promise.
+    let log_sums = unsafe { job.log_sum.slice(first..first + queries) };
+    let (left, right) = rows.split_at_mut(depth);
+    job.joint.q.prefetch::<L>(head, 0..queries, depth);
+    for (query, log_sum) in log_sums.iter().enumerate() {
+        // SAFETY: the caller's promise.
+        let (o, o_gradient) = unsafe { (o.row(head, query, depth), o_gradient.row(head, query, depth)) };
+        job.operands[3].prefetch_next::<L>(o);
+        job.operands[4].prefetch_next::<L>(o_gradient);
+        widen(o, left);
+        widen(o_gradient, right);
+        statistics.product[to + query] = lanes::dot(left, right);
+        statistics.log_sum[to + query] = log_sum * LOG2_E;
+    }
 }
 
-/// Stores rows of a tile, scaled.
+/// Loads queries and the gradients of their results.
+///
+/// # Safety
+/// As for [`In::slice`], and the machine must have the level.
 #[inline(always)]
-fn store<T: Element>(to: &mut [T], tile: &[f32], depth: usize, padded: usize, scale: f32) {
-    for (to, from) in to.chunks_exact_mut(depth).zip(tile.chunks_exact(padded)) {
-        for (to, from) in to.iter_mut().zip(from) {
-            *to = T::from_f32(*from * scale);
+unsafe fn load_queries<L: Level, T: Element>(
+    job: &Gradient<T>,
+    head: (usize, usize),
+    block: Range<usize>,
+    tiles: &mut Tiles<'_>,
+) {
+    let depth = job.problem.depth;
+    let [q, .., o_gradient] = &job.operands;
+    let padded = job.problem.padded_depth();
+    let words = padded / numbers_per_word::<L>();
+    // SAFETY: the caller's promise.
+    unsafe {
+        q.load_rows::<L>(head, block.clone(), depth, tiles.query_rows, words);
+        o_gradient.load_rows::<L>(head, block.clone(), depth, tiles.o_gradient_rows, words);
+        if L::PAIRED {
+            q.load_steps::<L>(head, block.clone(), depth, tiles.query, padded);
+            o_gradient.load_steps::<L>(head, block, depth, tiles.o_gradient, padded);
         }
     }
 }
 
-/// The gradient of the queries: the sum of the segments' shares, scaled.
+/// The gradient of the queries, if there are several segments: the sum of their shares, scaled.
 pub struct QueryGradient<T> {
+    problem: Problem,
     segments: Segments,
-    scale: f32,
     shares: In<f32>,
-    q_gradient: Out<T>,
+    joint: Joint<T>,
     body: unsafe fn(&QueryGradient<T>, usize, &mut [f32]),
 }
 
 impl<T: Element> QueryGradient<T> {
-    /// The result is dense.
-    pub fn new(isa: Isa, problem: Problem, shares: In<f32>, q_gradient: Out<T>) -> QueryGradient<T> {
-        let segments = Segments::new(&problem);
-        QueryGradient { segments, scale: problem.scale, shares, q_gradient, body: sums_of::select(isa) }
+    /// The result is a part of the joint gradient.
+    pub fn new(isa: Isa, problem: Problem, shares: In<f32>, joint: Out<T>) -> QueryGradient<T> {
+        let (segments, joint) = (Segments::new(&problem), Joint::new(&problem, joint));
+        QueryGradient { problem, segments, shares, joint, body: sums_of::select(isa) }
+    }
+
+    fn rows(&self) -> usize {
+        self.problem.batch * self.problem.heads * self.problem.places()
     }
 }
 
 impl<T: Element> Job for QueryGradient<T> {
     fn parts(&self) -> usize {
-        parts_of(self.segments.query_elements, ELEMENTS_PER_PART)
+        if self.segments.are_one() { 0 } else { parts_of(self.rows(), ROWS_PER_PART) }
     }
 
     fn worker_scratch(&self) -> usize {
-        ELEMENTS_PER_PART * size_of::<f32>()
+        self.problem.padded_depth() * size_of::<f32>()
     }
 
     unsafe fn run(&self, part: usize, scratch: &mut [u8]) {
@@ -373,22 +328,26 @@ impl<T: Element> Job for QueryGradient<T> {
 }
 
 multiversion! {
-    /// A part: some elements.
+    /// A part: some places of some heads.
     fn sums_of<T: Element>(job: &QueryGradient<T>, part: usize, sums: &mut [f32]) {
-        let range = chunk(part, ELEMENTS_PER_PART, job.segments.query_elements);
-        let sums = &mut sums[..range.len()];
-        sums.fill(0.0);
-        for segment in 0..job.segments.count {
-            let start = segment * job.segments.query_elements;
-            // SAFETY: the shares are written and nothing writes to them any more.
-            let share = unsafe { job.shares.slice(start + range.start..start + range.end) };
-            for (sum, share) in sums.iter_mut().zip(share) {
-                *sum += share;
+        let Problem { heads, queries, depth, scale, .. } = job.problem;
+        let padded = job.problem.padded_depth();
+        let sums = &mut sums[..padded];
+        for row in chunk(part, ROWS_PER_PART, job.rows()) {
+            let (sequence, query) = (row / job.problem.places(), row % job.problem.places());
+            sums.fill(0.0);
+            for segment in 0..if query < queries { job.segments.count } else { 0 } {
+                let row = sequence * job.segments.share_rows + query;
+                let start = segment * job.segments.share + row * padded;
+                // SAFETY: the shares are written and nothing writes to them any more.
+                let share = unsafe { job.shares.slice(start..start + padded) };
+                for (sum, share) in sums.iter_mut().zip(share) {
+                    *sum += share;
+                }
             }
-        }
-        // SAFETY: the range is this part's own.
-        for (to, sum) in unsafe { job.q_gradient.slice(range) }.iter_mut().zip(&*sums) {
-            *to = T::from_f32(*sum * job.scale);
+            let head = (sequence / heads, sequence % heads);
+            // SAFETY: the row is this part's own.
+            unsafe { job.joint.q.store_rows(head, query..query + 1, depth, (sums, padded), scale) };
         }
     }
 }

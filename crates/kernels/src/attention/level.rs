@@ -1,47 +1,286 @@
-//! What the instruction sets do differently here: fused multiply-add, and how large a tile their registers hold.
+//! What the instruction sets do differently here: how large a tile their registers hold, how it is multiplied, and
+//! how blocks of words are turned.
 
-use super::tile::{Product, tiles};
+use super::load::TURN;
+use super::tile::{COLUMN_MULTIPLE, ROW_MULTIPLE, Tile};
 
 /// An instruction-set level as a type, so that a body is compiled once for each.
 pub(super) trait Level {
+    /// Rows of a tile.
+    const ROWS: usize;
+    /// Columns of a wide tile.
+    const COLUMNS: usize;
+    /// Whether a word holds two bf16, of which two products are added at once, instead of one f32.
+    const PAIRED: bool;
+
     /// `a * b + c`, rounded once where the machine can.
     fn multiply_add(a: f32, b: f32, c: f32) -> f32;
 
-    /// The product in tiles that fit the registers; added to `target`, or put there.
+    /// Computes a tile of `ROWS` by `COLUMNS`.
     ///
     /// # Safety
-    /// As for [`tiles`].
-    unsafe fn multiply(product: &Product<'_>, target: &mut [f32], stride: usize, add: bool);
+    /// All that the tile covers must be valid, and the machine must have the level.
+    unsafe fn wide_tile(tile: Tile);
+
+    /// Computes a tile of `ROWS` by [`COLUMN_MULTIPLE`].
+    ///
+    /// # Safety
+    /// As for [`Level::wide_tile`].
+    unsafe fn narrow_tile(tile: Tile);
+
+    /// Turns a block of [`TURN`] by [`TURN`] words: its rows become columns.
+    ///
+    /// # Safety
+    /// The rows of both blocks, so far apart, must be valid and not the same, and the machine must have the level.
+    unsafe fn turn(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize);
+
+    /// Asks the cache for what lies at an address, which need not be there.
+    fn prefetch(address: *const u8);
+
+    /// Pairs of bf16 as words: of each lane, the first number and the second, each rounded.
+    ///
+    /// # Safety
+    /// The machine must have the level.
+    unsafe fn pairs(first: [f32; 16], second: [f32; 16]) -> [f32; 16];
 }
 
-/// Four lanes to a register, no fused multiply-add (which would be a call into the system's library).
+/// Numbers along a sum that lie in a word.
+pub(super) const fn numbers_per_word<L: Level>() -> usize {
+    if L::PAIRED { 2 } else { 1 }
+}
+
+/// Plain loops that every machine runs: no fused multiply-add, which would be a call into the system's library.
 pub(super) struct Baseline;
-/// Eight lanes to a register, sixteen registers.
-pub(super) struct Avx2;
-/// Sixteen lanes to a register, thirty-two registers.
-pub(super) struct Avx512;
 
-macro_rules! level {
-    ($name:ident: $rows:literal x $lanes:literal, |$a:ident, $b:ident, $c:ident| $multiply_add:expr) => {
-        impl Level for $name {
-            #[inline(always)]
-            fn multiply_add($a: f32, $b: f32, $c: f32) -> f32 {
-                $multiply_add
+impl Level for Baseline {
+    const ROWS: usize = 4;
+    const COLUMNS: usize = COLUMN_MULTIPLE;
+    const PAIRED: bool = false;
+
+    #[inline(always)]
+    fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
+        a * b + c
+    }
+
+    #[inline(always)]
+    unsafe fn wide_tile(tile: Tile) {
+        // SAFETY: the caller's promise, word for word.
+        unsafe { Self::narrow_tile(tile) }
+    }
+
+    #[inline(always)]
+    unsafe fn narrow_tile(tile: Tile) {
+        /// Eight sums of four rows fill half of the registers.
+        const LANES: usize = 8;
+        for column in (0..COLUMN_MULTIPLE).step_by(LANES) {
+            let mut sums = [[0.0f32; LANES]; Self::ROWS];
+            for step in 0..tile.steps {
+                // SAFETY: all that the tile covers is valid, by the caller's promise.
+                unsafe {
+                    let right = tile.right.add(step * tile.right_step + column).cast::<[f32; LANES]>().read();
+                    for (row, sums) in sums.iter_mut().enumerate() {
+                        let left = *tile.left.add(row * tile.left_row + step * tile.left_step);
+                        for (sum, right) in sums.iter_mut().zip(right) {
+                            *sum += left * right;
+                        }
+                    }
+                }
             }
-
-            #[inline(always)]
-            unsafe fn multiply(product: &Product<'_>, target: &mut [f32], stride: usize, add: bool) {
-                // SAFETY: the caller's promise is that of `tiles`, word for word.
-                unsafe { tiles::<$name, $rows, $lanes>(product, target, stride, add) }
+            for (row, sums) in sums.iter().enumerate() {
+                // SAFETY: as above.
+                let target = unsafe { &mut *tile.target.add(row * tile.target_row + column).cast::<[f32; LANES]>() };
+                for (target, sum) in target.iter_mut().zip(sums) {
+                    *target = if tile.add { *target + sum } else { *sum };
+                }
             }
         }
-    };
+    }
+
+    #[inline(always)]
+    unsafe fn turn(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
+        for row in 0..TURN {
+            for column in 0..TURN {
+                // SAFETY: the caller's promise.
+                unsafe { *to.add(column * to_stride + row) = *from.add(row * from_stride + column) };
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn prefetch(_address: *const u8) {}
+
+    #[inline(always)]
+    unsafe fn pairs(_first: [f32; 16], _second: [f32; 16]) -> [f32; 16] {
+        unreachable!("words are single numbers at this level")
+    }
 }
 
-// Eight registers of sums each: enough to hide the latency of an addition. Larger tiles are not kept in registers.
-level!(Baseline: 2 x 16, |a, b, c| a * b + c);
-level!(Avx2: 2 x 32, |a, b, c| a.mul_add(b, c));
-level!(Avx512: 4 x 32, |a, b, c| a.mul_add(b, c));
+#[cfg(target_arch = "x86_64")]
+pub(super) use x86::{Avx2, Avx512, Avx512Bf16};
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::*;
+    use std::arch::x86_64::*;
+
+    /// Eight lanes to a register: 8 of 16 registers accumulate, which hides the latency of a multiply-add.
+    pub struct Avx2;
+    /// Sixteen lanes to a register: 16 of 32 registers accumulate.
+    pub struct Avx512;
+    /// As [`Avx512`], with words that are pairs of bf16.
+    pub struct Avx512Bf16;
+
+    /// A level of vectors of one width; all are this text with other intrinsics.
+    macro_rules! vector_level {
+        ($level:ident, $rows:literal rows, $lanes:literal lanes, $wide:literal wide, $narrow:literal narrow,
+         $feature:literal, $paired:literal, $tile:ident, $zero:ident, $load:ident, $store:ident, $repeat:ident,
+         $multiply_add:ident, $add:ident, $pairs:ident) => {
+            const _: () = assert!(ROW_MULTIPLE.is_multiple_of($rows) && $lanes * $narrow == COLUMN_MULTIPLE);
+
+            impl Level for $level {
+                const ROWS: usize = $rows;
+                const COLUMNS: usize = $lanes * $wide;
+                const PAIRED: bool = $paired;
+
+                #[inline(always)]
+                fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
+                    a.mul_add(b, c)
+                }
+
+                #[inline(always)]
+                unsafe fn wide_tile(tile: Tile) {
+                    // SAFETY: the caller's promise, word for word.
+                    unsafe { $tile::<$wide>(tile) }
+                }
+
+                #[inline(always)]
+                unsafe fn narrow_tile(tile: Tile) {
+                    // SAFETY: the caller's promise, word for word.
+                    unsafe { $tile::<$narrow>(tile) }
+                }
+
+                #[inline(always)]
+                unsafe fn turn(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
+                    // SAFETY: the caller's promise; every level here has AVX.
+                    unsafe { turn(from, from_stride, to, to_stride) }
+                }
+
+                #[inline(always)]
+                fn prefetch(address: *const u8) {
+                    // SAFETY: asking for an address that is not there does nothing.
+                    unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
+                }
+
+                #[inline(always)]
+                unsafe fn pairs(first: [f32; 16], second: [f32; 16]) -> [f32; 16] {
+                    // SAFETY: the machine has the level, by the caller's promise.
+                    unsafe { $pairs(first, second) }
+                }
+            }
+
+            /// A tile of so many vectors.
+            #[target_feature(enable = $feature)]
+            unsafe fn $tile<const VECTORS: usize>(tile: Tile) {
+                let mut sums = [[$zero(); VECTORS]; $rows];
+                let (mut left, mut right) = (tile.left, tile.right);
+                for _ in 0..tile.steps {
+                    // SAFETY: all that the tile covers is valid, by the caller's promise.
+                    unsafe {
+                        let vectors: [_; VECTORS] = std::array::from_fn(|vector| $load(right.add(vector * $lanes)));
+                        for row in 0..$rows {
+                            let repeated = $repeat(*left.add(row * tile.left_row));
+                            for vector in 0..VECTORS {
+                                sums[row][vector] = $multiply_add(repeated, vectors[vector], sums[row][vector]);
+                            }
+                        }
+                    }
+                    left = left.wrapping_add(tile.left_step);
+                    right = right.wrapping_add(tile.right_step);
+                }
+                for row in 0..$rows {
+                    for vector in 0..VECTORS {
+                        // SAFETY: as above.
+                        unsafe {
+                            let to = tile.target.add(row * tile.target_row + vector * $lanes);
+                            let sum = sums[row][vector];
+                            $store(to, if tile.add { $add($load(to), sum) } else { sum });
+                        }
+                    }
+                }
+            }
+        };
+    }
+
+    /// `sum + first * second` of both numbers of each word.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bf16")]
+    fn multiply_pairs(first: __m512, second: __m512, sum: __m512) -> __m512 {
+        // SAFETY: sixteen words and thirty-two halves of words are the same bits.
+        let (first, second) = unsafe {
+            (std::mem::transmute::<__m512, __m512bh>(first), std::mem::transmute::<__m512, __m512bh>(second))
+        };
+        _mm512_dpbf16_ps(sum, first, second)
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+    fn round_pairs(first: [f32; 16], second: [f32; 16]) -> [f32; 16] {
+        // SAFETY: sixteen numbers, a vector of sixteen and thirty-two halves of words are the same bits.
+        unsafe {
+            let halves: __m512i = std::mem::transmute(_mm512_cvtne2ps_pbh(
+                std::mem::transmute::<[f32; 16], __m512>(second),
+                std::mem::transmute::<[f32; 16], __m512>(first),
+            ));
+            // The first numbers came before all second ones; each word takes one of either.
+            let order: [u16; 32] = std::array::from_fn(|half| half as u16 / 2 + half as u16 % 2 * 16);
+            std::mem::transmute(_mm512_permutexvar_epi16(std::mem::transmute::<[u16; 32], __m512i>(order), halves))
+        }
+    }
+
+    unsafe fn no_pairs(_first: [f32; 16], _second: [f32; 16]) -> [f32; 16] {
+        unreachable!("words are single numbers at this level")
+    }
+
+    /// Neighbours, then pairs, then halves change places.
+    #[inline]
+    #[target_feature(enable = "avx")]
+    unsafe fn turn(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
+        let mut x = [_mm256_setzero_ps(); TURN];
+        for (row, x) in x.iter_mut().enumerate() {
+            // SAFETY: the caller's promise.
+            *x = unsafe { _mm256_loadu_ps(from.add(row * from_stride)) };
+        }
+        let low = |i: usize| _mm256_unpacklo_ps(x[i], x[i + 1]);
+        let high = |i: usize| _mm256_unpackhi_ps(x[i], x[i + 1]);
+        let x = [low(0), high(0), low(2), high(2), low(4), high(4), low(6), high(6)];
+        let first = |i: usize, j: usize| _mm256_shuffle_ps::<0x44>(x[i], x[j]);
+        let second = |i: usize, j: usize| _mm256_shuffle_ps::<0xee>(x[i], x[j]);
+        let near = [first(0, 2), second(0, 2), first(1, 3), second(1, 3)];
+        let far = [first(4, 6), second(4, 6), first(5, 7), second(5, 7)];
+        for index in 0..TURN / 2 {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let (near, far) = (near[index], far[index]);
+                _mm256_storeu_ps(to.add(index * to_stride), _mm256_permute2f128_ps::<0x20>(near, far));
+                let to = to.add((index + TURN / 2) * to_stride);
+                _mm256_storeu_ps(to, _mm256_permute2f128_ps::<0x31>(near, far));
+            }
+        }
+    }
+
+    vector_level!(
+        Avx2, 4 rows, 8 lanes, 2 wide, 2 narrow, "avx2,fma", false, tile_avx2,
+        _mm256_setzero_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_set1_ps, _mm256_fmadd_ps, _mm256_add_ps, no_pairs
+    );
+    vector_level!(
+        Avx512, 8 rows, 16 lanes, 2 wide, 1 narrow, "avx512f", false, tile_avx512,
+        _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_set1_ps, _mm512_fmadd_ps, _mm512_add_ps, no_pairs
+    );
+    vector_level!(
+        Avx512Bf16, 8 rows, 16 lanes, 2 wide, 1 narrow, "avx512f,avx512bf16", true, tile_avx512_bf16,
+        _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_set1_ps, multiply_pairs, _mm512_add_ps, round_pairs
+    );
+}
 
 /// As [`crate::isa::multiversion!`], for a body that also knows its [`Level`].
 macro_rules! for_each_level {
@@ -73,9 +312,18 @@ macro_rules! for_each_level {
                 unsafe { body::<level::Avx512, $t>($($arg),*) }
             }
 
-            /// The version for this instruction set.
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+            unsafe fn avx512_bf16<$t: Element>($($arg: $ty),*) {
+                // SAFETY: as above; the machine has the features, since `select` was given the level.
+                unsafe { body::<level::Avx512Bf16, $t>($($arg),*) }
+            }
+
+            /// The version for this instruction set. Pairs are multiplied where the elements are bf16 already.
             pub(super) fn select<$t: Element>(isa: crate::Isa) -> unsafe fn($($ty),*) {
                 match isa {
+                    #[cfg(target_arch = "x86_64")]
+                    crate::Isa::Avx512Bf16 | crate::Isa::Amx if super::super::is_bf16::<$t>() => avx512_bf16::<$t>,
                     #[cfg(target_arch = "x86_64")]
                     crate::Isa::Avx512 | crate::Isa::Avx512Bf16 | crate::Isa::Amx => avx512::<$t>,
                     #[cfg(target_arch = "x86_64")]

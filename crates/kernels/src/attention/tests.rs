@@ -1,9 +1,10 @@
 //! Both kernels against a straightforward computation in f64.
 
 use super::*;
-use crate::{Isa, Out, bf16, run_alone};
+use crate::{Element, In, Isa, Out, bf16, run_alone};
+use std::ops::Range;
 
-const CASES: [Problem; 9] = [
+const CASES: [Problem; 11] = [
     problem([1, 1, 1], [1, 1], 1, false),
     problem([2, 2, 1], [3, 5], 7, true),
     problem([1, 2, 2], [65, 65], 16, true),
@@ -11,6 +12,8 @@ const CASES: [Problem; 9] = [
     problem([2, 4, 2], [70, 131], 33, true),
     problem([1, 6, 2], [130, 67], 24, false),
     problem([1, 1, 1], [1, 200], 64, true),
+    problem([1, 2, 2], [200, 200], 32, true),
+    problem([40, 1, 1], [37, 41], 20, true),
     problem([3, 1, 1], [0, 4], 3, false),
     problem([0, 4, 2], [5, 5], 4, true),
 ];
@@ -145,6 +148,30 @@ fn output<T>(numbers: &mut [T]) -> Out<T> {
     Out::new(numbers.as_mut_ptr(), numbers.len())
 }
 
+/// A joint result by (batch, place, head, depth): the rows of some of its heads, by (batch, head, place, depth).
+fn heads_of<T: Element>(joint: &[T], [batch, places, all_heads, depth]: [usize; 4], heads: Range<usize>) -> Vec<T> {
+    let mut rows = vec![];
+    for sequence in 0..batch {
+        for head in heads.clone() {
+            for place in 0..places {
+                let start = ((sequence * places + place) * all_heads + head) * depth;
+                rows.extend_from_slice(&joint[start..start + depth]);
+            }
+        }
+    }
+    rows
+}
+
+/// Rows of zeros behind those of each head, up to `places`.
+fn padded(rows: &[f64], places: usize, all_places: usize, depth: usize) -> Vec<f64> {
+    let mut padded = vec![];
+    for head in rows.chunks((places * depth).max(1)) {
+        padded.extend_from_slice(head);
+        padded.resize(padded.len() + (all_places - places) * depth, 0.0);
+    }
+    padded
+}
+
 fn check<T: Element>(tolerance: f64) {
     for p in &CASES {
         let x = Operands::<T>::new(p);
@@ -154,31 +181,49 @@ fn check<T: Element>(tolerance: f64) {
             let garbage = T::from_f32(f32::NAN);
             let mut o = vec![garbage; y.o.len()];
             let mut log_sum = vec![f32::NAN; y.log_sum.len()];
-            run_alone(&Attention::new(isa, *p, [q, k, v], output(&mut o), output(&mut log_sum)));
+            let strides = [p.queries * p.heads * p.depth, p.depth, p.heads * p.depth];
+            let result = HeadsMut { elements: output(&mut o), strides };
+            run_alone(&Attention::new(isa, *p, [q, k, v], result, output(&mut log_sum)));
             let what = |name: &str| format!("{name} of {p:?} on {isa}");
-            compare(&what("o"), &o, &y.o, tolerance);
-            compare(&what("log_sum"), &log_sum, &y.log_sum, 1e-6);
+            let rows = heads_of(&o, [p.batch, p.queries, p.heads, p.depth], 0..p.heads);
+            compare(&what("o"), &rows, &y.o, tolerance);
+            compare(&what("log_sum"), &log_sum, &y.log_sum, 2e-6);
 
-            let segments = Segments::new(p);
-            let mut products = vec![f32::NAN; segments.output_products()];
-            let mut shares = vec![f32::NAN; segments.shares()];
-            let mut gradients =
-                [vec![garbage; y.o.len()], vec![garbage; y.k_gradient.len()], vec![garbage; y.k_gradient.len()]];
-            let [q_gradient, k_gradient, v_gradient] = gradients.each_mut().map(|gradient| output(gradient));
-            let (products, shares) = (output(&mut products), output(&mut shares));
-            let dense = [p.heads * p.queries * p.depth, p.queries * p.depth, p.depth];
-            let o = Heads { elements: output(&mut o).as_in(), strides: dense };
-            run_alone(&OutputProducts::new(isa, *p, o, o_gradient, products));
+            let mut shares = vec![f32::NAN; Segments::new(p).shares()];
+            let (places, heads) = (p.queries.max(p.keys), p.heads + 2 * p.key_heads);
+            let mut joint = vec![garbage; p.batch * places * heads * p.depth];
+            let o = Heads { elements: output(&mut o).as_in(), strides };
             let log_sum = output(&mut log_sum).as_in();
-            let operands = [q, k, v, o_gradient];
-            let statistics = [log_sum, products.as_in()];
-            run_alone(&Gradient::new(isa, *p, operands, statistics, shares, [k_gradient, v_gradient]));
-            run_alone(&QueryGradient::new(isa, *p, shares.as_in(), q_gradient));
-            compare(&what("q_gradient"), &gradients[0], &y.q_gradient, tolerance);
-            compare(&what("k_gradient"), &gradients[1], &y.k_gradient, tolerance);
-            compare(&what("v_gradient"), &gradients[2], &y.v_gradient, tolerance);
+            let shares = output(&mut shares);
+            run_alone(&Gradient::new(isa, *p, [q, k, v, o, o_gradient], log_sum, shares, output(&mut joint)));
+            run_alone(&QueryGradient::new(isa, *p, shares.as_in(), output(&mut joint)));
+            let key_heads = p.heads..p.heads + p.key_heads;
+            for (name, heads_there, expected, own_places) in [
+                ("q_gradient", 0..p.heads, &y.q_gradient, p.queries),
+                ("k_gradient", key_heads.clone(), &y.k_gradient, p.keys),
+                ("v_gradient", key_heads.end..heads, &y.v_gradient, p.keys),
+            ] {
+                let rows = heads_of(&joint, [p.batch, places, heads, p.depth], heads_there);
+                let mut expected = padded(expected, own_places, places, p.depth);
+                expected.resize(rows.len(), 0.0);
+                compare(&what(name), &rows, &expected, tolerance);
+            }
         }
     }
+}
+
+/// Every eighth of the numbers that matter, and those at the edges.
+#[test]
+fn powers_of_two_are_within_their_tolerance() {
+    let power = power_of_two::<level::Baseline>;
+    for eighth in -126 * 8 * 64..=127 * 8 * 64 {
+        let x = eighth as f32 / (8.0 * 64.0);
+        let exact = (x as f64).exp2();
+        assert!((power(x) as f64 - exact).abs() <= exact * 2.6e-7, "2^{x}: {} for {exact}", power(x));
+    }
+    assert_eq!(power(0.0), 1.0);
+    assert_eq!([power(-126.6), power(-1e30), power(f32::NEG_INFINITY)], [0.0; 3]);
+    assert!(power(f32::NAN).is_nan() && power(f32::from_bits(0xffff_ffff)).is_nan());
 }
 
 #[test]

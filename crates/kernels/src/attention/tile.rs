@@ -1,132 +1,119 @@
-//! Products of small f32 matrices that lie in a worker's scratch.
+//! Products of small matrices that lie in a worker's scratch.
+//!
+//! Operands are made of words of 32 bits: an f32, or at a level that multiplies pairs two bf16 that follow one
+//! another along the sum. Results are f32.
 
 use super::level::Level;
+use std::ops::Range;
 
-/// Rows of a product's target come in multiples of this; what is beyond the matrix is computed and not used.
-pub(super) const ROW_MULTIPLE: usize = 4;
-/// Columns of a product's target come in multiples of this.
+/// Rows of a product come in multiples of this; what is beyond the matrix is computed and not used.
+pub(super) const ROW_MULTIPLE: usize = 8;
+/// Columns of a product start at and come in multiples of this.
 pub(super) const COLUMN_MULTIPLE: usize = 16;
+/// Rows that have the same part of a triangular product.
+pub(super) const BAND: usize = 16;
 
-/// `left * right`, with `left` by broadcast and `right` by vectors along its rows.
+/// A part of `left * right`, with `left` by broadcast and `right` by vectors along its rows.
+#[derive(Clone, Copy)]
 pub(super) struct Product<'a> {
     /// The left matrix.
     pub left: &'a [f32],
     /// How far apart its rows lie.
     pub left_row: usize,
-    /// How far apart its columns lie: 1, or the length of a row if the matrix is held transposed.
-    pub left_column: usize,
+    /// How far apart its steps lie: 1, or the length of a row if the matrix is held transposed.
+    pub left_step: usize,
     /// The right matrix, its rows dense.
     pub right: &'a [f32],
-    /// How far apart its rows lie.
-    pub right_row: usize,
-    /// Rows of the result, a multiple of [`ROW_MULTIPLE`].
-    pub rows: usize,
-    /// Products in each sum.
-    pub depth: usize,
-    /// Columns of the result, a multiple of [`COLUMN_MULTIPLE`].
-    pub columns: usize,
+    /// How far apart its rows, the steps of the sum, lie.
+    pub right_step: usize,
+}
+
+/// Which rows and columns of a product are computed, and which steps of the sum.
+#[derive(Clone, Debug)]
+pub(super) struct Extent {
+    /// Rows of the result, up to a multiple of [`ROW_MULTIPLE`].
+    pub rows: Range<usize>,
+    /// Words that are multiplied for each element.
+    pub steps: Range<usize>,
+    /// Columns of the result, from and to multiples of [`COLUMN_MULTIPLE`].
+    pub columns: Range<usize>,
 }
 
 impl Product<'_> {
-    /// Puts the product into `target`, whose rows lie `stride` apart.
+    /// Puts this part of the product into `target`, whose rows lie `stride` apart.
     #[inline(always)]
-    pub fn put<L: Level>(&self, target: &mut [f32], stride: usize) {
-        self.check(target, stride);
-        // SAFETY: checked above.
-        unsafe { L::multiply(self, target, stride, false) }
+    pub fn put<L: Level>(&self, extent: Extent, target: &mut [f32], stride: usize) {
+        // SAFETY: only of a level that the machine has is there a kernel, and bounds are checked.
+        unsafe { self.multiply::<L>(extent, target, stride, false) }
     }
 
-    /// Adds the product to `target`, whose rows lie `stride` apart.
+    /// Adds this part of the product to `target`, whose rows lie `stride` apart.
     #[inline(always)]
-    pub fn add<L: Level>(&self, target: &mut [f32], stride: usize) {
-        self.check(target, stride);
-        // SAFETY: checked above.
-        unsafe { L::multiply(self, target, stride, true) }
+    pub fn add<L: Level>(&self, extent: Extent, target: &mut [f32], stride: usize) {
+        // SAFETY: as above.
+        unsafe { self.multiply::<L>(extent, target, stride, true) }
     }
 
-    /// Every element that the product touches lies inside its slice.
+    /// Columns outermost, so that a strip of the right matrix stays close.
+    ///
+    /// # Safety
+    /// The machine must have the level.
     #[inline(always)]
-    fn check(&self, target: &[f32], stride: usize) {
-        let Product { rows, depth, columns, .. } = *self;
-        assert!(rows.is_multiple_of(ROW_MULTIPLE) && columns.is_multiple_of(COLUMN_MULTIPLE));
-        if rows == 0 || columns == 0 {
+    unsafe fn multiply<L: Level>(&self, extent: Extent, target: &mut [f32], stride: usize, add: bool) {
+        let Extent { rows, steps, columns } = extent;
+        let end = rows.start + rows.len().next_multiple_of(ROW_MULTIPLE);
+        assert!(columns.start.is_multiple_of(COLUMN_MULTIPLE) && columns.end.is_multiple_of(COLUMN_MULTIPLE));
+        if rows.is_empty() || columns.is_empty() {
             return;
         }
-        assert!((rows - 1) * stride + columns <= target.len());
-        if depth > 0 {
-            assert!((rows - 1) * self.left_row + (depth - 1) * self.left_column < self.left.len());
-            assert!((depth - 1) * self.right_row + columns <= self.right.len());
+        // The furthest element of each matrix lies inside its slice.
+        assert!((end - 1) * stride + columns.end <= target.len());
+        if !steps.is_empty() {
+            assert!((end - 1) * self.left_row + (steps.end - 1) * self.left_step < self.left.len());
+            assert!((steps.end - 1) * self.right_step + columns.end <= self.right.len());
+        }
+        let mut column = columns.start;
+        while column < columns.end {
+            let is_wide = column + L::COLUMNS <= columns.end;
+            for row in (rows.start..end).step_by(L::ROWS) {
+                let tile = Tile {
+                    left: self.left.as_ptr().wrapping_add(row * self.left_row + steps.start * self.left_step),
+                    left_row: self.left_row,
+                    left_step: self.left_step,
+                    right: self.right.as_ptr().wrapping_add(steps.start * self.right_step + column),
+                    right_step: self.right_step,
+                    steps: steps.len(),
+                    target: target.as_mut_ptr().wrapping_add(row * stride + column),
+                    target_row: stride,
+                    add,
+                };
+                // SAFETY: the tile lies inside the extent, whose bounds were checked; the machine has the level.
+                unsafe { if is_wide { L::wide_tile(tile) } else { L::narrow_tile(tile) } }
+            }
+            column += if is_wide { L::COLUMNS } else { COLUMN_MULTIPLE };
         }
     }
 }
 
-/// A product in tiles of `ROWS` by `LANES`, columns outermost, so that a strip of the right matrix stays close.
-///
-/// # Safety
-/// The product must have passed [`Product::check`].
-#[inline(always)]
-pub(super) unsafe fn tiles<L: Level, const ROWS: usize, const LANES: usize>(
-    product: &Product<'_>,
-    target: &mut [f32],
-    stride: usize,
-    add: bool,
-) {
-    const { assert!(ROW_MULTIPLE.is_multiple_of(ROWS)) };
-    let mut column = 0;
-    while column + LANES <= product.columns {
-        for row in (0..product.rows).step_by(ROWS) {
-            // SAFETY: the tile lies inside the target, by the loops' bounds.
-            unsafe { tile::<L, ROWS, LANES>(product, target, stride, row, column, add) }
-        }
-        column += LANES;
-    }
-    // Only where LANES is larger than the columns' multiple.
-    while column < product.columns {
-        for row in (0..product.rows).step_by(ROWS) {
-            // SAFETY: as above.
-            unsafe { tile::<L, ROWS, COLUMN_MULTIPLE>(product, target, stride, row, column, add) }
-        }
-        column += COLUMN_MULTIPLE;
-    }
-}
-
-/// One tile, held in registers while the sums run.
-///
-/// # Safety
-/// The tile must lie inside a product that has passed [`Product::check`].
-#[inline(always)]
-unsafe fn tile<L: Level, const ROWS: usize, const LANES: usize>(
-    product: &Product<'_>,
-    target: &mut [f32],
-    stride: usize,
-    row: usize,
-    column: usize,
-    add: bool,
-) {
-    let mut sums = [[0.0f32; LANES]; ROWS];
-    let first = row * stride + column;
-    // SAFETY: `check` has shown that the last row and column of either matrix and of the target lie inside their
-    // slices, and the tile's are none later; an array of f32 is aligned as an f32 is.
-    unsafe {
-        let start = target.as_mut_ptr().add(first);
-        if add {
-            for (index, sum) in sums.iter_mut().enumerate() {
-                *sum = *start.add(index * stride).cast::<[f32; LANES]>();
-            }
-        }
-        let left = product.left.as_ptr().add(row * product.left_row);
-        let right = product.right.as_ptr().add(column);
-        for step in 0..product.depth {
-            let vector = *right.add(step * product.right_row).cast::<[f32; LANES]>();
-            for (index, sum) in sums.iter_mut().enumerate() {
-                let scalar = *left.add(index * product.left_row + step * product.left_column);
-                for lane in 0..LANES {
-                    sum[lane] = L::multiply_add(scalar, vector[lane], sum[lane]);
-                }
-            }
-        }
-        for (index, sum) in sums.iter().enumerate() {
-            *start.add(index * stride).cast::<[f32; LANES]>() = *sum;
-        }
-    }
+/// Where a tile of a product lies: so many rows and columns as the level holds in registers.
+#[derive(Clone, Copy)]
+pub(super) struct Tile {
+    /// The left matrix at the tile's first row and step.
+    pub left: *const f32,
+    /// How far apart its rows lie.
+    pub left_row: usize,
+    /// How far apart its steps lie.
+    pub left_step: usize,
+    /// The right matrix at the tile's first step and column.
+    pub right: *const f32,
+    /// How far apart its steps lie.
+    pub right_step: usize,
+    /// How many words are multiplied for each element.
+    pub steps: usize,
+    /// The first element of the result.
+    pub target: *mut f32,
+    /// How far apart the result's rows lie.
+    pub target_row: usize,
+    /// Whether to add to what is there, or to replace it.
+    pub add: bool,
 }

@@ -61,7 +61,9 @@ impl Cpu {
         let scratch = step.scratch.map_or(std::ptr::without_provenance_mut(ALIGNMENT), address);
         let mut linker =
             Linker::new((self.isa, self.pool.threads()), &inputs, &outputs, scratch, fault.cell, fault.step);
-        let Lowering::Kernels(kernels) = step.op.lowering() else { unreachable!("a view is not a step") };
+        let (Lowering::Kernels(kernels) | Lowering::SideBySide(_, kernels)) = step.op.lowering() else {
+            unreachable!("a view is not a step")
+        };
         kernels.cpu(&mut linker).map_err(|Unsupported(dtype)| Error::Unsupported {
             backend: self.name(),
             op: step.op.kind().name().to_string(),
