@@ -20,7 +20,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 CONFIGURATIONS = ["reference", "11m", "124m-64", "124m-256"]
-PRECISIONS = ["f32", "bf16"]
+STEPS = [f"steps/{configuration}/{precision}" for configuration in CONFIGURATIONS for precision in ("f32", "bf16")]
 FAMILIES = ["matmul", "linear", "adamw", "layer-norm", "cross-entropy", "attention"]
 TORCH_MODES = ["eager", "compiled"]
 RUST_PEERS = ["burn", "candle"]
@@ -141,7 +141,7 @@ def kernel_turn(family, arguments, programs, runner):
 
 def turns(arguments, *others):
     """What is to be measured in one round: for each work, a list of programs to take turns."""
-    for name in [f"steps/{configuration}/{precision}" for configuration in CONFIGURATIONS for precision in PRECISIONS]:
+    for name in STEPS:
         if is_wanted(name, "steps", arguments.what):
             yield list(step_turn(name, arguments, *others))
     for family in FAMILIES:
@@ -151,6 +151,14 @@ def turns(arguments, *others):
 
 def is_wanted(name, group, beginnings):
     return not beginnings or group in beginnings or any(name.startswith(beginning) for beginning in beginnings)
+
+
+def refuse_unknown(beginnings):
+    """Ends the program if a name chooses nothing, before hours are spent on the others."""
+    for beginning in beginnings:
+        if beginning != "kernels" and not any(name.startswith(beginning) for name in STEPS + FAMILIES):
+            sys.exit(f"error: {beginning!r} chooses nothing; give steps, kernels, one of {', '.join(FAMILIES)},"
+                     f" or the beginning of one of {', '.join(STEPS)}")
 
 
 def table(heading, names, runner, contenders):
@@ -207,6 +215,7 @@ def report(arguments, runner, versions):
 
 def main():
     arguments = options()
+    refuse_unknown(arguments.what)
     arguments.folder.mkdir(parents=True, exist_ok=True)
     python = python_with_torch(arguments.python, arguments.folder)
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
