@@ -158,7 +158,10 @@ mod tests {
         fails(problem(plain, (DType::Bf16, &[2, 3]), &[2, 3], &[]), "in f32, not bf16");
         fails(problem(plain, (DType::F32, &[3]), &[3], &[]), "the gradient, like the weight, must be of shape [3]");
         fails(problem(plain, fits, &[3], &[]), "a moment, like the weight, must be of shape [2, 3]");
-        fails(problem(plain, fits, &[2, 3], &[1]), "the learning rate (and the step, and the scale) must be of shape []");
+        fails(
+            problem(plain, fits, &[2, 3], &[1]),
+            "the learning rate (and the step, and the scale) must be of shape []",
+        );
         fails(problem(Sgd { momentum: 1.0, ..plain }, fits, &[2, 3], &[]), "momentum is 1; it must be at least 0");
         fails(problem(Sgd { weight_decay: f32::NAN, ..plain }, fits, &[2, 3], &[]), "weight_decay is NaN");
     }
