@@ -11,7 +11,7 @@ use gradus_kernels::{Element, In, Out, chunk, cross_entropy as kernel};
 use std::ops::Range;
 
 /// Numbers of a block of logits, about: 4 MB. With 788 classes of 256 channels, blocks of 1 MB were measured a tenth
-/// slower, and larger ones no faster.
+/// slower, and of 8 MB at most 2 % faster.
 const BLOCK: usize = 1024 * 1024;
 /// Rows of a block are a multiple of this, so that the products have whole tiles.
 const ROW_MULTIPLE: usize = 16;
