@@ -18,7 +18,7 @@ impl Arena {
         let refused =
             |reason: std::io::Error| Error::Machine { what: format!("{bytes} bytes"), reason: reason.to_string() };
         let map = MmapMut::map_anon(bytes.max(1)).map_err(refused)?;
-        // Passes over large tensors were measured 15 % faster on large pages. A system without them does as well.
+        // An AdamW update of 32 million weights was measured 2 to 15 % faster on large pages. They are not needed.
         #[cfg(target_os = "linux")]
         let _ = map.advise(memmap2::Advice::HugePage);
         Ok(Arena { map })

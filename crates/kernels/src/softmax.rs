@@ -1,7 +1,7 @@
 //! Softmax and its logarithm along rows.
 
 use crate::isa::multiversion;
-use crate::{Element, In, Isa, Job, Out, chunk, lanes, parts_of};
+use crate::{Element, In, Isa, Job, Out, chunk, lanes, math, parts_of};
 
 /// Elements of a part: enough to be worth handing to another thread, few enough to balance.
 const PART_ELEMENTS: usize = 16 * 1024;
@@ -49,37 +49,19 @@ multiversion! {
         for index in chunk(part, job.rows_per_part, job.rows) {
             let range = index * job.columns..(index + 1) * job.columns;
             // SAFETY: the row is inside the operand, and the borrow ends before `y` is borrowed.
-            for (to, from) in row.iter_mut().zip(unsafe { job.x.slice(range.clone()) }) {
-                *to = from.to_f32();
-            }
-            normalise(row, job.logarithm);
+            let x = unsafe { job.x.slice(range.clone()) };
+            let largest = lanes::fold(x, f32::NEG_INFINITY, T::to_f32, lanes::larger);
             // SAFETY: the row is this part's own.
-            for (to, from) in unsafe { job.y.slice(range) }.iter_mut().zip(&*row) {
-                *to = T::from_f32(*from);
+            let y = || unsafe { job.y.slice(range) };
+            if job.logarithm {
+                row.iter_mut().zip(x).for_each(|(to, x)| *to = x.to_f32() - largest);
+                let log_total = math::log(lanes::fold(row, 0.0, math::exp, |a, b| a + b));
+                y().iter_mut().zip(&*row).for_each(|(to, x)| *to = T::from_f32(x - log_total));
+            } else {
+                row.iter_mut().zip(x).for_each(|(to, x)| *to = math::exp(x.to_f32() - largest));
+                let share = 1.0 / lanes::sum(row);
+                y().iter_mut().zip(&*row).for_each(|(to, x)| *to = T::from_f32(x * share));
             }
-        }
-    }
-}
-
-#[inline(always)]
-fn normalise(row: &mut [f32], logarithm: bool) {
-    let largest = lanes::max(row);
-    for x in row.iter_mut() {
-        *x -= largest;
-    }
-    if logarithm {
-        let total = lanes::fold(row, 0.0, crate::math::exp, |a, b| a + b);
-        let log_total = crate::math::log(total);
-        for x in row.iter_mut() {
-            *x -= log_total;
-        }
-    } else {
-        for x in row.iter_mut() {
-            *x = crate::math::exp(*x);
-        }
-        let total = lanes::sum(row);
-        for x in row.iter_mut() {
-            *x /= total;
         }
     }
 }

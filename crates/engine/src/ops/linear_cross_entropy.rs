@@ -10,8 +10,11 @@ use gradus_kernels::gemm::{Gemm, Matrix, MatrixMut, Sizes};
 use gradus_kernels::{Element, In, Out, chunk, cross_entropy as kernel};
 use std::ops::Range;
 
-/// Numbers of a block of logits: 3 MB.
-const BLOCK: usize = 768 * 1024;
+/// Numbers of a block of logits, about: 4 MB. With 788 classes of 256 channels, blocks of 1 MB were measured a tenth
+/// slower, and of 8 MB at most 2 % faster.
+const BLOCK: usize = 1024 * 1024;
+/// Rows of a block are a multiple of this, so that the products have whole tiles.
+const ROW_MULTIPLE: usize = 16;
 /// Classes of a block at most; so even with a large vocabulary a block has rows enough for a fast product.
 const BLOCK_CLASSES: usize = 1536;
 
@@ -97,7 +100,7 @@ impl Operation for LinearCrossEntropy {
             Case::with_inputs("an ignored number", with_ignored, mean(Some(-100))),
             Case::with_inputs("two axes of rows", with_axes, mean(None)),
             Case::with_inputs("several blocks of classes", operands(4, 2, 1600), mean(Some(3))),
-            Case::with_inputs("several blocks of rows", unchecked(operands(900, 2, 1000)), both).within(2e-5),
+            Case::with_inputs("several blocks of rows", unchecked(operands(1100, 2, 1000)), both).within(2e-5),
         ]
     }
 }
@@ -205,7 +208,7 @@ impl Operation for LinearCrossEntropyGradient {
             Case::with_inputs("no rows", with_rows(0, 3, 4), gradient(None)),
             Case::with_inputs("an ignored class", with_rows(8, 3, 5), gradient(Some(2))),
             Case::with_inputs("several blocks of classes", with_rows(3, 1, 1600), gradient(None)).within(2e-5),
-            Case::with_inputs("several blocks of rows", unchecked(with_rows(900, 2, 1000)), gradient(None))
+            Case::with_inputs("several blocks of rows", unchecked(with_rows(1100, 2, 1000)), gradient(None))
                 .within(2e-5),
         ]
     }
@@ -249,7 +252,7 @@ impl Kernels for LinearCrossEntropyGradient {
     }
 }
 
-/// How rows and classes are cut into blocks of logits: by the number of classes alone.
+/// How rows and classes are cut into blocks of logits: by their numbers alone, into blocks of nearly one size.
 struct Blocks {
     rows: usize,
     channels: usize,
@@ -263,7 +266,9 @@ impl Blocks {
         let (rows, channels, classes) = (x.shape()[0], x.shape()[1], weight.shape()[0]);
         let pieces = classes.div_ceil(BLOCK_CLASSES);
         let block_classes = classes.div_ceil(pieces).next_multiple_of(32).min(classes);
-        Blocks { rows, channels, classes, block_rows: BLOCK / block_classes, block_classes }
+        let pieces = rows.div_ceil(BLOCK / block_classes).max(1);
+        let block_rows = rows.div_ceil(pieces).next_multiple_of(ROW_MULTIPLE).max(ROW_MULTIPLE);
+        Blocks { rows, channels, classes, block_rows, block_classes }
     }
 
     /// Numbers of the largest block.
