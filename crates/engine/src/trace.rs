@@ -6,7 +6,7 @@
 
 use crate::error::Place;
 use crate::graph::{Graph, Initial, Node, Source, Value};
-use crate::ops::Operation;
+use crate::ops::{OpKind, Operation};
 use crate::{Array, DType, Error, Result, Shape, TensorType};
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -201,6 +201,12 @@ impl Tensor {
     /// The element type.
     pub fn dtype(&self) -> DType {
         self.ty().dtype
+    }
+
+    /// The operation that it is a result of, if it is one.
+    pub(crate) fn op_kind(&self) -> Option<OpKind> {
+        let value = self.handle().ok()?;
+        self.trace().graph().nodes()[value.node].op().map(|op| op.kind())
     }
 
     /// The sizes of the axes. A poisoned tensor has none.

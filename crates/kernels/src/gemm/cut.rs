@@ -12,6 +12,10 @@ const TILE_COLUMNS: usize = 256;
 const ROWS_IN_PLACE: Limits = Limits { tile_rows: 512, depth: 512 };
 const ROWS_PACKED: Limits = Limits { tile_rows: 256, depth: 256 };
 
+/// With at most so many rows, fetching the columns weighs more: the next block's are asked for while this one's are
+/// multiplied.
+const FEW_ROWS: usize = 256;
+
 struct Limits {
     tile_rows: usize,
     depth: usize,
@@ -56,6 +60,8 @@ pub(super) struct Cut {
     pub tiles_per_part: usize,
     /// Whether rows are read where they lie; only panels that are not full are packed then.
     pub rows_in_place: bool,
+    /// Whether the next block's columns are asked for while this one's are multiplied.
+    pub columns_ahead: bool,
 }
 
 impl Cut {
@@ -89,6 +95,7 @@ impl Cut {
             depth_block: depth.div_ceil(depth_blocks).max(1).next_multiple_of(panel.steps * panel.words),
             tiles_per_part: (PART_WORK / tile_work).max(1),
             rows_in_place,
+            columns_ahead: rows_in_place && rows <= FEW_ROWS,
         }
     }
 

@@ -307,6 +307,6 @@ unsafe fn tiles_of<A: Element, B: Element, L: Level, const ROWS: usize, const CO
         let (a, b, c) = job.offsets(product);
         let (a, b) = (job.a.elements.as_ptr().wrapping_add(a), job.b.elements.as_ptr().wrapping_add(b));
         // SAFETY: the caller's promise; the tile is this part's own.
-        unsafe { Tile { job, a, b, c, rows, columns }.compute::<L, ROWS, COLUMNS>(scratch) };
+        unsafe { Tile { job, index, a, b, c, rows, columns }.compute::<L, ROWS, COLUMNS>(scratch) };
     }
 }

@@ -9,6 +9,8 @@ use std::ops::Range;
 /// A tile of one product's result.
 pub(super) struct Tile<'a, A, B> {
     pub job: &'a Gemm<A, B>,
+    /// Its number.
+    pub index: usize,
     pub a: *const A,
     pub b: *const B,
     /// Where the product's result begins.
@@ -24,6 +26,42 @@ struct Scratch<'a> {
     sums: &'a mut [f32],
     bias: &'a mut [f32],
     registers: &'a mut [f32],
+}
+
+const CACHE_LINE: usize = 64;
+
+/// Memory that will be packed next, a dense run after another.
+#[derive(Clone, Copy)]
+struct Ahead {
+    /// Where the run starts, how far apart runs lie, in bytes, and how many there are still.
+    run: *const u8,
+    stride: usize,
+    runs_left: usize,
+    /// Lines of the cache in a run, and the next one.
+    lines: usize,
+    line: usize,
+    /// Lines to ask for at a time.
+    portion: usize,
+}
+
+impl Ahead {
+    const NOTHING: Ahead = Ahead { run: std::ptr::null(), stride: 0, runs_left: 0, lines: 0, line: 0, portion: 0 };
+
+    #[inline(always)]
+    fn ask<L: Level>(&mut self) {
+        for _ in 0..self.portion {
+            if self.runs_left == 0 {
+                return;
+            }
+            L::prefetch(self.run.wrapping_add(self.line * CACHE_LINE));
+            self.line += 1;
+            if self.line == self.lines {
+                self.line = 0;
+                self.run = self.run.wrapping_add(self.stride);
+                self.runs_left -= 1;
+            }
+        }
+    }
 }
 
 /// Where the sums of a tile gather.
@@ -66,6 +104,7 @@ impl<A: Element, B: Element> Tile<'_, A, B> {
                 let to = unsafe { to.slice(self.columns.clone()) };
                 sum_columns::<L, COLUMNS>(scratch.columns, words, to, block > 0);
             }
+            let mut ahead = self.columns_ahead(block + 1, ROWS, COLUMNS);
             let in_place = if cut.rows_in_place { self.rows.len() / ROWS * ROWS } else { 0 };
             // SAFETY: the tile's rows lie inside the operand.
             unsafe { self.pack_rows::<L, ROWS>(in_place, &depth, scratch.rows) };
@@ -82,6 +121,7 @@ impl<A: Element, B: Element> Tile<'_, A, B> {
                         true => (self.b_at(depth.start, column).cast(), self.job.b.row_stride),
                         false => (scratch.columns[(column - self.columns.start) * words..].as_ptr(), COLUMNS),
                     };
+                    ahead.ask::<L>();
                     let panels = Panels { depth: words, a, b, b_stride };
                     let first = to.wrapping_add(column - self.columns.start);
                     // SAFETY: the panels were packed, or lie ready, and the results are this tile's own.
@@ -94,6 +134,36 @@ impl<A: Element, B: Element> Tile<'_, A, B> {
                     unsafe { self.finish(band, to, sums.stride, scratch.bias, scratch.registers) };
                 }
             }
+        }
+    }
+
+    /// The columns of a block, to be asked for in even portions while all panels of the tile are multiplied.
+    #[inline(always)]
+    fn columns_ahead(&self, block: usize, panel_rows: usize, panel_columns: usize) -> Ahead {
+        let (cut, b) = (&self.job.cut, &self.job.b);
+        // After the last block comes the first of another tile: the one that this worker takes next, or its neighbour.
+        let (block, columns) = match block < cut.depth_blocks {
+            true => (block, self.columns.clone()),
+            false => (0, cut.tile(self.index + cut.workers).2),
+        };
+        if !cut.columns_ahead || columns.is_empty() {
+            return Ahead::NOTHING;
+        }
+        let depth = chunk(block, cut.depth_block, self.job.sizes.depth);
+        let (runs, length, stride) = match (b.column_stride, b.row_stride) {
+            (1, stride) => (depth.len(), columns.len(), stride),
+            (stride, 1) => (columns.len(), depth.len(), stride),
+            _ => return Ahead::NOTHING,
+        };
+        let lines = (length * size_of::<B>()).div_ceil(CACHE_LINE);
+        let calls = self.rows.len().div_ceil(panel_rows) * self.columns.len().div_ceil(panel_columns);
+        Ahead {
+            run: self.b_at(depth.start, columns.start).cast(),
+            stride: stride * size_of::<B>(),
+            runs_left: runs,
+            lines,
+            line: 0,
+            portion: (runs * lines).div_ceil(calls),
         }
     }
 

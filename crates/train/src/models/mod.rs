@@ -119,12 +119,15 @@ impl<'a> Model<'a> {
         self.project(&self.hidden(tokens))
     }
 
-    /// The mean loss of predicting `targets` [b, t]; those that are [`IGNORED_TARGET`] do not count. All logits are
-    /// never held.
+    /// The mean loss of predicting `targets` [b, t]; those that are [`IGNORED_TARGET`] do not count. The logits are
+    /// held for the gradient if they are fewer than the weights; else they are computed a block at a time, twice.
     #[track_caller]
     pub fn loss(&self, tokens: &Tensor, targets: &Tensor) -> Tensor {
-        let hidden = self.rounded(&self.hidden(tokens)); // [b, t, c]
-        hidden.linear_cross_entropy(&self.rounded(self.head()), targets, Some(IGNORED_TARGET))
+        let hidden = self.hidden(tokens); // [b, t, c]
+        if tokens.shape().elements() * self.config.vocabulary <= self.config.parameter_count() {
+            return self.project(&hidden).cross_entropy(targets, Some(IGNORED_TARGET));
+        }
+        self.rounded(&hidden).linear_cross_entropy(&self.rounded(self.head()), targets, Some(IGNORED_TARGET))
     }
 
     /// As [`Model::hidden`], in any surroundings.

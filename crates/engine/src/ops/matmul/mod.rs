@@ -109,6 +109,10 @@ impl Operation for Matmul {
         let bias_dtype = at.inputs.get(2).map(Tensor::dtype);
         let bias_gradient = bias_dtype.filter(|_| at.wants(2));
         let (b_gradient, bias_gradient) = match (b.shape().rank(), at.wants(1), bias_gradient) {
+            // A weight that is looked at the other way round gets its gradient the way it lies.
+            (2, true, None) if is_transposed(b) => {
+                (Some(rows_joined(g).transpose(0, 1).matmul_as(&rows_joined(a), types).transpose(0, 1)), None)
+            }
             // One product as deep as all rows together, rather than a batch of results to be summed.
             (2, true, bias) if b.size(0) > 0 => {
                 let op = Matmul { has_bias: false, types, column_sums: bias.is_some() };
@@ -338,6 +342,11 @@ fn matrix_number(shape: &Shape, index: &[usize]) -> usize {
     let batch = shape.without_last(2);
     let own = &index[index.len() - batch.rank()..];
     own.iter().zip(batch.iter()).fold(0, |number, (&at, &size)| number * size + if size == 1 { 0 } else { at })
+}
+
+/// Whether a matrix is another one looked at the other way round.
+fn is_transposed(x: &Tensor) -> bool {
+    x.op_kind() == Some(OpKind::Permute)
 }
 
 /// As a matrix: all axes but the last are rows.
