@@ -9,6 +9,8 @@ pub trait Element: Pod + Send + Sync + 'static {
     fn to_f32(self) -> f32;
     /// The nearest value of this type, ties to even.
     fn from_f32(value: f32) -> Self;
+    /// The nearest bf16.
+    fn to_bf16(self) -> bf16;
 }
 
 impl Element for f32 {
@@ -19,6 +21,10 @@ impl Element for f32 {
     #[inline(always)]
     fn from_f32(value: f32) -> f32 {
         value
+    }
+    #[inline(always)]
+    fn to_bf16(self) -> bf16 {
+        Element::from_f32(self)
     }
 }
 
@@ -34,6 +40,10 @@ impl Element for bf16 {
         let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
         let quiet_nan = (bits >> 16) | 0x40;
         bf16::from_bits(if value.is_nan() { quiet_nan } else { rounded } as u16)
+    }
+    #[inline(always)]
+    fn to_bf16(self) -> bf16 {
+        self
     }
 }
 
@@ -61,6 +71,10 @@ impl Element for f16 {
         let finite = if magnitude < 0x3880_0000 { subnormal } else { normal };
         let overflow = if magnitude > 0x7f80_0000 { 0x7e00 } else { 0x7c00 };
         f16::from_bits((sign | if magnitude >= 0x477f_f000 { overflow } else { finite }) as u16)
+    }
+    #[inline(always)]
+    fn to_bf16(self) -> bf16 {
+        Element::from_f32(Element::to_f32(self))
     }
 }
 

@@ -13,6 +13,8 @@ pub(super) use amx::Amx;
 #[cfg(target_arch = "x86_64")]
 pub(super) use x86::{Avx2, Avx512, Avx512Bf16};
 
+use crate::Element;
+
 /// What the inner product takes at once of each line: the bits of one f32, or of two bf16 of neighbouring steps.
 pub(super) type Word = u32;
 
@@ -80,6 +82,12 @@ pub(super) trait Level {
     /// The machine must have the level.
     unsafe fn turn(lines: [[Word; TURN]; TURN]) -> [[Word; TURN]; TURN];
 
+    /// Words of two steps: the nearest bf16 of each number, and of the number beside it.
+    ///
+    /// # Safety
+    /// The machine must have the level.
+    unsafe fn pairs(steps: [f32; TURN], next: [f32; TURN]) -> [Word; TURN];
+
     /// Asks the cache for what lies at an address, which need not be there.
     fn prefetch(address: *const u8);
 }
@@ -127,5 +135,16 @@ impl Level for Portable {
     }
 
     #[inline(always)]
+    unsafe fn pairs(steps: [f32; TURN], next: [f32; TURN]) -> [Word; TURN] {
+        std::array::from_fn(|line| pair(steps[line], next[line]))
+    }
+
+    #[inline(always)]
     fn prefetch(_address: *const u8) {}
+}
+
+/// A word of two steps.
+#[inline(always)]
+pub(super) fn pair<T: Element>(step: T, next: T) -> Word {
+    step.to_bf16().to_bits() as Word | (next.to_bf16().to_bits() as Word) << 16
 }

@@ -1,8 +1,9 @@
 //! Packing: lines of a strided matrix, rows or columns, become dense panels of words, in the order in which the
 //! inner product reads them.
 
-use super::microkernel::{Level, TURN, Word};
-use crate::{Element, bf16};
+use super::is;
+use super::microkernel::{Level, TURN, Word, pair};
+use crate::Element;
 
 /// Lines of a matrix side by side.
 #[derive(Clone, Copy)]
@@ -73,11 +74,14 @@ fn single<T: Element>(x: T) -> Word {
     x.to_f32().to_bits()
 }
 
-/// A word of two steps.
+/// Words of two steps each. f32 is rounded; bf16 is there already.
 #[inline(always)]
-fn pair<T: Element>(x: T, next: T) -> Word {
-    let bits = |x: T| <bf16 as Element>::from_f32(x.to_f32()).to_bits() as Word;
-    bits(x) | bits(next) << 16
+unsafe fn pairs<T: Element, L: Level>(steps: [T; TURN], next: [T; TURN]) -> [Word; TURN] {
+    match is::<T, f32>() {
+        // SAFETY: the caller's promise.
+        true => unsafe { L::pairs(steps.map(T::to_f32), next.map(T::to_f32)) },
+        false => std::array::from_fn(|line| pair(steps[line], next[line])),
+    }
 }
 
 /// Neighbouring lines are neighbours in memory: each word is a copy. A few words of all panels are copied before the
@@ -130,7 +134,7 @@ unsafe fn copy_word<T: Element, L: Level, const FULL: usize>(
                 1 => first.map(single),
                 _ => {
                     let next = next.wrapping_add(run * TURN).cast::<[T; TURN]>().read_unaligned();
-                    std::array::from_fn(|line| pair(first[line], next[line]))
+                    pairs::<T, L>(first, next)
                 }
             }
         };
@@ -184,7 +188,10 @@ unsafe fn turn_block<T: Element, L: Level, const FULL: usize>(
         *to = unsafe {
             match L::STEPS {
                 1 => from.cast::<[T; TURN]>().read_unaligned().map(single),
-                _ => from.cast::<[[T; 2]; TURN]>().read_unaligned().map(|[x, next]| pair(x, next)),
+                _ => {
+                    let steps = from.cast::<[[T; 2]; TURN]>().read_unaligned();
+                    pairs::<T, L>(steps.map(|[x, _]| x), steps.map(|[_, next]| next))
+                }
             }
         };
     }

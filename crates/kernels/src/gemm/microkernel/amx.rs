@@ -110,6 +110,12 @@ impl Level for Amx {
     }
 
     #[inline(always)]
+    unsafe fn pairs(steps: [f32; TURN], next: [f32; TURN]) -> [Word; TURN] {
+        // SAFETY: the caller's promise; every machine with AMX rounds to bf16.
+        unsafe { super::Avx512Bf16::pairs(steps, next) }
+    }
+
+    #[inline(always)]
     fn prefetch(address: *const u8) {
         super::Avx512::prefetch(address);
     }

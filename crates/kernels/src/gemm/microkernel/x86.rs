@@ -1,6 +1,6 @@
 //! Inner products in the vectors of x86-64.
 
-use super::{Level, Panels, Results, Rows, TURN, Word};
+use super::{Level, Panels, Portable, Results, Rows, TURN, Word};
 use std::arch::x86_64::*;
 
 /// 256-bit vectors with fused multiply-add: 12 of 16 registers accumulate.
@@ -15,7 +15,7 @@ pub struct Avx512Bf16;
 /// An inner product in vectors of one width; all levels are this text with other intrinsics.
 macro_rules! vector_level {
     ($level:ident, $rows:literal x $columns:literal, steps $steps:literal, $feature:literal, $name:ident,
-     $vector:ty, $zero:ident, $load:ident, $store:ident, $add:ident, $multiply_add:expr) => {
+     $vector:ty, $zero:ident, $load:ident, $store:ident, $add:ident, $pairs:path, $multiply_add:expr) => {
         impl Level for $level {
             const ROWS: usize = $rows;
             const COLUMNS: usize = $columns;
@@ -38,6 +38,12 @@ macro_rules! vector_level {
             unsafe fn turn(lines: [[Word; TURN]; TURN]) -> [[Word; TURN]; TURN] {
                 // SAFETY: all these levels have AVX.
                 unsafe { turn_avx(lines) }
+            }
+
+            #[inline(always)]
+            unsafe fn pairs(steps: [f32; TURN], next: [f32; TURN]) -> [Word; TURN] {
+                // SAFETY: the caller's promise.
+                unsafe { $pairs(steps, next) }
             }
 
             #[inline(always)]
@@ -89,23 +95,37 @@ macro_rules! vector_level {
 
 vector_level!(
     Avx2, 6 x 16, steps 1, "avx2,fma", multiply_avx2,
-    __m256, _mm256_setzero_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_add_ps,
+    __m256, _mm256_setzero_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_add_ps, Portable::pairs,
     |word, columns, sum| _mm256_fmadd_ps(_mm256_set1_ps(f32::from_bits(word)), columns, sum)
 );
 vector_level!(
     Avx512, 8 x 32, steps 1, "avx512f", multiply_avx512,
-    __m512, _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_add_ps,
+    __m512, _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_add_ps, Portable::pairs,
     |word, columns, sum| _mm512_fmadd_ps(_mm512_set1_ps(f32::from_bits(word)), columns, sum)
 );
 vector_level!(
     Avx512Bf16, 8 x 32, steps 2, "avx512f,avx512bf16", multiply_avx512_bf16,
-    __m512, _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_add_ps,
+    __m512, _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_add_ps, pairs_bf16,
     |word: Word, columns: __m512, sum| {
         // The same bits, taken for pairs of bf16.
         let pairs = |vector: __m512i| std::mem::transmute::<__m512i, __m512bh>(vector);
         _mm512_dpbf16_ps(sum, pairs(_mm512_set1_epi32(word as i32)), pairs(_mm512_castps_si512(columns)))
     }
 );
+
+/// Both rounded by the machine, then interleaved.
+#[inline]
+#[target_feature(enable = "avx512bf16,avx512vl,avx512f,avx2")]
+fn pairs_bf16(steps: [f32; TURN], next: [f32; TURN]) -> [Word; TURN] {
+    // SAFETY: eight numbers and a vector of eight are the same bits, as are eight bf16 and a vector of 128 bits.
+    let round = |numbers: [f32; TURN]| -> __m128i {
+        unsafe { std::mem::transmute(_mm256_cvtneps_pbh(std::mem::transmute::<[f32; TURN], __m256>(numbers))) }
+    };
+    let (steps, next) = (round(steps), round(next));
+    let words = _mm256_set_m128i(_mm_unpackhi_epi16(steps, next), _mm_unpacklo_epi16(steps, next));
+    // SAFETY: eight words and a vector of eight are the same bits.
+    unsafe { std::mem::transmute(words) }
+}
 
 /// Neighbours, then pairs, then halves change places.
 #[inline]
