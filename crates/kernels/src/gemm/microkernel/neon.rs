@@ -4,11 +4,12 @@ use super::{Level, Panels, Results, Rows, TURN, Word};
 use std::arch::aarch64::*;
 use std::arch::asm;
 
-/// 128-bit vectors: 24 of 32 registers accumulate. Tall panels, because rows of tokens are many, while eight columns
-/// divide the widths of models and are turned at once when they are packed.
+/// 128-bit vectors: 16 of 32 registers accumulate, which hides the latency of the multiply-add, and eight hold a few
+/// steps of each row, since the multiply-add can take its factor from any lane. Rows side by side would have to be
+/// repeated over the lanes, by the units that multiply.
 pub struct Neon;
 
-const ROWS: usize = 12;
+const ROWS: usize = 8;
 const COLUMNS: usize = 8;
 
 /// Numbers in a vector.
@@ -21,18 +22,17 @@ impl Level for Neon {
     const ROWS: usize = ROWS;
     const COLUMNS: usize = COLUMNS;
     const STEPS: usize = 1;
-    const WORDS: usize = 1;
-    const LINE_MAJOR: bool = false;
+    const WORDS: usize = LANES;
+    const LINE_MAJOR: bool = true;
 
     #[inline(always)]
     unsafe fn multiply(panels: Panels, results: Results) {
+        let (a, row_bytes) = match panels.a {
+            Rows::Packed(first) => (first, panels.depth * size_of::<Word>()),
+            Rows::InPlace(first, row_bytes) => (first, row_bytes),
+        };
         // SAFETY: the caller's promise, word for word.
-        unsafe {
-            match panels.a {
-                Rows::Packed(a) => multiply::<true>(panels, a, size_of::<Word>(), results),
-                Rows::InPlace(a, row_bytes) => multiply::<false>(panels, a, row_bytes, results),
-            }
-        }
+        unsafe { multiply(panels, a.cast(), row_bytes, results) }
     }
 
     #[inline(always)]
@@ -49,35 +49,38 @@ impl Level for Neon {
 }
 
 #[target_feature(enable = "neon")]
-unsafe fn multiply<const PACKED: bool>(panels: Panels, a: *const Word, row_bytes: usize, results: Results) {
+unsafe fn multiply(panels: Panels, a: *const f32, row_bytes: usize, results: Results) {
     for row in 0..ROWS {
         prefetch_to_write(results.first.wrapping_add(row * results.stride));
     }
-    let mut sums: [Row; ROWS] = [[vdupq_n_f32(0.0); COLUMNS / LANES]; ROWS];
-    let (mut a, mut b) = (a.cast::<f32>(), panels.b.cast::<f32>());
-    for _ in 0..panels.depth {
-        // SAFETY: the panels hold `depth` words a line, by the caller's promise.
-        let columns = unsafe { load(b) };
-        for (group, sums) in sums.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
-            // SAFETY: as above.
-            let factors = unsafe {
-                match PACKED {
-                    true => spread(vld1q_f32(a.add(group * LANES))),
-                    false => std::array::from_fn(|row| vld1q_dup_f32(a.byte_add((group * LANES + row) * row_bytes))),
-                }
-            };
-            for (row, sums) in sums.iter_mut().enumerate() {
-                for (sum, column) in sums.iter_mut().zip(columns) {
-                    *sum = vfmaq_f32(*sum, column, factors[row]);
-                }
-            }
+    let mut sums = [[vdupq_n_f32(0.0); COLUMNS / LANES]; ROWS];
+    let (mut a, mut b) = (a, panels.b.cast::<f32>());
+    for _ in 0..panels.depth / LANES {
+        // SAFETY: the panels hold `depth` words a line, which is a multiple of `WORDS`: the caller's promise.
+        unsafe {
+            let rows = std::array::from_fn(|row| vld1q_f32(a.byte_add(row * row_bytes)));
+            add_step::<0>(&mut sums, &rows, load(b));
+            add_step::<1>(&mut sums, &rows, load(b.add(panels.b_stride)));
+            add_step::<2>(&mut sums, &rows, load(b.add(2 * panels.b_stride)));
+            add_step::<3>(&mut sums, &rows, load(b.add(3 * panels.b_stride)));
         }
-        a = a.wrapping_add(if PACKED { ROWS } else { 1 });
-        b = b.wrapping_add(panels.b_stride);
+        a = a.wrapping_add(LANES);
+        b = b.wrapping_add(LANES * panels.b_stride);
     }
     for (row, sums) in sums.into_iter().enumerate() {
         // SAFETY: there is room for whole panels, by the caller's promise.
         unsafe { store(results.first.add(row * results.stride), sums, results.add) };
+    }
+}
+
+/// Adds the products of one step, which is a lane of the rows.
+#[inline]
+#[target_feature(enable = "neon")]
+fn add_step<const LANE: i32>(sums: &mut [Row; ROWS], rows: &[float32x4_t; ROWS], columns: Row) {
+    for (sums, row) in sums.iter_mut().zip(rows) {
+        for (sum, column) in sums.iter_mut().zip(columns) {
+            *sum = vfmaq_laneq_f32::<LANE>(*sum, column, *row);
+        }
     }
 }
 
@@ -98,18 +101,6 @@ unsafe fn store(to: *mut f32, sums: Row, add: bool) {
             vst1q_f32(to, if add { vaddq_f32(vld1q_f32(to), sum) } else { sum });
         }
     }
-}
-
-/// Each number in all lanes of a vector of its own; the multiply-add takes it from the lane where it lies.
-#[inline]
-#[target_feature(enable = "neon")]
-fn spread(numbers: float32x4_t) -> [float32x4_t; LANES] {
-    [
-        vdupq_laneq_f32::<0>(numbers),
-        vdupq_laneq_f32::<1>(numbers),
-        vdupq_laneq_f32::<2>(numbers),
-        vdupq_laneq_f32::<3>(numbers),
-    ]
 }
 
 /// The results are stored long after this: by then the cache has their lines for writing.
