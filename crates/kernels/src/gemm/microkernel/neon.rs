@@ -4,9 +4,9 @@ use super::{Level, Panels, Results, Rows, TURN, Word};
 use std::arch::aarch64::*;
 use std::arch::asm;
 
-/// 128-bit vectors: 16 of 32 registers accumulate, which hides the latency of the multiply-add, and eight hold a few
-/// steps of each row, since the multiply-add can take its factor from any lane. Rows side by side would have to be
-/// repeated over the lanes, by the units that multiply.
+/// 128-bit vectors: 16 of 32 registers accumulate, which hides the latency of the multiply-add. Eight hold four steps
+/// of each row, since the multiply-add takes its factor from any lane: rows are read where they lie, and no number is
+/// repeated over the lanes, which would take time of the units that multiply.
 pub struct Neon;
 
 const ROWS: usize = 8;
