@@ -5,8 +5,10 @@ use std::fmt;
 /// An instruction-set level a kernel can be compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Isa {
-    /// What every machine of the architecture has (SSE2 on x86-64, NEON on Arm).
+    /// Plain code for what every machine of the architecture has (SSE2 on x86-64, NEON on Arm).
     Baseline,
+    /// NEON, which every 64-bit Arm has: matrix products keep their sums in its registers.
+    Neon,
     /// AVX2 with fused multiply-add and half-precision conversion.
     Avx2,
     /// AVX-512 (F, BW, DQ, VL).
@@ -26,6 +28,7 @@ impl Isa {
     /// Every level this machine has, worst first.
     pub fn available() -> Vec<Isa> {
         let mut levels = vec![Isa::Baseline];
+        levels.extend(cfg!(target_arch = "aarch64").then_some(Isa::Neon));
         #[cfg(target_arch = "x86_64")]
         {
             use std::arch::is_x86_feature_detected as has;
@@ -55,6 +58,7 @@ impl fmt::Display for Isa {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Isa::Baseline => "baseline",
+            Isa::Neon => "neon",
             Isa::Avx2 => "avx2",
             Isa::Avx512 => "avx512",
             Isa::Avx512Bf16 => "avx512-bf16",

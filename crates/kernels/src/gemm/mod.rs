@@ -21,6 +21,8 @@ use crate::elementwise::Finish;
 use crate::strided::{Axis, Reader, Writer};
 use crate::{Element, In, Isa, Job, Out, bf16, chunk, f16, parts_of};
 use cut::{Cut, Panel};
+#[cfg(target_arch = "aarch64")]
+use microkernel::Neon;
 #[cfg(target_arch = "x86_64")]
 use microkernel::{Amx, Avx2, Avx512, Avx512Bf16};
 use microkernel::{Level, Portable};
@@ -255,17 +257,19 @@ fn is<T: 'static, U: 'static>() -> bool {
 
 /// The panels and the body for a level. With `pairs`, words are two bf16 where a machine multiplies those; else f32.
 fn select<A: Element, B: Element>(isa: Isa, pairs: bool) -> (Panel, Body<A, B>) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        match isa {
-            Isa::Amx if pairs => return (Panel::of::<Amx>(), part_amx),
-            Isa::Avx512Bf16 if pairs => return (Panel::of::<Avx512Bf16>(), part_avx512_bf16),
-            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => return (Panel::of::<Avx512>(), part_avx512),
-            Isa::Avx2 => return (Panel::of::<Avx2>(), part_avx2),
-            Isa::Baseline => {}
-        }
+    match (isa, pairs) {
+        #[cfg(target_arch = "x86_64")]
+        (Isa::Amx, true) => (Panel::of::<Amx>(), part_amx),
+        #[cfg(target_arch = "x86_64")]
+        (Isa::Avx512Bf16, true) => (Panel::of::<Avx512Bf16>(), part_avx512_bf16),
+        #[cfg(target_arch = "x86_64")]
+        (Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx, _) => (Panel::of::<Avx512>(), part_avx512),
+        #[cfg(target_arch = "x86_64")]
+        (Isa::Avx2, _) => (Panel::of::<Avx2>(), part_avx2),
+        #[cfg(target_arch = "aarch64")]
+        (Isa::Neon, _) => (Panel::of::<Neon>(), part_neon),
+        _ => (Panel::of::<Portable>(), part_portable),
     }
-    (Panel::of::<Portable>(), part_portable)
 }
 
 unsafe fn part_portable<A: Element, B: Element>(job: &Gemm<A, B>, part: usize, scratch: &mut [f32]) {
@@ -275,8 +279,8 @@ unsafe fn part_portable<A: Element, B: Element>(job: &Gemm<A, B>, part: usize, s
 
 /// The body for a level, compiled with its features.
 macro_rules! part {
-    ($name:ident, $level:ident, $features:literal, $rows:literal x $columns:literal) => {
-        #[cfg(target_arch = "x86_64")]
+    ($name:ident, $level:ident, $machine:literal, $features:literal, $rows:literal x $columns:literal) => {
+        #[cfg(target_arch = $machine)]
         #[target_feature(enable = $features)]
         unsafe fn $name<A: Element, B: Element>(job: &Gemm<A, B>, part: usize, scratch: &mut [f32]) {
             // SAFETY: the caller's promise; the machine has the features, since `select` was given the level.
@@ -284,9 +288,10 @@ macro_rules! part {
         }
     };
 }
-part!(part_avx2, Avx2, "avx2,fma,f16c", 6 x 16);
-part!(part_avx512, Avx512, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c", 8 x 32);
-part!(part_avx512_bf16, Avx512Bf16, "avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c", 8 x 32);
+part!(part_neon, Neon, "aarch64", "neon", 8 x 8);
+part!(part_avx2, Avx2, "x86_64", "avx2,fma,f16c", 6 x 16);
+part!(part_avx512, Avx512, "x86_64", "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c", 8 x 32);
+part!(part_avx512_bf16, Avx512Bf16, "x86_64", "avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c", 8 x 32);
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]

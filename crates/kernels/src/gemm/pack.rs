@@ -183,22 +183,28 @@ unsafe fn turn_block<T: Element, L: Level, const FULL: usize>(
     let count = TURN.min(FULL - first_line);
     let mut runs = [[0; TURN]; TURN];
     for (line, to) in runs.iter_mut().enumerate().take(count) {
-        let from = from.wrapping_add(line * line_stride);
         // SAFETY: the caller's promise.
-        *to = unsafe {
-            match L::STEPS {
-                1 => from.cast::<[T; TURN]>().read_unaligned().map(single),
-                _ => {
-                    let steps = from.cast::<[[T; 2]; TURN]>().read_unaligned();
-                    pairs::<T, L>(steps.map(|[x, _]| x), steps.map(|[_, next]| next))
-                }
-            }
-        };
+        *to = unsafe { run_of::<T, L>(from.wrapping_add(line * line_stride)) };
     }
     // SAFETY: the machine has the level, by the caller's promise.
     let turned = unsafe { L::turn(runs) };
     for (word, from) in words.iter_mut().zip(&turned) {
         word[first_line..first_line + count].copy_from_slice(&from[..count]);
+    }
+}
+
+/// A few words of a dense line.
+#[inline(always)]
+unsafe fn run_of<T: Element, L: Level>(from: *const T) -> [Word; TURN] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match L::STEPS {
+            1 => from.cast::<[T; TURN]>().read_unaligned().map(single),
+            _ => {
+                let steps = from.cast::<[[T; 2]; TURN]>().read_unaligned();
+                pairs::<T, L>(steps.map(|[x, _]| x), steps.map(|[_, next]| next))
+            }
+        }
     }
 }
 
@@ -210,40 +216,58 @@ unsafe fn turn_block<T: Element, L: Level, const FULL: usize>(
 pub(super) unsafe fn pack_line_major<T: Element, L: Level, const FULL: usize>(lines: Lines<T>, to: &mut [Word]) {
     let depth = words_of::<L>(lines.depth);
     let to = &mut to[..lines.count.next_multiple_of(FULL) * depth];
-    // What is turned whole: lines and words.
-    let turned = match lines.line_stride {
-        1 => (lines.count / TURN * TURN, lines.depth / (TURN * L::STEPS) * TURN),
-        _ => (0, 0),
-    };
-    for first_line in (0..turned.0).step_by(TURN) {
-        for start in (0..turned.1).step_by(TURN) {
+    // Words that are taken in whole runs, and lines that are turned.
+    let whole = lines.depth / (TURN * L::STEPS) * TURN;
+    let turned = if lines.line_stride == 1 { lines.count / TURN * TURN } else { 0 };
+    for first_line in (0..turned).step_by(TURN) {
+        for start in (0..whole).step_by(TURN) {
             let from = lines.first.wrapping_add(start * L::STEPS * lines.step_stride + first_line);
-            let mut runs = [[0; TURN]; TURN];
-            for (word, run) in runs.iter_mut().enumerate() {
-                // SAFETY: these elements of the lines are inside them.
-                unsafe {
-                    copy_word::<T, L, TURN>(
-                        from.wrapping_add(word * L::STEPS * lines.step_stride),
-                        lines.step_stride,
-                        run,
-                    )
-                };
-            }
-            // SAFETY: the machine has the level, by the caller's promise.
-            let runs = unsafe { L::turn(runs) };
+            // SAFETY: these elements of the lines are inside them, and the machine has the level.
+            let runs = unsafe { turned_steps::<T, L>(from, lines.step_stride) };
             for (line, run) in (first_line..).zip(&runs) {
                 to[line * depth + start..][..TURN].copy_from_slice(run);
             }
         }
     }
     for (line, to) in to.chunks_exact_mut(depth.max(1)).enumerate() {
-        let done = if line < turned.0 { turned.1 } else { 0 };
-        let first = lines.first.wrapping_add(line * lines.line_stride + done * L::STEPS * lines.step_stride);
+        let first = lines.first.wrapping_add(line * lines.line_stride);
+        let done = match lines.step_stride {
+            _ if line < turned => whole,
+            1 if line < lines.count => {
+                // SAFETY: these elements of the line are inside it.
+                unsafe { copy_runs::<T, L>(first, &mut to[..whole]) };
+                whole
+            }
+            _ => 0,
+        };
+        let first = first.wrapping_add(done * L::STEPS * lines.step_stride);
         let count = if line < lines.count { 1 } else { 0 };
         let rest = Lines { first, count, depth: lines.depth - done * L::STEPS, ..lines };
         let (words, _) = to[done..].as_chunks_mut::<1>();
         // SAFETY: the rest of the line lies in it.
         unsafe { gather::<T, L, 1>(rest, words) }
+    }
+}
+
+/// A few words of a few lines that lie side by side, turned.
+#[inline(always)]
+unsafe fn turned_steps<T: Element, L: Level>(from: *const T, step_stride: usize) -> [[Word; TURN]; TURN] {
+    let mut steps = [[0; TURN]; TURN];
+    for (word, to) in steps.iter_mut().enumerate() {
+        // SAFETY: the caller's promise.
+        unsafe { copy_word::<T, L, TURN>(from.wrapping_add(word * L::STEPS * step_stride), step_stride, to) };
+    }
+    // SAFETY: the machine has the level, by the caller's promise.
+    unsafe { L::turn(steps) }
+}
+
+/// Words of a dense line, in whole runs.
+#[inline(always)]
+unsafe fn copy_runs<T: Element, L: Level>(from: *const T, to: &mut [Word]) {
+    let (runs, _) = to.as_chunks_mut::<TURN>();
+    for (index, run) in runs.iter_mut().enumerate() {
+        // SAFETY: the caller's promise.
+        *run = unsafe { run_of::<T, L>(from.wrapping_add(index * TURN * L::STEPS)) };
     }
 }
 

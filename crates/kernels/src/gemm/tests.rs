@@ -1,3 +1,5 @@
+use super::microkernel::{Panels, Results, TURN, Word};
+use super::pack::{Lines, pack_line_major, words_of};
 use super::*;
 use crate::{bf16, run_alone};
 
@@ -160,6 +162,51 @@ fn columns_are_summed_beside_the_product() {
         for (column, found) in sums.iter().enumerate() {
             let expected: f32 = (0..depth).map(|step| Element::to_f32(b[step * columns + column])).sum();
             assert!((found - expected).abs() < 1e-3, "{isa} {column}: {found}, not {expected}");
+        }
+    }
+}
+
+/// Pairs of steps in lines one after another, as matrix registers take them; here they are only packed.
+struct Pairs;
+
+impl Level for Pairs {
+    const ROWS: usize = 16;
+    const COLUMNS: usize = 16;
+    const STEPS: usize = 2;
+    const WORDS: usize = 4;
+    const LINE_MAJOR: bool = true;
+
+    unsafe fn multiply(_panels: Panels, _results: Results) {
+        unreachable!("nothing is multiplied")
+    }
+
+    unsafe fn turn(lines: [[Word; TURN]; TURN]) -> [[Word; TURN]; TURN] {
+        // SAFETY: every machine has the level.
+        unsafe { Portable::turn(lines) }
+    }
+
+    fn prefetch(_address: *const u8) {}
+}
+
+#[test]
+fn lines_of_every_stride_are_packed_in_pairs_and_padded() {
+    for (count, depth) in [(1, 1), (3, 40), (16, 16), (21, 37)] {
+        for (line_stride, step_stride) in [(depth, 1), (1, count), (2 * depth, 2)] {
+            let elements = numbers::<f32>(2 * count * depth, 1);
+            let words = words_of::<Pairs>(depth);
+            let mut packed = vec![Word::MAX; count.next_multiple_of(Pairs::ROWS) * words];
+            let lines = Lines { first: elements.as_ptr(), count, line_stride, depth, step_stride };
+            // SAFETY: the elements live in this function, and every machine has the level.
+            unsafe { pack_line_major::<f32, Pairs, { Pairs::ROWS }>(lines, &mut packed) };
+            let half = |line: usize, step: usize| match line < count && step < depth {
+                true => bf16::from_f32(elements[line * line_stride + step * step_stride]).to_bits() as Word,
+                false => 0,
+            };
+            for (index, &found) in packed.iter().enumerate() {
+                let (line, word) = (index / words, index % words);
+                let expected = half(line, 2 * word) | half(line, 2 * word + 1) << 16;
+                assert_eq!(found, expected, "{count} x {depth} by {line_stride}, {step_stride}: {line}, {word}");
+            }
         }
     }
 }

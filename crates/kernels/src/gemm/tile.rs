@@ -205,10 +205,11 @@ impl<A: Element, B: Element> Tile<'_, A, B> {
         }
     }
 
-    /// Whether the columns are read where they are: dense f32 rows that few row panels will read again.
+    /// Whether the columns are read where they are: dense f32 rows, in whole words, that few row panels will
+    /// read again.
     #[inline(always)]
     fn columns_lie_ready<L: Level>(&self) -> bool {
-        let words = L::STEPS == 1 && is::<B, f32>();
+        let words = L::STEPS == 1 && is::<B, f32>() && self.job.sizes.depth.is_multiple_of(L::WORDS);
         words && self.job.b.column_stride == 1 && self.rows.len() <= 2 * L::ROWS && self.job.column_sums.is_none()
     }
 

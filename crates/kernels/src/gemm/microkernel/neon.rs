@@ -1,0 +1,144 @@
+//! Inner products in the vectors of 64-bit Arm, every machine of which has NEON.
+
+use super::{Level, Panels, Results, Rows, TURN, Word};
+use std::arch::aarch64::*;
+use std::arch::asm;
+
+/// 128-bit vectors: 16 of 32 registers accumulate, which hides the latency of the multiply-add. Eight hold four steps
+/// of each row, since the multiply-add takes its factor from any lane: rows are read where they lie, and no number is
+/// repeated over the lanes, which would take time of the units that multiply.
+pub struct Neon;
+
+const ROWS: usize = 8;
+const COLUMNS: usize = 8;
+
+/// Numbers in a vector.
+const LANES: usize = 4;
+
+/// The vectors of a row of results.
+type Row = [float32x4_t; COLUMNS / LANES];
+
+impl Level for Neon {
+    const ROWS: usize = ROWS;
+    const COLUMNS: usize = COLUMNS;
+    const STEPS: usize = 1;
+    const WORDS: usize = LANES;
+    const LINE_MAJOR: bool = true;
+
+    #[inline(always)]
+    unsafe fn multiply(panels: Panels, results: Results) {
+        let (a, row_bytes) = match panels.a {
+            Rows::Packed(first) => (first, panels.depth * size_of::<Word>()),
+            Rows::InPlace(first, row_bytes) => (first, row_bytes),
+        };
+        // SAFETY: the caller's promise, word for word.
+        unsafe { multiply(panels, a.cast(), row_bytes, results) }
+    }
+
+    #[inline(always)]
+    unsafe fn turn(lines: [[Word; TURN]; TURN]) -> [[Word; TURN]; TURN] {
+        // SAFETY: the machine has the level, by the caller's promise.
+        unsafe { turn(lines) }
+    }
+
+    #[inline(always)]
+    unsafe fn pairs(steps: [f32; TURN], next: [f32; TURN]) -> [Word; TURN] {
+        // SAFETY: every machine has the portable level.
+        unsafe { super::Portable::pairs(steps, next) }
+    }
+
+    #[inline(always)]
+    fn prefetch(address: *const u8) {
+        // SAFETY: asking for an address that is not there does nothing.
+        unsafe { asm!("prfm pldl1keep, [{}]", in(reg) address, options(nostack, readonly, preserves_flags)) }
+    }
+}
+
+#[target_feature(enable = "neon")]
+unsafe fn multiply(panels: Panels, a: *const f32, row_bytes: usize, results: Results) {
+    for row in 0..ROWS {
+        prefetch_to_write(results.first.wrapping_add(row * results.stride));
+    }
+    let mut sums = [[vdupq_n_f32(0.0); COLUMNS / LANES]; ROWS];
+    let (mut a, mut b) = (a, panels.b.cast::<f32>());
+    for _ in 0..panels.depth / LANES {
+        // SAFETY: the panels hold `depth` words a line, which is a multiple of `WORDS`: the caller's promise.
+        unsafe {
+            let rows = std::array::from_fn(|row| vld1q_f32(a.byte_add(row * row_bytes)));
+            add_step::<0>(&mut sums, &rows, load(b));
+            add_step::<1>(&mut sums, &rows, load(b.add(panels.b_stride)));
+            add_step::<2>(&mut sums, &rows, load(b.add(2 * panels.b_stride)));
+            add_step::<3>(&mut sums, &rows, load(b.add(3 * panels.b_stride)));
+        }
+        a = a.wrapping_add(LANES);
+        b = b.wrapping_add(LANES * panels.b_stride);
+    }
+    for (row, sums) in sums.into_iter().enumerate() {
+        // SAFETY: there is room for whole panels, by the caller's promise.
+        unsafe { store(results.first.add(row * results.stride), sums, results.add) };
+    }
+}
+
+/// Adds the products of one step, which is a lane of the rows.
+#[inline]
+#[target_feature(enable = "neon")]
+fn add_step<const LANE: i32>(sums: &mut [Row; ROWS], rows: &[float32x4_t; ROWS], columns: Row) {
+    for (sums, row) in sums.iter_mut().zip(rows) {
+        for (sum, column) in sums.iter_mut().zip(columns) {
+            *sum = vfmaq_laneq_f32::<LANE>(*sum, column, *row);
+        }
+    }
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+unsafe fn load(from: *const f32) -> Row {
+    // SAFETY: the caller promises so many numbers.
+    std::array::from_fn(|at| unsafe { vld1q_f32(from.add(at * LANES)) })
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+unsafe fn store(to: *mut f32, sums: Row, add: bool) {
+    for (at, sum) in sums.into_iter().enumerate() {
+        // SAFETY: the caller promises room for so many numbers.
+        unsafe {
+            let to = to.add(at * LANES);
+            vst1q_f32(to, if add { vaddq_f32(vld1q_f32(to), sum) } else { sum });
+        }
+    }
+}
+
+/// The results are stored long after this: by then the cache has their lines for writing.
+#[inline(always)]
+fn prefetch_to_write(address: *const f32) {
+    // SAFETY: asking for an address that is not there does nothing.
+    unsafe { asm!("prfm pstl1keep, [{}]", in(reg) address, options(nostack, readonly, preserves_flags)) }
+}
+
+/// The quarters are turned, and two of them change places.
+#[inline]
+#[target_feature(enable = "neon")]
+fn turn(lines: [[Word; TURN]; TURN]) -> [[Word; TURN]; TURN] {
+    // SAFETY: eight words and two vectors of four are the same bits.
+    let x: [[uint32x4_t; 2]; TURN] = unsafe { std::mem::transmute(lines) };
+    let quarter = |first: usize, half: usize| turn_quarter(std::array::from_fn(|line| x[first + line][half]));
+    let (upper_left, upper_right) = (quarter(0, 0), quarter(0, 1));
+    let (lower_left, lower_right) = (quarter(LANES, 0), quarter(LANES, 1));
+    let y: [[uint32x4_t; 2]; TURN] = std::array::from_fn(|line| match line.checked_sub(LANES) {
+        None => [upper_left[line], lower_left[line]],
+        Some(line) => [upper_right[line], lower_right[line]],
+    });
+    // SAFETY: as above.
+    unsafe { std::mem::transmute(y) }
+}
+
+/// Neighbours, then pairs change places.
+#[inline]
+#[target_feature(enable = "neon")]
+fn turn_quarter([a, b, c, d]: [uint32x4_t; LANES]) -> [uint32x4_t; LANES] {
+    let pairs = |x, y| (vreinterpretq_u64_u32(vtrn1q_u32(x, y)), vreinterpretq_u64_u32(vtrn2q_u32(x, y)));
+    let ((even, odd), (even_below, odd_below)) = (pairs(a, b), pairs(c, d));
+    [vtrn1q_u64(even, even_below), vtrn1q_u64(odd, odd_below), vtrn2q_u64(even, even_below), vtrn2q_u64(odd, odd_below)]
+        .map(|pairs| vreinterpretq_u32_u64(pairs))
+}
