@@ -30,6 +30,7 @@ pub mod random;
 pub mod reduce;
 pub mod rotary;
 pub mod softmax;
+mod streaming;
 mod strided;
 pub mod updates;
 mod window;

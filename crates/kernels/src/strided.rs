@@ -1,12 +1,13 @@
 //! Reading and writing blocks of any element type as f32: what element-wise programs and reductions share.
 
 use crate::isa::multiversion;
-use crate::{Element, In, Isa, Out};
+use crate::{Element, In, Isa, Out, streaming};
 use bytemuck::Pod;
 use std::marker::PhantomData;
+use std::ops::Range;
 
 /// An element of an operand, read as f32 and written from it. Unlike [`Element`] it may be an integer.
-pub(crate) trait Scalar: Pod + Send + Sync {
+pub(crate) trait Scalar: Pod + Send + Sync + 'static {
     fn to_f32(self) -> f32;
     fn from_f32(value: f32) -> Self;
 }
@@ -166,9 +167,15 @@ impl<T: Pod> Transfer for Verbatim<T> {
     }
 }
 
+/// Bytes from which on a result is written past the caches. With results of 12 and 16 MB of a last-level cache of
+/// 32 MB that others use too, products took up to 20 % less time, and never more; results of 4 MB are read again from
+/// the cache.
+const STREAM_FROM: usize = 6 << 20;
+
 /// Reads an operand in the order of its axes, block by block.
 pub(crate) struct Reader<To> {
     first: In<u8>,
+    element_bytes: usize,
     layout: Layout,
     body: unsafe fn(*const u8, &Layout, usize, &mut [To]),
 }
@@ -194,7 +201,8 @@ impl<To: Pod> Reader<To> {
         bytes: usize,
         axes: impl IntoIterator<Item = Axis>,
     ) -> Reader<To> {
-        Reader { first: In::new(first, bytes), layout: Layout::new(axes), body: transfer::select::<X>(isa) }
+        let (first, element_bytes) = (In::new(first, bytes), size_of::<X::From>());
+        Reader { first, element_bytes, layout: Layout::new(axes), body: transfer::select::<X>(isa) }
     }
 
     /// Whether all elements lie together.
@@ -210,6 +218,12 @@ impl<To: Pod> Reader<To> {
     /// Whether some byte of the operand is also the target's.
     pub fn overlaps(&self, target: &Writer) -> bool {
         self.first.overlaps(&target.first)
+    }
+
+    /// The bytes of so many elements from `start` on, if all elements lie together.
+    pub fn dense_bytes(&self, start: usize, elements: usize) -> Option<Range<*const u8>> {
+        let first = self.first.as_ptr().wrapping_add(start * self.element_bytes);
+        self.is_dense().then(|| first..first.wrapping_add(elements * self.element_bytes))
     }
 
     /// Fills `to` with the elements from `start` on.
@@ -282,12 +296,28 @@ multiversion! {
 pub(crate) struct Writer {
     first: Out<u8>,
     body: unsafe fn(*mut u8, usize, &[f32]),
+    streaming: Option<streaming::Store>,
 }
 
 impl Writer {
     pub fn new<T: Scalar>(isa: Isa, target: Out<T>) -> Writer {
         let first = Out::new(target.as_ptr().cast(), target.len() * size_of::<T>());
-        Writer { first, body: store::select::<T>(isa) }
+        Writer { first, body: store::select::<T>(isa), streaming: streaming::select::<T>(isa) }
+    }
+
+    /// Whether the target is so large that it is better written past the caches, and there is a way to do so.
+    pub fn should_stream(&self) -> bool {
+        self.first.len() >= STREAM_FROM && self.streaming.is_some()
+    }
+
+    /// Writes the numbers past the caches. Before another thread reads them, this one must [`streaming::fence`].
+    ///
+    /// # Safety
+    /// As for [`Writer::write`].
+    #[inline(always)]
+    pub unsafe fn stream(&self, start: usize, from: &[f32]) {
+        // SAFETY: the caller's promise; the machine has the level the writer was built for.
+        unsafe { (self.streaming.unwrap_or(self.body))(self.first.as_ptr(), start, from) }
     }
 
     /// Writes the numbers to the elements from `start` on.

@@ -141,9 +141,32 @@ impl Finish {
         Finish { blocks: Blocks::new(isa, program, sources, (target, under_target), shape, width) }
     }
 
+    /// The same, with results written past the caches if they are large and lie over no operand: whoever runs it must
+    /// fence.
+    pub(crate) fn streaming(mut self) -> Finish {
+        let blocks = &mut self.blocks;
+        let over_operand = |input: &Input| match input {
+            Input::Stored { reader, .. } => reader.overlaps(&blocks.target),
+            Input::Given { .. } => false,
+        };
+        if blocks.target.should_stream() && !blocks.inputs.iter().any(over_operand) {
+            blocks.direct_target = None;
+            blocks.streams = true;
+        }
+        self
+    }
+
     /// Numbers of scratch.
     pub fn scratch(&self) -> usize {
         self.blocks.registers * self.blocks.block
+    }
+
+    /// The bytes of the operands from which the elements from `start` on will be computed, where they lie together.
+    pub(crate) fn operands(&self, start: usize, elements: usize) -> impl Iterator<Item = Range<*const u8>> {
+        self.blocks.inputs.iter().filter_map(move |input| match input {
+            Input::Stored { reader, constant: false, .. } => reader.dense_bytes(start, elements),
+            _ => None,
+        })
     }
 
     /// Makes the scratch ready for any number of runs.
@@ -178,6 +201,8 @@ struct Blocks {
     target: Writer,
     /// The target, if blocks can be computed where they will lie.
     direct_target: Option<Out<f32>>,
+    /// Whether blocks are written past the caches.
+    streams: bool,
     registers: usize,
     block: usize,
     elements: usize,
@@ -215,6 +240,7 @@ impl Blocks {
             constants: constants.iter().flat_map(|&constant| std::iter::repeat_n(constant, block)).collect(),
             target: writer,
             direct_target,
+            streams: false,
             registers,
             block,
             elements,
@@ -279,7 +305,11 @@ impl Blocks {
                 }
                 _ => {
                     self.steps.iter().for_each(|step| compute(step, register_mut(step.to)));
-                    self.target.write(start, &place(self.result)[..length]);
+                    let result = &place(self.result)[..length];
+                    match self.streams {
+                        true => self.target.stream(start, result),
+                        false => self.target.write(start, result),
+                    }
                 }
             }
         }

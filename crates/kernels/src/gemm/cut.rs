@@ -13,7 +13,8 @@ const ROWS_IN_PLACE: Limits = Limits { tile_rows: 512, depth: 512 };
 const ROWS_PACKED: Limits = Limits { tile_rows: 256, depth: 256 };
 
 /// With at most so many rows, fetching the columns weighs more: the next block's are asked for while this one's are
-/// multiplied.
+/// multiplied. A step of GPT-2 124M over 256 tokens took 1 % less time in f32 and 3 to 5 % less in bf16; products of
+/// more rows, and rows that are packed, took more.
 const FEW_ROWS: usize = 256;
 
 struct Limits {

@@ -94,6 +94,9 @@ pub(super) trait Level {
 
     /// Asks the cache for what lies at an address, which need not be there.
     fn prefetch(address: *const u8);
+
+    /// Asks the second-level cache for it, since it will not be needed at once.
+    fn prefetch_far(address: *const u8);
 }
 
 /// Plain loops that every machine runs.
@@ -145,6 +148,9 @@ impl Level for Portable {
 
     #[inline(always)]
     fn prefetch(_address: *const u8) {}
+
+    #[inline(always)]
+    fn prefetch_far(_address: *const u8) {}
 }
 
 /// A word of two steps.

@@ -18,6 +18,7 @@ mod tests;
 mod tile;
 
 use crate::elementwise::Finish;
+use crate::streaming;
 use crate::strided::{Axis, Reader, Writer};
 use crate::{Element, In, Isa, Job, Out, bf16, chunk, f16, parts_of};
 use cut::{Cut, Panel};
@@ -177,6 +178,7 @@ impl<A: Element, B: Element> Gemm<A, B> {
     /// With a program run on the results, element by element; it takes at most [`Gemm::width`] of them at a time.
     /// Unless the product is `kept`, `c` is the program's own target, which takes the place of the product.
     pub fn finish(self, finish: Finish, kept: bool) -> Gemm<A, B> {
+        let finish = if self.streams() { finish.streaming() } else { finish };
         Gemm { finish: Some(finish), kept, ..self }
     }
 
@@ -213,10 +215,20 @@ impl<A: Element, B: Element> Gemm<A, B> {
         (a, b, c)
     }
 
+    /// Whether results are written past the caches: they are large, and each is written once.
+    fn streams(&self) -> bool {
+        self.cut.depth_blocks == 1 && !self.accumulate && self.product.should_stream()
+    }
+
+    /// Where the sums gather, if they do so in the result itself.
+    fn sums_in_place(&self) -> Option<Out<f32>> {
+        self.sums.filter(|_| !self.streams())
+    }
+
     /// Rows of sums that are kept in scratch: none where they gather in place, those of a panel where the depth is
     /// one block, else those of the tile.
     fn rows_in_scratch(&self) -> usize {
-        match (self.sums, self.cut.depth_blocks) {
+        match (self.sums_in_place(), self.cut.depth_blocks) {
             (Some(_), _) => 0,
             (None, 1) => self.cut.panel.rows,
             (None, _) => self.cut.tile_rows,
@@ -241,7 +253,10 @@ impl<A: Element, B: Element> Job for Gemm<A, B> {
         let scratch = bytemuck::cast_slice_mut(scratch);
         // SAFETY: the caller's promise; parts are disjoint tiles of the result, and the machine has the level,
         // since whoever built the job took it from `Isa::available`.
-        unsafe { (self.body)(self, part, scratch) }
+        unsafe { (self.body)(self, part, scratch) };
+        if self.streams() {
+            streaming::fence();
+        }
     }
 }
 

@@ -185,7 +185,14 @@ impl Level for Pairs {
         unsafe { Portable::turn(lines) }
     }
 
+    unsafe fn pairs(steps: [f32; TURN], next: [f32; TURN]) -> [Word; TURN] {
+        // SAFETY: as above.
+        unsafe { Portable::pairs(steps, next) }
+    }
+
     fn prefetch(_address: *const u8) {}
+
+    fn prefetch_far(_address: *const u8) {}
 }
 
 #[test]

@@ -53,7 +53,7 @@ impl Ahead {
             if self.runs_left == 0 {
                 return;
             }
-            L::prefetch(self.run.wrapping_add(self.line * CACHE_LINE));
+            L::prefetch_far(self.run.wrapping_add(self.line * CACHE_LINE));
             self.line += 1;
             if self.line == self.lines {
                 self.line = 0;
@@ -115,6 +115,9 @@ impl<A: Element, B: Element> Tile<'_, A, B> {
                     Some(packed) => Rows::Packed(scratch.rows[packed * words..].as_ptr()),
                 };
                 let to = sums.row(row - self.rows.start);
+                if block + 1 == cut.depth_blocks {
+                    self.ask_for_operands::<L>(band.clone());
+                }
                 for column in self.columns.clone().step_by(COLUMNS) {
                     let width = COLUMNS.min(self.columns.end - column);
                     let (b, b_stride) = match columns_lie_ready && width == COLUMNS {
@@ -181,7 +184,7 @@ impl<A: Element, B: Element> Tile<'_, A, B> {
     /// In the result itself where it is f32, else in scratch, so that they are rounded once.
     #[inline(always)]
     fn sums(&self, scratch: &mut [f32]) -> Sums {
-        match self.job.sums {
+        match self.job.sums_in_place() {
             Some(result) => {
                 let first = result.as_ptr().wrapping_add(self.position(self.rows.start));
                 Sums { first, stride: self.job.row_stride, rows: usize::MAX }
@@ -270,11 +273,25 @@ impl<A: Element, B: Element> Tile<'_, A, B> {
         };
     }
 
+    /// Asks for what a band of rows will be finished with when its sums are complete.
+    #[inline(always)]
+    fn ask_for_operands<L: Level>(&self, band: Range<usize>) {
+        let Some(finish) = &self.job.finish else { return };
+        for row in band {
+            for Range { start, end } in finish.operands(self.position(row), self.columns.len()) {
+                for offset in (0..end as usize - start as usize).step_by(CACHE_LINE) {
+                    L::prefetch_far(start.wrapping_add(offset));
+                }
+            }
+        }
+    }
+
     /// Finishes a band of rows whose sums are complete, and stores them where they did not gather in place.
     #[inline(always)]
     unsafe fn finish(&self, band: Range<usize>, sums: *mut f32, stride: usize, bias: &[f32], registers: &mut [f32]) {
         let job = self.job;
-        let stored = job.kept && job.sums.is_none();
+        let stored = job.kept && job.sums_in_place().is_none();
+        let streams = job.streams();
         if !stored && job.bias.is_none() && job.finish.is_none() {
             return;
         }
@@ -288,7 +305,12 @@ impl<A: Element, B: Element> Tile<'_, A, B> {
                 }
                 if stored {
                     // SAFETY: the row of the tile is this part's own, and the sums lie in scratch.
-                    unsafe { job.product.write(position, sums) };
+                    unsafe {
+                        match streams {
+                            true => job.product.stream(position, sums),
+                            false => job.product.write(position, sums),
+                        }
+                    };
                 }
             }
             if let Some(finish) = &job.finish {

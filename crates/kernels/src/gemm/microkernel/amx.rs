@@ -116,6 +116,11 @@ impl Level for Amx {
     }
 
     #[inline(always)]
+    fn prefetch_far(address: *const u8) {
+        super::Avx512::prefetch_far(address);
+    }
+
+    #[inline(always)]
     fn prefetch(address: *const u8) {
         super::Avx512::prefetch(address);
     }

@@ -48,6 +48,12 @@ impl Level for Neon {
     }
 
     #[inline(always)]
+    fn prefetch_far(address: *const u8) {
+        // SAFETY: asking for an address that is not there does nothing.
+        unsafe { asm!("prfm pldl2keep, [{}]", in(reg) address, options(nostack, readonly, preserves_flags)) }
+    }
+
+    #[inline(always)]
     fn prefetch(address: *const u8) {
         // SAFETY: asking for an address that is not there does nothing.
         unsafe { asm!("prfm pldl1keep, [{}]", in(reg) address, options(nostack, readonly, preserves_flags)) }

@@ -47,6 +47,12 @@ macro_rules! vector_level {
             }
 
             #[inline(always)]
+            fn prefetch_far(address: *const u8) {
+                // SAFETY: asking for an address that is not there does nothing.
+                unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) }
+            }
+
+            #[inline(always)]
             fn prefetch(address: *const u8) {
                 // SAFETY: asking for an address that is not there does nothing.
                 unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
