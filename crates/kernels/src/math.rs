@@ -150,11 +150,14 @@ pub fn gelu_erf(x: f32) -> f32 {
     0.5 * x * (1.0 + erf(x * FRAC_1_SQRT_2))
 }
 
-/// GELU in its tanh form; relative error within 1.5e-6 for x > -4, and 1.5e-5 below. NaN at minus infinity.
+/// GELU in its tanh form; relative error within 1.5e-6 for x > -4, 1.5e-5 down to -9.9, and below that within 2e-36.
+/// NaN at minus infinity.
 #[inline(always)]
 pub fn gelu_tanh(x: f32) -> f32 {
     // (1 + tanh(u)) / 2 = sigmoid(2u), which stays accurate where the tanh is nearly -1.
-    x * sigmoid(gelu_exponent(x))
+    let exponent = gelu_exponent(x);
+    let e = power_of_two_to_one(-exponent.abs());
+    x * ((if exponent < 0.0 { e } else { 1.0 }) / (1.0 + e))
 }
 
 /// The derivative of [`gelu_tanh`]; absolute error within 4e-7.
@@ -162,19 +165,38 @@ pub fn gelu_tanh(x: f32) -> f32 {
 pub fn gelu_tanh_slope(x: f32) -> f32 {
     // Past 15 the slope is 0 or 1 to the last bit, and the cube would overflow.
     let x = clamp(x, -15.0, 15.0);
-    let u = gelu_exponent(x);
-    // The sigmoid of u is 1 / (1 + e) or e / (1 + e), and its slope is the product of the two.
-    let e = exp(-u.abs());
+    let exponent = gelu_exponent(x);
+    // The sigmoid is 1 / (1 + e) or e / (1 + e), and its slope is the product of the two.
+    let e = power_of_two_to_one(-exponent.abs());
     let share = 1.0 / (1.0 + e);
     let other = e * share;
-    let s = if u < 0.0 { other } else { share };
+    let s = if exponent < 0.0 { other } else { share };
     s + x * (share * other) * (2.0 * GELU_SCALE + 6.0 * GELU_SCALE * GELU_CUBIC * (x * x))
 }
 
-/// Twice the argument of the tanh in GELU.
+/// Twice the argument of the tanh in GELU, as the exponent of a power of two.
 #[inline(always)]
 fn gelu_exponent(x: f32) -> f32 {
-    x * (2.0 * GELU_SCALE + 2.0 * GELU_SCALE * GELU_CUBIC * (x * x))
+    const LINEAR: f32 = 2.0 * GELU_SCALE * LOG2_E;
+    x * (LINEAR + LINEAR * GELU_CUBIC * (x * x))
+}
+
+/// 2^x for x up to 0, relative error within 3e-7; 0 from -127 on. It takes half the instructions of [`exp`].
+#[inline(always)]
+fn power_of_two_to_one(x: f32) -> f32 {
+    /// Adding it rounds to an integer and leaves that integer's power of two, as the bits of an exponent, in the
+    /// lowest bits of the sum.
+    const ROUNDER_BIASED: f32 = ROUNDER + 127.0;
+    let limited = if x < -127.0 { -127.0 } else { x };
+    let rounded = limited + ROUNDER_BIASED;
+    let r = limited - (rounded - ROUNDER_BIASED);
+    // A minimax fit for r between -1/2 and 1/2, in pairs, so that no term waits for all before it.
+    let square = r * r;
+    let high = 1.326_472_7e-3 * r + 9.671_513e-3;
+    let middle = 5.550_733_6e-2 * r + 0.240_222_42;
+    let low = 0.693_147 * r + 1.0;
+    let y = (high * square + middle) * square + low;
+    y * f32::from_bits(rounded.to_bits() << 23)
 }
 
 /// The sine; within 1.6 units for |x| up to 10^6, within 2e-7 up to 2^30, and NaN beyond, where neighbouring
