@@ -181,6 +181,11 @@ fn gelu_exponent(x: f32) -> f32 {
     x * (LINEAR + LINEAR * GELU_CUBIC * (x * x))
 }
 
+/// A minimax fit of 2^x for x between -1/2 and 1/2 that is 1 at 0, the highest power first; its slope there is not
+/// quite log(2).
+#[allow(clippy::approx_constant)]
+pub(crate) const POWER_OF_TWO: [f32; 6] = [1.326_472_7e-3, 9.671_513e-3, 5.550_733_6e-2, 0.240_222_42, 0.693_147, 1.0];
+
 /// 2^x for x up to 0, relative error within 3e-7; 0 from -127 on. It takes half the instructions of [`exp`].
 #[inline(always)]
 fn power_of_two_to_one(x: f32) -> f32 {
@@ -190,11 +195,10 @@ fn power_of_two_to_one(x: f32) -> f32 {
     let limited = if x < -127.0 { -127.0 } else { x };
     let rounded = limited + ROUNDER_BIASED;
     let r = limited - (rounded - ROUNDER_BIASED);
-    // A minimax fit for r between -1/2 and 1/2, in pairs, so that no term waits for all before it.
+    // In pairs, so that no term waits for all before it.
+    let [a, b, c, d, e, f] = POWER_OF_TWO;
     let square = r * r;
-    let high = 1.326_472_7e-3 * r + 9.671_513e-3;
-    let middle = 5.550_733_6e-2 * r + 0.240_222_42;
-    let low = 0.693_147 * r + 1.0;
+    let (high, middle, low) = (a * r + b, c * r + d, e * r + f);
     let y = (high * square + middle) * square + low;
     y * f32::from_bits(rounded.to_bits() << 23)
 }

@@ -176,7 +176,9 @@ fn adamw(name: &str, count: usize) -> Kernel {
         let gradient = &trace.input("gradient", DType::F32, [count]);
         let (learning_rate, step) = (&trace.full(1e-3, DType::F32, []), &trace.full(10.0, DType::F32, []));
         let rule = AdamW { beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 };
-        let new = rule.update(AdamWInputs { weight, gradient, first_moment, second_moment, learning_rate, step });
+        let scale = &trace.full(1.0, DType::F32, []);
+        let inputs = AdamWInputs { weight, gradient, scale, first_moment, second_moment, learning_rate, step };
+        let new = rule.update(inputs);
         let routine = Routine::new(ROUTINE).assign(weight, &new.weight).assign(first_moment, &new.first_moment);
         Ok(routine.assign(second_moment, &new.second_moment))
     })

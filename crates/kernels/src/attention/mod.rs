@@ -15,6 +15,7 @@ pub use forward::Attention;
 pub use load::{Heads, HeadsMut};
 
 use crate::bf16;
+use crate::math::POWER_OF_TWO;
 use level::Level;
 use std::any::TypeId;
 use std::f32::consts::LOG2_E;
@@ -110,12 +111,9 @@ fn power_of_two<L: Level>(x: f32) -> f32 {
     let limited = if x < -127.0 { -127.0 } else { x };
     let rounded = limited + ROUNDER;
     let rest = limited - (rounded - ROUNDER);
-    // A minimax fit of 2^rest for rest between -1/2 and 1/2 that is 1 at 0; its slope there is not quite log(2).
-    #[allow(clippy::approx_constant)]
-    const COEFFICIENTS: [f32; 5] = [9.671_513e-3, 5.550_733_6e-2, 0.240_222_42, 0.693_147, 1.0];
-    let mut y = 1.326_472_7e-3;
-    for coefficient in COEFFICIENTS {
-        y = L::multiply_add(y, rest, coefficient);
+    let mut y = POWER_OF_TWO[0];
+    for coefficient in &POWER_OF_TWO[1..] {
+        y = L::multiply_add(y, rest, *coefficient);
     }
     y * f32::from_bits(rounded.to_bits() << 23)
 }

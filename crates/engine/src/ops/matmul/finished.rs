@@ -17,7 +17,7 @@ pub struct FinishedMatmul {
 impl FinishedMatmul {
     /// The product finished by a program, whose first operand it is.
     pub(crate) fn new(matmul: &Matmul, finish: Elementwise, kept: bool) -> Option<FinishedMatmul> {
-        (!matmul.column_sums).then(|| FinishedMatmul { matmul: *matmul, finish, kept })
+        (!matmul.column_sums).then_some(FinishedMatmul { matmul: *matmul, finish, kept })
     }
 
     fn product_operands(&self) -> usize {

@@ -123,8 +123,8 @@ vector_level!(
 #[inline]
 #[target_feature(enable = "avx512bf16,avx512vl,avx512f,avx2")]
 fn pairs_bf16(steps: [f32; TURN], next: [f32; TURN]) -> [Word; TURN] {
-    // SAFETY: eight numbers and a vector of eight are the same bits, as are eight bf16 and a vector of 128 bits.
     let round = |numbers: [f32; TURN]| -> __m128i {
+        // SAFETY: eight numbers and a vector of eight are the same bits, as are eight bf16 and a vector of 128 bits.
         unsafe { std::mem::transmute(_mm256_cvtneps_pbh(std::mem::transmute::<[f32; TURN], __m256>(numbers))) }
     };
     let (steps, next) = (round(steps), round(next));
