@@ -82,6 +82,6 @@ fn attention_of_a_joint_projection_needs_no_copies() {
     let text = &stages(&trace, routine)[3].1;
     assert_eq!(lines_with(text, "= attention_gradient"), 2, "{text}");
     assert_eq!(lines_with(text, "= concat"), 0, "{text}");
-    let copies = text.lines().filter(|line| line.contains("{f32[3, ") && line.ends_with(": x0}"));
+    let copies = text.lines().filter(|line| line.contains("{f32[3, 16, ") && line.ends_with(": x0}"));
     assert_eq!(copies.count(), 0, "{text}");
 }

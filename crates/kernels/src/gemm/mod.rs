@@ -10,6 +10,7 @@
 //! If an operand is bf16 and the machine has dot products of bf16, both operands are rounded to bf16 as they are
 //! packed; sums are always f32.
 
+mod ahead;
 mod cut;
 mod microkernel;
 mod pack;

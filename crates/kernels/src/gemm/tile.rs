@@ -1,5 +1,6 @@
 //! A tile of a product's result: packing, multiplying, finishing.
 
+use super::ahead::{Ahead, CACHE_LINE};
 use super::microkernel::{BLOCK_MAX, Level, Panels, Results, Rows, Word};
 use super::pack::{self, Lines};
 use super::{Gemm, Matrix, is};
@@ -28,47 +29,25 @@ struct Scratch<'a> {
     registers: &'a mut [f32],
 }
 
-const CACHE_LINE: usize = 64;
-
-/// Memory that will be packed next, a dense run after another.
-#[derive(Clone, Copy)]
-struct Ahead {
-    /// Where the run starts, how far apart runs lie, in bytes, and how many there are still.
-    run: *const u8,
-    stride: usize,
-    runs_left: usize,
-    /// Lines of the cache in a run, and the next one.
-    lines: usize,
-    line: usize,
-    /// Lines to ask for at a time.
-    portion: usize,
-}
-
-impl Ahead {
-    const NOTHING: Ahead = Ahead { run: std::ptr::null(), stride: 0, runs_left: 0, lines: 0, line: 0, portion: 0 };
-
-    #[inline(always)]
-    fn ask<L: Level>(&mut self) {
-        for _ in 0..self.portion {
-            if self.runs_left == 0 {
-                return;
-            }
-            L::prefetch_far(self.run.wrapping_add(self.line * CACHE_LINE));
-            self.line += 1;
-            if self.line == self.lines {
-                self.line = 0;
-                self.run = self.run.wrapping_add(self.stride);
-                self.runs_left -= 1;
-            }
-        }
-    }
+/// A block of the depth.
+struct Block {
+    depth: Range<usize>,
+    /// Words of a line.
+    words: usize,
+    /// Whether there are sums already.
+    add: bool,
+    /// Whether the sums are complete after it.
+    last: bool,
+    /// Whether columns are read where they lie, and how many rows of the tile are.
+    columns_lie_ready: bool,
+    rows_in_place: usize,
 }
 
 /// Where the sums of a tile gather.
 #[derive(Clone, Copy)]
 struct Sums {
     first: *mut f32,
-    /// How far apart rows lie; 0 where the rows of a panel follow those of the panel before at the same place.
+    /// How far apart rows lie.
     stride: usize,
     /// Rows after which the place is used again.
     rows: usize,
@@ -90,53 +69,71 @@ impl<A: Element, B: Element> Tile<'_, A, B> {
         let sums = self.sums(scratch.sums);
         // SAFETY: bias and operands of the finish are alive, and nothing writes them.
         unsafe { self.prepare(&mut scratch) };
-        let columns_lie_ready = self.columns_lie_ready::<L>();
-        for block in 0..cut.depth_blocks {
-            let depth = chunk(block, cut.depth_block, self.job.sizes.depth);
-            let words = pack::words_of::<L>(depth.len());
-            let add = block > 0 || self.job.accumulate;
-            // SAFETY: the tile's columns lie inside the operand.
-            unsafe { self.pack_columns::<L, COLUMNS>(&depth, columns_lie_ready, scratch.columns) };
+        for index in 0..cut.depth_blocks {
+            let depth = chunk(index, cut.depth_block, self.job.sizes.depth);
+            let block = Block {
+                words: pack::words_of::<L>(depth.len()),
+                depth,
+                add: index > 0 || self.job.accumulate,
+                last: index + 1 == cut.depth_blocks,
+                columns_lie_ready: self.columns_lie_ready::<L>(),
+                rows_in_place: if cut.rows_in_place { self.rows.len() / ROWS * ROWS } else { 0 },
+            };
+            // SAFETY: the tile's columns and rows lie inside the operands.
+            unsafe {
+                self.pack_columns::<L, COLUMNS>(&block, scratch.columns);
+                self.pack_rows::<L, ROWS>(&block, scratch.rows);
+            }
             if self.rows.start == 0
                 && let Some(to) = self.job.column_sums
             {
                 // SAFETY: these columns' sums belong to the first tile of rows, which this is.
                 let to = unsafe { to.slice(self.columns.clone()) };
-                sum_columns::<L, COLUMNS>(scratch.columns, words, to, block > 0);
+                sum_columns::<L, COLUMNS>(scratch.columns, block.words, to, index > 0);
             }
-            let mut ahead = self.columns_ahead(block + 1, ROWS, COLUMNS);
-            let in_place = if cut.rows_in_place { self.rows.len() / ROWS * ROWS } else { 0 };
-            // SAFETY: the tile's rows lie inside the operand.
-            unsafe { self.pack_rows::<L, ROWS>(in_place, &depth, scratch.rows) };
+            let mut ahead = self.columns_ahead(index + 1, ROWS, COLUMNS);
             for row in self.rows.clone().step_by(ROWS) {
-                let band = row..(row + ROWS).min(self.rows.end);
-                let a = match (row - self.rows.start).checked_sub(in_place) {
-                    None => self.rows_at(row, &depth),
-                    Some(packed) => Rows::Packed(scratch.rows[packed * words..].as_ptr()),
-                };
-                let to = sums.row(row - self.rows.start);
-                if block + 1 == cut.depth_blocks {
-                    self.ask_for_operands::<L>(band.clone());
-                }
-                for column in self.columns.clone().step_by(COLUMNS) {
-                    let width = COLUMNS.min(self.columns.end - column);
-                    let (b, b_stride) = match columns_lie_ready && width == COLUMNS {
-                        true => (self.b_at(depth.start, column).cast(), self.job.b.row_stride),
-                        false => (scratch.columns[(column - self.columns.start) * words..].as_ptr(), COLUMNS),
-                    };
-                    ahead.ask::<L>();
-                    let panels = Panels { depth: words, a, b, b_stride };
-                    let first = to.wrapping_add(column - self.columns.start);
-                    // SAFETY: the panels were packed, or lie ready, and the results are this tile's own.
-                    unsafe {
-                        multiply_block::<L>(panels, Results { first, stride: sums.stride, add }, band.len(), width)
-                    };
-                }
-                if block + 1 == cut.depth_blocks {
-                    // SAFETY: the sums of the band are complete, and its rows are this tile's own.
-                    unsafe { self.finish(band, to, sums.stride, scratch.bias, scratch.registers) };
-                }
+                // SAFETY: the block is packed, and the sums are this tile's own.
+                unsafe { self.multiply_band::<L, ROWS, COLUMNS>(row, &block, sums, &mut scratch, &mut ahead) };
             }
+        }
+    }
+
+    /// A panel of rows times all columns; finished with the last block of the depth.
+    #[inline(always)]
+    unsafe fn multiply_band<L: Level, const ROWS: usize, const COLUMNS: usize>(
+        &self,
+        row: usize,
+        block: &Block,
+        sums: Sums,
+        scratch: &mut Scratch<'_>,
+        ahead: &mut Ahead,
+    ) {
+        let band = row..(row + ROWS).min(self.rows.end);
+        let a = match (row - self.rows.start).checked_sub(block.rows_in_place) {
+            None => self.rows_at(row, &block.depth),
+            Some(packed) => Rows::Packed(scratch.rows[packed * block.words..].as_ptr()),
+        };
+        let to = sums.row(row - self.rows.start);
+        if block.last {
+            self.ask_for_operands::<L>(band.clone());
+        }
+        for column in self.columns.clone().step_by(COLUMNS) {
+            let width = COLUMNS.min(self.columns.end - column);
+            let (b, b_stride) = match block.columns_lie_ready && width == COLUMNS {
+                true => (self.b_at(block.depth.start, column).cast(), self.job.b.row_stride),
+                false => (scratch.columns[(column - self.columns.start) * block.words..].as_ptr(), COLUMNS),
+            };
+            ahead.ask::<L>();
+            let panels = Panels { depth: block.words, a, b, b_stride };
+            let first = to.wrapping_add(column - self.columns.start);
+            let results = Results { first, stride: sums.stride, add: block.add };
+            // SAFETY: the panels were packed, or lie ready, and the results are this tile's own.
+            unsafe { multiply_block::<L>(panels, results, band.len(), width) };
+        }
+        if block.last {
+            // SAFETY: the sums of the band are complete, and its rows are this tile's own.
+            unsafe { self.finish(band, to, sums.stride, scratch.bias, scratch.registers) };
         }
     }
 
@@ -153,21 +150,9 @@ impl<A: Element, B: Element> Tile<'_, A, B> {
             return Ahead::NOTHING;
         }
         let depth = chunk(block, cut.depth_block, self.job.sizes.depth);
-        let (runs, length, stride) = match (b.column_stride, b.row_stride) {
-            (1, stride) => (depth.len(), columns.len(), stride),
-            (stride, 1) => (columns.len(), depth.len(), stride),
-            _ => return Ahead::NOTHING,
-        };
-        let lines = (length * size_of::<B>()).div_ceil(CACHE_LINE);
+        let first = self.b_at(depth.start, columns.start);
         let calls = self.rows.len().div_ceil(panel_rows) * self.columns.len().div_ceil(panel_columns);
-        Ahead {
-            run: self.b_at(depth.start, columns.start).cast(),
-            stride: stride * size_of::<B>(),
-            runs_left: runs,
-            lines,
-            line: 0,
-            portion: (runs * lines).div_ceil(calls),
-        }
+        Ahead::of(first, (depth.len(), b.row_stride), (columns.len(), b.column_stride), calls)
     }
 
     #[inline(always)]
@@ -235,13 +220,9 @@ impl<A: Element, B: Element> Tile<'_, A, B> {
 
     /// Packs the columns of the tile; where they lie ready, only those of the last panel, if it is not full.
     #[inline(always)]
-    unsafe fn pack_columns<L: Level, const COLUMNS: usize>(
-        &self,
-        depth: &Range<usize>,
-        lie_ready: bool,
-        to: &mut [Word],
-    ) {
-        let ready = if lie_ready { self.columns.len() / COLUMNS * COLUMNS } else { 0 };
+    unsafe fn pack_columns<L: Level, const COLUMNS: usize>(&self, block: &Block, to: &mut [Word]) {
+        let depth = &block.depth;
+        let ready = if block.columns_lie_ready { self.columns.len() / COLUMNS * COLUMNS } else { 0 };
         let lines = Lines {
             first: self.b_at(depth.start, self.columns.start + ready),
             count: self.columns.len() - ready,
@@ -250,12 +231,13 @@ impl<A: Element, B: Element> Tile<'_, A, B> {
             step_stride: self.job.b.row_stride,
         };
         // SAFETY: the lines are inside the operand, which nothing writes while the job runs.
-        unsafe { pack::pack::<B, L, COLUMNS>(lines, &mut to[ready * pack::words_of::<L>(depth.len())..]) };
+        unsafe { pack::pack::<B, L, COLUMNS>(lines, &mut to[ready * block.words..]) };
     }
 
-    /// Packs the rows of the tile from this one on.
+    /// Packs the rows of the tile that are not read where they lie.
     #[inline(always)]
-    unsafe fn pack_rows<L: Level, const ROWS: usize>(&self, start: usize, depth: &Range<usize>, to: &mut [Word]) {
+    unsafe fn pack_rows<L: Level, const ROWS: usize>(&self, block: &Block, to: &mut [Word]) {
+        let (start, depth) = (block.rows_in_place, &block.depth);
         let Matrix { row_stride, column_stride, .. } = self.job.a;
         let lines = Lines {
             first: self.a.wrapping_add((self.rows.start + start) * row_stride + depth.start * column_stride),
