@@ -9,7 +9,7 @@ use crate::dtype::Native;
 use crate::{DType, Shape};
 use gradus_kernels::{Element, bf16, f16, gemm as kernel};
 
-/// `a @ b + bias`: `a` is [..., m, k], `b` is [..., k, n], the bias [n]. The leading axes broadcast.
+/// `a @ b + bias`: `a` is `[..., m, k]`, `b` is `[..., k, n]`, the bias `[n]`. The leading axes broadcast.
 #[derive(Clone, Copy, Debug)]
 pub struct Matmul {
     has_bias: bool,
