@@ -118,7 +118,13 @@ fn random_operation(pool: &[Tensor], random: &mut Random) -> Tensor {
     let x = &pool[random.below(pool.len())];
     let rank = x.shape().rank();
     let axis = random.below(rank) as isize;
-    match random.below(14) {
+    match random.below(17) {
+        14 if rank > 1 => x.tanh().matmul(&(x.tanh() * 0.3).transpose(-1, -2)),
+        15 if rank > 1 => x.tanh().transpose(-1, -2).matmul(&(x.tanh() * 0.3)),
+        16 if rank > 1 => {
+            let product = x.tanh().matmul(&(x.tanh() * 0.3).transpose(-1, -2));
+            (&product * 0.5).tanh() + product
+        }
         0 => x.tanh(),
         1 => x.sigmoid() - 0.25,
         2 => x.gelu() * 0.75,

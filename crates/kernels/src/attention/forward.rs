@@ -155,7 +155,9 @@ unsafe fn one_head<L: Level, T: Element>(
         panel.level.fill(f32::NEG_INFINITY);
         panel.total.fill(0.0);
         // SAFETY: the operands are alive and nothing writes to them, by the caller's promise.
-        unsafe { job.q.load_rows::<L>((batch, head), places, depth, tiles.key, words) };
+        unsafe { job.q.load_rows::<L>((batch, head), places.clone(), depth, tiles.key, words) };
+        // Whether sums are corrected is decided for all lanes together: those without a query must be the same always.
+        tiles.key[places.len() * words..PANEL * words].fill(0.0);
         turn::<L>((tiles.key, words), [PANEL, words], (panel.query, PANEL));
     }
     let seen = job.problem.visible(block.end - 1);

@@ -235,3 +235,34 @@ fn f32_equals_the_f64_computation() {
 fn bf16_equals_the_f64_computation_to_its_precision() {
     check::<bf16>(1.0 / 128.0);
 }
+
+/// Runs a forward pass with scratch that holds `stale` numbers at first; the bits of the result.
+fn bits_with_scratch(isa: Isa, p: &Problem, stale: f32) -> Vec<u32> {
+    let x = Operands::<f32>::new(p);
+    let mut o = vec![0.0f32; p.batch * p.heads * p.queries * p.depth];
+    let mut log_sum = vec![0.0f32; p.batch * p.heads * p.queries];
+    let strides = [p.queries * p.heads * p.depth, p.depth, p.heads * p.depth];
+    let result = HeadsMut { elements: output(&mut o), strides };
+    let job = Attention::new(isa, *p, [x.q.heads(), x.k.heads(), x.v.heads()], result, output(&mut log_sum));
+    let numbers = crate::Job::worker_scratch(&job) / 4;
+    let mut scratch = vec![stale; numbers + 16];
+    let start = scratch.as_ptr().align_offset(64);
+    for part in 0..crate::Job::parts(&job) {
+        scratch.fill(stale);
+        let scratch = &mut scratch[start..start + numbers];
+        // SAFETY: operands and results live in this function.
+        unsafe { crate::Job::run(&job, part, bytemuck::cast_slice_mut(scratch)) };
+    }
+    o.iter().map(|x| x.to_bits()).collect()
+}
+
+#[test]
+fn what_lies_in_scratch_does_not_matter() {
+    let p = Problem { scale: 3.0, ..problem([1, 2, 2], [20, 400], 16, false) };
+    for isa in Isa::available() {
+        let clean = bits_with_scratch(isa, &p, 0.0);
+        assert!(clean == bits_with_scratch(isa, &p, 1.0), "{isa}: one");
+        assert!(clean == bits_with_scratch(isa, &p, -3.0), "{isa}: minus three");
+        assert!(clean == bits_with_scratch(isa, &p, f32::NAN), "{isa}: NaN");
+    }
+}

@@ -217,3 +217,127 @@ fn lines_of_every_stride_are_packed_in_pairs_and_padded() {
         }
     }
 }
+
+/// Results so large that they are written past the caches, with odd sizes so that rows start anywhere in a line.
+fn check_streamed<T: Element + PartialEq + std::fmt::Debug>(rows: usize, columns: usize, tolerance: f64) {
+    use crate::elementwise::{Argument, Function, Instruction, ScalarProgram, Source, Target};
+    let depth = 5;
+    let (a, b, bias) =
+        (numbers::<f32>(rows * depth, 1), numbers::<f32>(depth * columns, 2), numbers::<f32>(columns, 3));
+    let other = numbers::<f32>(rows * columns, 4);
+    let unused = Argument::Constant(0.0);
+    let program = ScalarProgram {
+        instructions: vec![Instruction {
+            function: Function::Mul,
+            arguments: [Argument::Input(0), Argument::Input(1), unused],
+        }],
+        result: Argument::Result(0),
+    };
+    for isa in Isa::available() {
+        for kept in [None, Some(true), Some(false)] {
+            for threads in [1, 3] {
+                let mut c = vec![T::from_f32(9.0); rows * columns + 1];
+                let mut finished = vec![9.0f32; rows * columns + 1];
+                let out = Out::new(c.as_mut_ptr(), rows * columns);
+                let result = Out::new(finished.as_mut_ptr(), rows * columns);
+                let base = || (matrix(&a, depth, 1), matrix(&b, columns, 1));
+                let size = sizes(rows, columns, depth);
+                let (left, right) = base();
+                let job = match kept {
+                    Some(false) => {
+                        Gemm::new(isa, size, left, right, MatrixMut { elements: result, row_stride: columns })
+                    }
+                    _ => Gemm::new(isa, size, left, right, MatrixMut { elements: out, row_stride: columns }),
+                };
+                let mut job = job.workers(threads).bias(Some(In::new(bias.as_ptr(), columns)));
+                if let Some(kept) = kept {
+                    let source = Source::F32(In::new(other.as_ptr(), other.len()));
+                    let sources = [None, Some((source, vec![columns, 1]))];
+                    let width = job.width();
+                    let finish = crate::elementwise::Finish::new(
+                        isa,
+                        &program,
+                        &sources,
+                        (Target::F32(result), !kept),
+                        &[rows, columns],
+                        width,
+                    );
+                    job = job.finish(finish, kept);
+                }
+                let bytes = job.worker_scratch().next_multiple_of(64);
+                let mut scratch = vec![0xa5u8; threads * bytes + 64];
+                let start = scratch.as_ptr().align_offset(64);
+                let pool = crate::Pool::new(threads).unwrap();
+                // SAFETY: the operands and the scratch live in this function, and only the job uses them.
+                unsafe { pool.run(&job, scratch[start..].as_mut_ptr(), bytes) };
+                assert!(c[rows * columns] == T::from_f32(9.0) && finished[rows * columns] == 9.0);
+                for index in 0..rows * columns {
+                    let (row, column) = (index / columns, index % columns);
+                    let product: f64 =
+                        (0..depth).map(|k| a[row * depth + k] as f64 * b[k * columns + column] as f64).sum::<f64>()
+                            + bias[column] as f64;
+                    if kept != Some(false) {
+                        let found = c[index].to_f32() as f64;
+                        assert!(
+                            (found - product).abs() <= tolerance * product.abs().max(1.0),
+                            "{isa} {kept:?} {threads} [{row}, {column}]: {found}, not {product}"
+                        );
+                    }
+                    if kept.is_some() {
+                        let expected = product * other[index] as f64;
+                        let found = finished[index] as f64;
+                        assert!(
+                            (found - expected).abs() <= 1e-5 * product.abs().max(1.0),
+                            "{isa} {kept:?} {threads} [{row}, {column}] finished: {found}, not {expected}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn large_results_are_streamed_rightly() {
+    check_streamed::<f32>(1301, 1303, 1e-5);
+    check_streamed::<bf16>(1801, 1803, 5e-3);
+}
+
+#[test]
+fn every_number_of_threads_gives_the_same_bits_in_bf16() {
+    for (rows, columns, depth, turned) in
+        [(150, 190, 2100, false), (150, 190, 2112, false), (161, 200, 1999, true), (70, 45, 4100, true)]
+    {
+        let (a, b) = (numbers::<bf16>(rows * depth, 1), numbers::<f32>(depth * columns, 2));
+        for isa in Isa::available() {
+            let product = |threads: usize| {
+                let mut c = vec![0.0f32; rows * columns];
+                let mut sums = vec![0.0f32; columns];
+                let to = MatrixMut { elements: Out::new(c.as_mut_ptr(), c.len()), row_stride: columns };
+                let left = if turned { matrix(&a, 1, rows) } else { matrix(&a, depth, 1) };
+                let job = Gemm::new(isa, sizes(rows, columns, depth), left, matrix(&b, columns, 1), to)
+                    .workers(threads)
+                    .column_sums(Some(Out::new(sums.as_mut_ptr(), columns)));
+                let bytes = job.worker_scratch().next_multiple_of(64);
+                let mut scratch = vec![0xa5u8; threads * bytes + 64];
+                let start = scratch.as_ptr().align_offset(64);
+                let pool = crate::Pool::new(threads).unwrap();
+                // SAFETY: the operands and the scratch live in this function, and only the job uses them.
+                unsafe { pool.run(&job, scratch[start..].as_mut_ptr(), bytes) };
+                c.iter().chain(&sums).map(|x| x.to_bits()).collect::<Vec<u32>>()
+            };
+            let alone = product(1);
+            for (index, &bits) in alone[..rows * columns].iter().enumerate() {
+                let (row, column) = (index / columns, index % columns);
+                let at = |k: usize| Element::to_f32(if turned { a[k * rows + row] } else { a[row * depth + k] }) as f64;
+                let expected: f64 = (0..depth).map(|k| at(k) * b[k * columns + column] as f64).sum();
+                let found = f32::from_bits(bits) as f64;
+                assert!(
+                    (found - expected).abs() < 1e-3 * expected.abs().max(10.0),
+                    "{isa} {row} {column}: {found} {expected}"
+                );
+            }
+            assert!((2..=16).all(|threads| product(threads) == alone), "{isa}");
+        }
+    }
+}
