@@ -50,6 +50,10 @@ fn every_shape_error_is_an_error_and_not_a_panic() {
         ("embedding", |_, x| x.embedding(x)),
         ("layer_norm", |_, x| x.layer_norm(&x.sum(&[1]), &x.sum(&[1]), 1e-5)),
         ("attention", |_, x| x.attention(x, x, true)),
+        ("attention", |_, x| {
+            let heads = x.reshape([1, 1, 2, 3]);
+            heads.attention_scaled(&heads, &heads, true, -1.0)
+        }),
         ("conv2d", |_, x| x.conv2d(x, None, Default::default())),
         ("dropout", |trace, x| x.dropout(1.5, &trace.input("key", DType::U32, [2]), 0)),
     ];

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-/// Work cut into parts. The cut depends on the problem alone, and each part does the same arithmetic in the
-/// same order whichever thread runs it: so the number of threads cannot change a bit of the result.
+/// Work cut into parts. The cut depends on the problem alone, unless no cut changes a bit, and each part does the same
+/// arithmetic in the same order whichever thread runs it: so the number of threads cannot change a bit of the result.
 pub trait Job: Send + Sync {
     /// How many parts there are; zero when there is nothing to do.
     fn parts(&self) -> usize;

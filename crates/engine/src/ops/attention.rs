@@ -48,8 +48,8 @@ impl Attention {
             format!("{heads} heads of queries cannot share {key_heads} heads of keys; use a multiple")
         } else if self.causal && keys < queries {
             format!("{queries} queries see no further than themselves, but there are {keys} keys; give as many or more")
-        } else if !self.scale.is_finite() {
-            return Err(Mismatch::Parameter(format!("the scale is {}; it must be a finite number", self.scale)));
+        } else if !(self.scale.is_finite() && self.scale > 0.0) {
+            return Err(Mismatch::Parameter(format!("the scale is {}; it must be above 0 and finite", self.scale)));
         } else {
             let Attention { causal, scale } = *self;
             return Ok(kernel::Problem { batch, heads, key_heads, queries, keys, depth, causal, scale });

@@ -238,11 +238,11 @@ impl Kernels for LinearCrossEntropyGradient {
                 let g = Matrix { elements: block.as_in(), row_stride: classes.len(), column_stride: 1 };
                 let sizes = Sizes { rows: rows.len(), columns: channels, depth: classes.len() };
                 let to = dx.matrix.rows_from(rows.start);
-                let job = Gemm::new(linker.isa(), sizes, g, weight.rows_from(classes.start), to);
+                let job = Gemm::new(linker.isa(), sizes, g, weight.rows_from(classes.start), to).workers(linker.workers());
                 linker.job(job.accumulating(classes.start > 0));
                 let sizes = Sizes { rows: classes.len(), columns: channels, depth: rows.len() };
                 let to = dweight.matrix.rows_from(classes.start);
-                let job = Gemm::new(linker.isa(), sizes, g.transposed(), x.rows_from(rows.start), to);
+                let job = Gemm::new(linker.isa(), sizes, g.transposed(), x.rows_from(rows.start), to).workers(linker.workers());
                 linker.job(job.accumulating(rows.start > 0));
             }
         });
@@ -304,7 +304,7 @@ impl Blocks {
         let block = Out::new(scratch.as_ptr(), rows.len() * classes.len());
         let to = MatrixMut { elements: block, row_stride: classes.len() };
         let weight = weight.rows_from(classes.start).transposed();
-        linker.job(Gemm::new(linker.isa(), sizes, x.rows_from(rows.start), weight, to));
+        linker.job(Gemm::new(linker.isa(), sizes, x.rows_from(rows.start), weight, to).workers(linker.workers()));
         block
     }
 }

@@ -21,7 +21,8 @@ pub struct Matmul {
 /// The element types of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProductTypes {
-    /// What the operands are multiplied in. Operands in f32 are rounded to it as they are read; sums are in f32.
+    /// What the operands are multiplied in. Where the machine multiplies bf16, operands in f32 are rounded to it as they
+    /// are read; where it does not, and for f16, 16-bit operands are widened instead. Sums are in f32.
     pub computed: DType,
     /// What the result is stored in.
     pub stored: DType,
