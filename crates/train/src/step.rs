@@ -8,9 +8,10 @@
 use crate::config::{Clip, Precision, TrainConfig};
 use crate::models::{Model, ModelConfig, Parameter, Weights};
 use crate::optimisers::{Optimiser, StepNumbers};
+use crate::planning::Chosen;
 use crate::{Error, Result};
 use gradus_engine::backend::Backend;
-use gradus_engine::plan::{Options, Plan};
+use gradus_engine::plan::{Options, Planner};
 use gradus_engine::{DType, Program, Routine, Tensor, Trace, gradient};
 
 /// The states that sum gradients over the micro-batches of a step start with this.
@@ -57,10 +58,15 @@ impl StepConfig {
         }
     }
 
-    /// The plan of the program, with no memory taken.
-    pub fn plan(&self, backend: &dyn Backend) -> Result<Plan> {
+    /// What plans the program within any limit of memory, taking none itself.
+    pub fn planner<'a>(&self, backend: &'a dyn Backend, options: Options) -> Result<Planner<'a>> {
         let (trace, routines) = self.traced()?;
-        Ok(trace.plan(backend, &routines, Options::default())?)
+        Ok(trace.planner(backend, &routines, options)?)
+    }
+
+    /// Whether a state sums gradients over micro-batches.
+    pub fn is_gradient(state: &str) -> bool {
+        state.starts_with(ACCUMULATED)
     }
 
     /// The routines over one trace.
@@ -159,12 +165,17 @@ pub struct TrainingStep {
 }
 
 impl TrainingStep {
-    /// Plans and links the step; weights and optimiser are zero until written.
+    /// Plans and links the step with everything kept for the gradient; weights and optimiser are zero until written.
     pub fn new(config: StepConfig, backend: &dyn Backend) -> Result<TrainingStep> {
-        let (trace, routines) = config.traced()?;
-        let program = trace.compile(backend, &routines)?;
-        let parameters = config.model.parameters();
-        Ok(TrainingStep { program, config, parameters })
+        let plan = config.planner(backend, Options::default())?.plan(usize::MAX);
+        TrainingStep::link(Chosen { config, plan }, backend)
+    }
+
+    /// Links a step that is planned; weights and optimiser are zero until written.
+    pub fn link(chosen: Chosen, backend: &dyn Backend) -> Result<TrainingStep> {
+        let program = Program::link(chosen.plan, backend)?;
+        let parameters = chosen.config.model.parameters();
+        Ok(TrainingStep { program, config: chosen.config, parameters })
     }
 
     /// The weights, in order.

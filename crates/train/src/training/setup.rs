@@ -168,7 +168,7 @@ fn largest_micro_batch(config: &TrainConfig, backend: &Cpu) -> Result<usize> {
     let mut needed = 0;
     for micro_batch in (1..=config.batch).rev().filter(|size| config.batch.is_multiple_of(*size)) {
         let step = StepConfig::of(&TrainConfig { micro_batch, ..config.clone() });
-        needed = step.plan(backend)?.regions.total();
+        needed = step.planner(backend, Default::default())?.plan(usize::MAX).regions.total();
         if needed <= limit {
             return Ok(micro_batch);
         }
