@@ -4,14 +4,14 @@ use crate::args::TrainArgs;
 use crate::layers::{FileOptions, merged};
 use crate::{defaults, folders};
 use clap::ArgMatches;
-use gradus_train::config::{CONFIG_FILE, Clip, OptimizerKind, Precision, ScheduleKind};
+use gradus_train::config::{Batch, CONFIG_FILE, Clip, OptimizerKind, Precision, ScheduleKind};
 use gradus_train::config::{TokenizerKind, TrainConfig, Validation};
 use gradus_train::models::{Family, ModelConfig};
 use gradus_train::{Error, Result};
 use std::path::{Path, PathBuf, absolute};
 
 /// What may differ when a run is resumed: nothing here changes the model, the data or what the optimiser remembers.
-const CHANGEABLE: [&str; 16] = [
+const CHANGEABLE: [&str; 17] = [
     "clip",
     "epochs",
     "eval-every",
@@ -20,6 +20,7 @@ const CHANGEABLE: [&str; 16] = [
     "micro-batch",
     "min-learning-rate-share",
     "out",
+    "recompute",
     "sample-every",
     "save-every",
     "schedule",
@@ -205,6 +206,7 @@ fn train_config(args: &TrainArgs, model: ModelConfig, sequence: usize) -> Result
         validation: validation(args)?,
         batch,
         micro_batch,
+        recompute: args.recompute.unwrap_or_default(),
         steps,
         epochs: args.epochs,
         time_seconds: args.time.map(|time| time.0),
@@ -232,10 +234,10 @@ fn train_config(args: &TrainArgs, model: ModelConfig, sequence: usize) -> Result
     })
 }
 
-fn batches(args: &TrainArgs) -> Result<(usize, usize)> {
-    let batch = args.batch.unwrap_or(defaults::BATCH);
+fn batches(args: &TrainArgs) -> Result<(Batch, usize)> {
+    let batch = args.batch.unwrap_or(Batch::Fixed(Batch::USUAL));
     let micro_batch = args.micro_batch.unwrap_or(0);
-    if micro_batch > 0 && !batch.is_multiple_of(micro_batch) {
+    if micro_batch > 0 && !batch.size().is_multiple_of(micro_batch) {
         return refused(format!(
             "--batch {batch} is not divisible by --micro-batch {micro_batch}; choose a divisor, or leave --micro-batch out"
         ));

@@ -155,6 +155,25 @@ impl Program {
         Ok(Program { plan, executable, leaves, last_run: None })
     }
 
+    /// From now on another plan of the same states: what they hold stays, where the device allows in the same bytes.
+    /// Everything else begins anew.
+    pub fn relink(&mut self, plan: Plan) -> Result<()> {
+        let placed = |plan: &Plan| -> Vec<(Arc<str>, TensorType, usize)> {
+            let states = plan.buffers.iter().filter_map(|buffer| match &buffer.kind {
+                BufferKind::State(name, _) => Some((name.clone(), buffer.ty.clone(), buffer.offset)),
+                _ => None,
+            });
+            states.collect()
+        };
+        if placed(&self.plan) != placed(&plan) {
+            let problem = "the plans have other states; relink a plan of the same states".to_string();
+            return Err(Error::Routine { problem, at: Place::caller() });
+        }
+        self.executable.relink(&plan)?;
+        (self.leaves, self.last_run, self.plan) = (leaves(&plan), None, plan);
+        Ok(())
+    }
+
     /// Replays the routine of this name. If it fails because of the data, the states are as before (unless what was
     /// wrong is a new state itself), and there are no outputs to read until a routine succeeds.
     pub fn run(&mut self, routine: &str) -> Result<()> {

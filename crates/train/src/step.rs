@@ -44,7 +44,7 @@ impl StepConfig {
         StepConfig {
             model: config.model.clone(),
             micro_batch: config.micro_batch,
-            micro_batches: config.batch / config.micro_batch,
+            micro_batches: config.batch.size().checked_div(config.micro_batch).unwrap_or(0),
             sequence: config.sequence,
             optimiser: Optimiser {
                 kind: config.optimizer,
@@ -176,6 +176,13 @@ impl TrainingStep {
         let program = Program::link(chosen.plan, backend)?;
         let parameters = chosen.config.model.parameters();
         Ok(TrainingStep { program, config: chosen.config, parameters })
+    }
+
+    /// Goes on in another way: what the step remembers stays, in the same bytes.
+    pub fn relink(&mut self, chosen: Chosen) -> Result<()> {
+        self.program.relink(chosen.plan)?;
+        self.config = chosen.config;
+        Ok(())
     }
 
     /// The weights, in order.

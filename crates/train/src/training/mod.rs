@@ -1,5 +1,6 @@
 //! The training loop: batches in, steps replayed, figures and checkpoints out.
 
+mod budget;
 mod folder;
 mod sampling;
 mod setup;

@@ -1,5 +1,6 @@
 //! From a configuration to a run that is ready to step: folder, tokenizer, tokens, program, weights.
 
+use super::budget;
 use super::folder::FolderBefore;
 use crate::checkpoint::{Contents, Found, Progress, Store};
 use crate::config::{CONFIG_FILE, TokenizerKind, TrainConfig};
@@ -62,17 +63,15 @@ fn prepare_in(
     config.model.validate()?;
     let (train, validation) = tokens(&config, &corpus, &tokenizer, observer)?;
     let backend = Cpu::new(config.threads)?;
-    if config.micro_batch == 0 {
-        config.micro_batch = largest_micro_batch(&config, &backend)?;
-    }
-    let training = TrainingStep::new(StepConfig::of(&config), &backend)?;
+    let chosen = budget::chosen(&mut config, &backend)?;
+    let training = TrainingStep::link(chosen, &backend)?;
     let contents = Contents::of_program(training.program(), training.parameters(), |name| {
         !name.starts_with(ACCUMULATED) // Full only between the micro-batches of a step.
     });
     save_config(&config)?;
     let windows = Windows::new(train.len(), config.sequence, config.seed);
     let steps = steps_of(&config, &windows);
-    let batches = Batches::new(train.clone(), windows, config.batch, 0)?;
+    let batches = Batches::new(train.clone(), windows, config.batch.size(), 0)?;
     let resumed = None;
     let mut session =
         Session { config, tokenizer, train, validation, backend, training, batches, steps, resumed, store, contents };
@@ -157,23 +156,9 @@ fn tokens(
 }
 
 fn steps_of(config: &TrainConfig, windows: &Windows) -> Option<u64> {
-    let by_epochs = config.epochs.map(|epochs| (epochs * windows.count() as f64 / config.batch as f64).ceil() as u64);
+    let by_epochs =
+        config.epochs.map(|epochs| (epochs * windows.count() as f64 / config.batch.size() as f64).ceil() as u64);
     config.steps.or(by_epochs)
-}
-
-/// The largest divisor of the batch whose plan leaves a tenth of the machine's memory free.
-fn largest_micro_batch(config: &TrainConfig, backend: &Cpu) -> Result<usize> {
-    let available = gradus_engine::available_memory();
-    let limit = available - available / 10;
-    let mut needed = 0;
-    for micro_batch in (1..=config.batch).rev().filter(|size| config.batch.is_multiple_of(*size)) {
-        let step = StepConfig::of(&TrainConfig { micro_batch, ..config.clone() });
-        needed = step.planner(backend, Default::default())?.plan(usize::MAX).regions.total();
-        if needed <= limit {
-            return Ok(micro_batch);
-        }
-    }
-    Err(gradus_engine::Error::TooLarge { needed, available: limit }.into())
 }
 
 fn save_config(config: &TrainConfig) -> Result<()> {
@@ -183,7 +168,7 @@ fn save_config(config: &TrainConfig) -> Result<()> {
 impl Session {
     /// Tokens that a step is trained on.
     pub fn tokens_per_step(&self) -> u64 {
-        (self.config.batch * self.config.sequence) as u64
+        (self.config.batch.size() * self.config.sequence) as u64
     }
 
     /// Numbers in the model.
@@ -214,7 +199,7 @@ impl Session {
         found.restore(&self.contents, self.training.program_mut())?;
         let windows = Windows::new(self.train.len(), self.config.sequence, found.progress.seed);
         let position = found.progress.data_position;
-        self.batches = Batches::new(self.train.clone(), windows, self.config.batch, position)?;
+        self.batches = Batches::new(self.train.clone(), windows, self.config.batch.size(), position)?;
         self.resumed = Some(found.progress);
         Ok(())
     }

@@ -50,6 +50,8 @@ struct Occurrence {
 pub(super) struct Walk {
     /// The most bytes alive at once.
     pub peak: usize,
+    /// The time of all steps.
+    pub seconds: f64,
     /// At the peak: what could be evicted and is only waiting there.
     pub waiting: Vec<BufferId>,
     /// By buffer: whether it is alive at the peak.
@@ -233,7 +235,8 @@ impl Flow {
         let alive = self.alive_at(peak_at, &order, &last);
         let idle = |id: &BufferId| last_early[*id] < peak_at && first_late[*id] > peak_at;
         let waiting = self.candidates().filter(|&id| alive[id] && !evicted[id]).filter(idle).collect();
-        Walk { peak, waiting, alive }
+        let seconds = order.iter().map(|occurrence| self.steps[occurrence.step].seconds).sum();
+        Walk { peak, seconds, waiting, alive }
     }
 
     /// Bytes of results that lie over operands which end here.

@@ -19,6 +19,8 @@ pub(in crate::plan) struct Rung {
     evicted: usize,
     /// The most bytes alive at once: no placement needs less.
     pub alive: usize,
+    /// The time of all steps.
+    seconds: f64,
 }
 
 /// What evicting one more result would take.
@@ -32,7 +34,8 @@ impl Ladder {
     pub fn fixed(flow: &Flow, order: Vec<BufferId>) -> Ladder {
         let mut ladder = Ladder { order, rungs: vec![] };
         let walk = flow.walk(&ladder.evicted_marks(flow, ladder.order.len()));
-        ladder.rungs.push(Rung { evicted: ladder.order.len(), alive: walk.peak });
+        let rung = Rung { evicted: ladder.order.len(), alive: walk.peak, seconds: walk.seconds };
+        ladder.rungs.push(rung);
         ladder
     }
 
@@ -43,7 +46,10 @@ impl Ladder {
         loop {
             let walk = flow.walk(&evicted);
             if ladder.rungs.last().is_none_or(|rung| walk.peak < rung.alive) {
-                ladder.rungs.push(Rung { evicted: ladder.order.len(), alive: walk.peak });
+                // What is slower than this and larger is of no use.
+                ladder.rungs.retain(|rung| rung.seconds < walk.seconds);
+                let rung = Rung { evicted: ladder.order.len(), alive: walk.peak, seconds: walk.seconds };
+                ladder.rungs.push(rung);
             }
             let choices = walk.waiting.iter().filter_map(|&id| choice(flow, &walk, id, &evicted));
             let better = |a: Choice, b: Choice| if b.bytes_per_second > a.bytes_per_second { b } else { a };
