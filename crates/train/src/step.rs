@@ -5,7 +5,7 @@
 //! `update`; a step of one micro-batch is the single routine `step`, which keeps no gradients between. Nothing is
 //! assigned by a step whose gradient norm is not finite: every update waits for that check.
 
-use crate::config::{Clip, Precision, TrainConfig};
+use crate::config::{Batch, Clip, Precision, TrainConfig};
 use crate::models::{Model, ModelConfig, Parameter, Weights};
 use crate::optimisers::{Optimiser, StepNumbers};
 use crate::planning::Chosen;
@@ -36,6 +36,9 @@ pub struct StepConfig {
     pub dropout: f32,
     /// Element type of the computation.
     pub precision: Precision,
+    /// Whether gradients are summed in states even over a single micro-batch, so that the step can go on with another
+    /// one ([`TrainingStep::relink`]).
+    pub relinkable: bool,
 }
 
 impl StepConfig {
@@ -55,6 +58,7 @@ impl StepConfig {
             clip_value: if let Clip::Value(limit) = config.clip { Some(limit as f32) } else { None },
             dropout: config.dropout as f32,
             precision: config.precision,
+            relinkable: matches!(config.batch, Batch::Adaptive(_)),
         }
     }
 
@@ -82,7 +86,7 @@ impl StepConfig {
         let loss = model.loss(&tokens, &targets);
         let gradients = gradient(&loss, &weights.tensors())?;
         let mut routines = vec![evaluate];
-        if self.micro_batches == 1 {
+        if !self.accumulates() {
             let step = Routine::new("step").output("loss", &loss);
             routines.push(self.update(&trace, step, &weights, &gradients)?);
             routines.push(diagnosis(&weights, &gradients));
@@ -91,6 +95,11 @@ impl StepConfig {
         }
         trace.check()?;
         Ok((trace, routines))
+    }
+
+    /// Whether a step is several routines with sums of gradients between them, rather than one.
+    pub fn accumulates(&self) -> bool {
+        self.micro_batches > 1 || self.relinkable
     }
 
     /// Gradients summed over micro-batches in states, and an update from the sums.
@@ -215,7 +224,7 @@ impl TrainingStep {
         let size = self.config.micro_batch * self.config.sequence;
         self.program.write("learning_rate", &[inputs.learning_rate])?;
         self.program.write("clip_norm", &[inputs.clip_norm])?;
-        let last = if self.config.micro_batches == 1 { "step" } else { "update" };
+        let last = if self.config.accumulates() { "update" } else { "step" };
         for (index, (tokens, targets)) in tokens.chunks_exact(size).zip(targets.chunks_exact(size)).enumerate() {
             self.program.write("tokens", tokens)?;
             self.program.write("targets", targets)?;

@@ -27,6 +27,7 @@ fn config(family: Family) -> StepConfig {
         clip_value: None,
         dropout: 0.1,
         precision: Precision::F32,
+        relinkable: false,
     }
 }
 

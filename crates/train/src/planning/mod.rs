@@ -51,9 +51,12 @@ impl Chosen {
             let routine = self.plan.routines.iter().find(|routine| routine.name == name);
             routine.map_or(0.0, |routine| routine.seconds())
         };
-        match self.config.micro_batches {
-            1 => seconds("step"),
-            n => seconds("first") + (n - 1) as f64 * seconds("accumulate") + seconds("update"),
+        match self.config.accumulates() {
+            true => {
+                let further = self.config.micro_batches - 1;
+                seconds("first") + further as f64 * seconds("accumulate") + seconds("update")
+            }
+            false => seconds("step"),
         }
     }
 }
@@ -92,6 +95,14 @@ impl<'a> StepPlans<'a> {
         let chosen: Vec<Chosen> = self.within(arena).filter(|chosen| chosen.arena() <= arena).collect();
         let fastest = chosen.iter().map(Chosen::seconds).min_by(f64::total_cmp)?;
         chosen.into_iter().filter(|chosen| chosen.seconds() <= fastest * NO_LOSS).min_by_key(Chosen::arena)
+    }
+
+    /// The way with the largest micro-batch that needs nothing computed again beyond its policy, within this many bytes;
+    /// if there is none, the fastest.
+    pub fn largest_within(&self, arena: usize) -> Option<Chosen> {
+        // The largest come first.
+        let whole = self.within(usize::MAX).find(|chosen| chosen.arena() <= arena);
+        whole.or_else(|| self.fastest_within(arena))
     }
 
     /// The way that takes the smallest arena.
