@@ -226,7 +226,7 @@ impl Run {
     }
 
     fn sample(&mut self, session: &mut Session, observer: &mut dyn Observer) -> Result<()> {
-        let Some(text) = session.sample()? else { return Ok(()) };
+        let text = session.sample()?;
         let path = session.config.out.join("samples").join(format!("step-{:08}.txt", self.step));
         std::fs::write(&path, &text).map_err(atomic::failed("write", &path))?;
         observer.event(&Event::Sample { step: self.step, text: &text });

@@ -6,11 +6,11 @@ use crate::config::{CONFIG_FILE, TokenizerKind, TrainConfig};
 use crate::data::{self, Batches, Corpus, Encoding, Stories, TokenFile, Windows};
 use crate::export::{self, Export};
 use crate::files::atomic;
+use crate::memory::heap;
 use crate::run::{Event, Observer};
-use crate::step::{ACCUMULATED, StepConfig, TrainingStep};
+use crate::step::{StepConfig, TrainingStep};
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
-use gradus_engine::Shape;
 use gradus_engine::backend::Cpu;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,7 +22,6 @@ pub(crate) struct Session {
     pub tokenizer: Tokenizer,
     pub train: Arc<TokenFile>,
     pub validation: Option<Arc<TokenFile>>,
-    pub backend: Cpu,
     pub training: TrainingStep,
     pub batches: Batches,
     /// Steps of the whole run, if that is known.
@@ -61,22 +60,26 @@ fn prepare_in(
     fit_vocabulary(&mut config, &tokenizer)?;
     config.model.validate()?;
     let (train, validation) = tokens(&config, &corpus, &tokenizer, observer)?;
+    // What the stages before training held is gone before the arena is mapped.
+    tokenizer.forget_words();
+    heap::give_back();
     let backend = Cpu::new(config.threads)?;
     if config.micro_batch == 0 {
         config.micro_batch = largest_micro_batch(&config, &backend)?;
     }
     let training = TrainingStep::new(StepConfig::of(&config), &backend)?;
-    let contents = Contents::of_program(training.program(), training.parameters(), |name| {
-        !name.starts_with(ACCUMULATED) // Full only between the micro-batches of a step.
-    });
+    let contents =
+        Contents::of_program(training.program(), training.parameters(), TrainingStep::outlasts_a_step);
     save_config(&config)?;
     let windows = Windows::new(train.len(), config.sequence, config.seed);
     let steps = steps_of(&config, &windows);
     let batches = Batches::new(train.clone(), windows, config.batch, 0)?;
     let resumed = None;
     let mut session =
-        Session { config, tokenizer, train, validation, backend, training, batches, steps, resumed, store, contents };
+        Session { config, tokenizer, train, validation, training, batches, steps, resumed, store, contents };
     session.fill_weights(resume)?;
+    heap::give_back();
+    heap::give_back_code();
     Ok(session)
 }
 
@@ -109,7 +112,7 @@ fn tokenizer(config: &TrainConfig, corpus: &Corpus, observer: &mut dyn Observer)
         TokenizerKind::Char => Tokenizer::characters(texts())?,
         TokenizerKind::Bpe => {
             let progress = |done| observer.event(&Event::Preparing { what: "learning the vocabulary", done, total });
-            Tokenizer::train_bpe(config.vocab_size, texts(), progress)?
+            Tokenizer::train_bpe(config.vocab_size, texts(), None, progress)?
         }
     };
     tokenizer.save(&own)?;
@@ -197,11 +200,7 @@ impl Session {
             return self.restore(found);
         }
         match &self.config.init {
-            Some(folder) => {
-                let program = self.training.program_mut();
-                let mut write = |name: &str, _: &Shape, numbers: &[f32]| Ok(program.write(name, numbers)?);
-                export::read_model_weights(folder, &self.config.model, &mut write)
-            }
+            Some(folder) => export::read_model_weights(folder, &self.config.model, self.training.program_mut()),
             None => self.training.initialise(self.config.seed),
         }
     }
