@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use gradus_train::config::{
     Batch, Clip, OptimizerKind, Precision, Recomputation, ScheduleKind, TokenizerKind, Validation,
 };
+use gradus_train::memory::Budget;
 use gradus_train::models::{Family, PRESETS};
 use std::path::PathBuf;
 
@@ -159,9 +160,9 @@ pub struct TrainArgs {
     /// little as the memory allows [default: auto]
     #[arg(long, value_name = "POLICY", help_heading = "Machine")]
     pub recompute: Option<Recomputation>,
-    /// Memory to stay within (not there yet)
+    /// Memory to stay within, all of the process: 150MB, 2GiB, or 80% of what is free [default: what the machine has]
     #[arg(long, value_name = "SIZE", help_heading = "Machine")]
-    pub memory: Option<String>,
+    pub memory: Option<Budget>,
 
     /// Folder of the run [default: runs/NAME-N]
     #[arg(long, value_name = "DIR", help_heading = "Run")]

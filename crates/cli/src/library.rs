@@ -26,7 +26,7 @@ pub fn generate(model_folder: &Path, args: &GenerateArgs, threads: usize) -> Res
     let prompt = prompt_tokens(&tokenizer, &args.prompt)?;
     let mut generator = Generator::without_weights(&config, &Cpu::new(threads)?, args.count, prompt.len())?;
     generator.allow_only(|token| tokenizer.knows(token))?;
-    export::read_model_weights(model_folder, &config, |name, _, numbers| generator.set_weight(name, numbers))?;
+    export::read_model_weights(model_folder, &config, &mut generator)?;
     let sampling =
         Sampling { temperature: args.temperature as f32, top_k: args.top_k, top_p: args.top_p as f32, seed: args.seed };
     let stop = tokenizer.end_of_text().map(|token| token as i32);
@@ -62,7 +62,7 @@ pub fn tokenize(args: &TokenizeArgs) -> Result<(Tokenizer, Report)> {
     let tokenizer = match &args.tokenizer {
         TokenizerKind::Byte => Tokenizer::bytes(),
         TokenizerKind::Char => Tokenizer::characters(texts())?,
-        TokenizerKind::Bpe => Tokenizer::train_bpe(args.vocab_size, texts(), |_| {})?,
+        TokenizerKind::Bpe => Tokenizer::train_bpe(args.vocab_size, texts(), None, |_| {})?,
         TokenizerKind::File(path) => Tokenizer::open(path)?,
     };
     let report = tokenize_report(&tokenizer, texts())?;

@@ -21,6 +21,7 @@ mod values;
 
 use args::{Cli, Command};
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
+use gradus_train::memory::heap;
 use gradus_train::{Error, Result};
 use std::process::ExitCode;
 
@@ -30,6 +31,7 @@ const DIVERGED: u8 = 1;
 const REFUSED: u8 = 2;
 
 fn main() -> ExitCode {
+    heap::settle();
     let matches = match Cli::command().try_get_matches() {
         Ok(matches) => matches,
         Err(error) if !error.use_stderr() => {

@@ -242,6 +242,19 @@ impl Program {
         Ok(())
     }
 
+    /// Gives `fill` the bytes of an input or a state to be written: where they lie, if the host can see them there.
+    pub fn fill<E: From<Error>>(&mut self, name: &str, fill: impl FnOnce(&mut [u8]) -> Result<(), E>) -> Result<(), E> {
+        let operand = self.leaf(name)?;
+        let (buffer, length) = (operand.buffer, operand.ty().bytes());
+        if let Some(bytes) = self.executable.look_mut(buffer) {
+            return fill(bytes);
+        }
+        let mut bytes = vec![0; length];
+        fill(&mut bytes)?;
+        self.executable.write(buffer, &bytes);
+        Ok(())
+    }
+
     /// The states and what they are, in an order that depends on the trace alone.
     pub fn states(&self) -> impl Iterator<Item = (&str, &TensorType)> {
         self.plan.buffers.iter().filter_map(|buffer| match &buffer.kind {

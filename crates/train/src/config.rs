@@ -4,6 +4,7 @@ mod choices;
 
 pub use choices::{Batch, Recomputation};
 
+use crate::memory::Budget;
 use crate::models::ModelConfig;
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -43,6 +44,8 @@ pub struct TrainConfig {
     pub batch: Batch,
     /// Sequences computed at once; must divide the batch. 0 until chosen to fit the memory.
     pub micro_batch: usize,
+    /// Memory to stay within.
+    pub memory: Option<Budget>,
     /// What of the forward pass is computed again, rather than kept.
     pub recompute: Recomputation,
     /// Steps of the whole run, whatever it was stated in.
@@ -323,7 +326,7 @@ macro_rules! as_text {
     )*};
 }
 
-as_text!(TokenizerKind, Validation, Clip, Recomputation);
+as_text!(TokenizerKind, Validation, Clip, Recomputation, Budget);
 
 #[cfg(test)]
 mod tests {
@@ -343,6 +346,7 @@ mod tests {
             validation: Validation::Fraction(0.1),
             batch: Batch::Adaptive(4),
             micro_batch: 2,
+            memory: Some(Budget::Share(0.8)),
             recompute: Recomputation::Selective(16),
             steps: None,
             epochs: None,

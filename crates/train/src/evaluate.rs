@@ -6,7 +6,7 @@ use crate::models::{IGNORED_TARGET, Model, ModelConfig, Weights};
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 use gradus_engine::backend::Backend;
-use gradus_engine::{DType, Program, Routine, Shape, Trace};
+use gradus_engine::{DType, Program, Routine, Trace};
 use serde::Serialize;
 use std::path::Path;
 
@@ -91,8 +91,7 @@ impl Evaluator {
         let weights = Weights::zeros(&trace, &config.parameters());
         let loss = Model::new(&config, &weights).loss(&tokens, &targets);
         let mut program = trace.compile(backend, &[Routine::new("evaluate").output("loss", &loss)])?;
-        let mut write = |name: &str, _: &Shape, numbers: &[f32]| Ok(program.write(name, numbers)?);
-        export::read_model_weights(folder, &config, &mut write)?;
+        export::read_model_weights(folder, &config, &mut program)?;
         Ok(Evaluator { program, sequence, batch, waiting: vec![], total: 0.0, tokens: 0 })
     }
 

@@ -6,6 +6,7 @@
 //! assigned by a step whose gradient norm is not finite: every update waits for that check.
 
 use crate::config::{Batch, Clip, Precision, TrainConfig};
+use crate::generate::{CACHE, Decoder, Sampling};
 use crate::models::{Model, ModelConfig, Parameter, Weights};
 use crate::optimisers::{Optimiser, StepNumbers};
 use crate::planning::Chosen;
@@ -15,7 +16,7 @@ use gradus_engine::plan::{Options, Planner};
 use gradus_engine::{DType, Program, Routine, Tensor, Trace, gradient};
 
 /// The states that sum gradients over the micro-batches of a step start with this.
-pub const ACCUMULATED: &str = "accumulated.";
+const ACCUMULATED: &str = "accumulated.";
 
 /// What the training program is built from.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,6 +40,8 @@ pub struct StepConfig {
     /// Whether gradients are summed in states even over a single micro-batch, so that the step can go on with another
     /// one ([`TrainingStep::relink`]).
     pub relinkable: bool,
+    /// Whether the program can also write text with its weights.
+    pub samples: bool,
 }
 
 impl StepConfig {
@@ -59,6 +62,7 @@ impl StepConfig {
             dropout: config.dropout as f32,
             precision: config.precision,
             relinkable: matches!(config.batch, Batch::Adaptive(_)),
+            samples: true,
         }
     }
 
@@ -93,6 +97,9 @@ impl StepConfig {
         } else {
             self.accumulation(&trace, &mut routines, &weights, &loss, &gradients)?;
         }
+        if self.samples {
+            routines.extend(self.decoder()?.routines(&trace, &weights));
+        }
         trace.check()?;
         Ok((trace, routines))
     }
@@ -100,6 +107,11 @@ impl StepConfig {
     /// Whether a step is several routines with sums of gradients between them, rather than one.
     pub fn accumulates(&self) -> bool {
         self.micro_batches > 1 || self.relinkable
+    }
+
+    /// What writes a text at a time with the program, from a prompt of one token.
+    fn decoder(&self) -> Result<Decoder> {
+        Decoder::new(&self.model, 1, 1)
     }
 
     /// Gradients summed over micro-batches in states, and an update from the sums.
@@ -246,6 +258,26 @@ impl TrainingStep {
         self.program.write("targets", targets)?;
         self.program.run("evaluate")?;
         Ok(self.program.scalar("loss")?)
+    }
+
+    /// Continues a prompt with the weights as they are, by so many of the tokens that are allowed. The program must be
+    /// one that samples.
+    pub fn sample(
+        &mut self,
+        prompt: &[i32],
+        settings: &Sampling,
+        tokens: usize,
+        is_allowed: impl Fn(u32) -> bool,
+    ) -> Result<Vec<i32>> {
+        let mut decoder = self.config.decoder()?;
+        decoder.allow_only(is_allowed)?;
+        let mut texts = decoder.generate(&mut self.program, prompt, settings, tokens, None, &mut |_, _| {})?;
+        Ok(texts.swap_remove(0))
+    }
+
+    /// Whether a state holds something between steps, so that a checkpoint must have it.
+    pub fn outlasts_a_step(state: &str) -> bool {
+        !state.starts_with(ACCUMULATED) && !state.starts_with(CACHE)
     }
 
     /// After a step that was refused: the weight whose gradient is not finite, the last layer's first, since that is

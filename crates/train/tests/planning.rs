@@ -28,6 +28,7 @@ fn config(family: Family) -> StepConfig {
         dropout: 0.1,
         precision: Precision::F32,
         relinkable: false,
+        samples: false,
     }
 }
 

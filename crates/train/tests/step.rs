@@ -20,6 +20,7 @@ fn config() -> StepConfig {
         dropout: 0.0,
         precision: Precision::F32,
         relinkable: false,
+        samples: false,
     }
 }
 

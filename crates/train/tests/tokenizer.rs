@@ -51,7 +51,7 @@ fn make(kind: &str, text: &str) -> Tokenizer {
     match kind {
         "byte" => Tokenizer::bytes(),
         "char" => Tokenizer::characters(one(text)).unwrap(),
-        _ => Tokenizer::train_bpe(TRAINED_VOCABULARY, one(text), |_| ()).unwrap(),
+        _ => Tokenizer::train_bpe(TRAINED_VOCABULARY, one(text), None, |_| ()).unwrap(),
     }
 }
 
@@ -145,32 +145,34 @@ fn characters_are_sorted_and_no_more_than_the_corpus_has() {
 fn byte_pairs_have_the_size_asked_for_and_are_always_the_same() {
     let text = hard_text().repeat(3);
     let halves = || [&text[..text.len() / 3], &text[text.len() / 3..]].map(Ok);
-    let tokenizer = Tokenizer::train_bpe(400, halves(), |_| ()).unwrap();
+    let tokenizer = Tokenizer::train_bpe(400, halves(), None, |_| ()).unwrap();
     assert_eq!((tokenizer.vocabulary(), tokenizer.end_of_text()), (400, Some(399)));
     for _ in 0..8 {
-        let again = Tokenizer::train_bpe(400, halves(), |_| ()).unwrap();
+        let again = Tokenizer::train_bpe(400, halves(), None, |_| ()).unwrap();
         assert_eq!(again.fingerprint(), tokenizer.fingerprint());
     }
-    let bytes_alone = Tokenizer::train_bpe(257, halves(), |_| ()).unwrap();
+    let bytes_alone = Tokenizer::train_bpe(257, halves(), None, |_| ()).unwrap();
     assert_eq!((bytes_alone.vocabulary(), bytes_alone.end_of_text()), (257, Some(256)));
-    assert!(refusal(Tokenizer::train_bpe(256, halves(), |_| ())).contains("--vocab-size 256 is too small: give 257"));
+    assert!(
+        refusal(Tokenizer::train_bpe(256, halves(), None, |_| ())).contains("--vocab-size 256 is too small: give 257")
+    );
 }
 
 #[test]
 fn training_tells_its_progress_and_passes_on_what_stops_it() {
     let mut seen = Vec::new();
-    Tokenizer::train_bpe(300, ["some", "more text"].map(Ok), |bytes| seen.push(bytes)).unwrap();
+    Tokenizer::train_bpe(300, ["some", "more text"].map(Ok), None, |bytes| seen.push(bytes)).unwrap();
     assert_eq!(seen, [4, 13]);
     let broken = || [Ok("some"), Err(Error::corpus(Path::new("corpus.jsonl"), "line 7 is broken"))];
-    assert_eq!(refusal(Tokenizer::train_bpe(300, broken(), |_| ())), "corpus.jsonl: line 7 is broken");
+    assert_eq!(refusal(Tokenizer::train_bpe(300, broken(), None, |_| ())), "corpus.jsonl: line 7 is broken");
     assert_eq!(refusal(Tokenizer::characters(broken())), "corpus.jsonl: line 7 is broken");
 }
 
 #[test]
 fn the_end_of_text_is_not_trained_as_words() {
     let with_ends = format!("one{END_OF_TEXT}two{END_OF_TEXT}").repeat(50);
-    let without = Tokenizer::train_bpe(300, ["one", "two"].repeat(50).into_iter().map(Ok), |_| ()).unwrap();
-    let with = Tokenizer::train_bpe(300, one(&with_ends), |_| ()).unwrap();
+    let without = Tokenizer::train_bpe(300, ["one", "two"].repeat(50).into_iter().map(Ok), None, |_| ()).unwrap();
+    let with = Tokenizer::train_bpe(300, one(&with_ends), None, |_| ()).unwrap();
     assert_eq!(with.fingerprint(), without.fingerprint());
     assert_eq!(with.encode(END_OF_TEXT).unwrap(), [with.end_of_text().unwrap()]);
 }

@@ -39,6 +39,9 @@ pub trait Executable: Send {
 
     /// A whole buffer's bytes where they lie, if the host can see them there.
     fn look(&self, buffer: BufferId) -> Option<&[u8]>;
+
+    /// As [`Executable::look`], to be written there.
+    fn look_mut(&mut self, buffer: BufferId) -> Option<&mut [u8]>;
 }
 
 /// An operation's kernels: one method a backend.

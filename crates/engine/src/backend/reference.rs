@@ -102,6 +102,10 @@ impl Executable for ReferenceExecutable {
     fn look(&self, _buffer: BufferId) -> Option<&[u8]> {
         None
     }
+
+    fn look_mut(&mut self, _buffer: BufferId) -> Option<&mut [u8]> {
+        None
+    }
 }
 
 /// Computes the values that `outputs` need straight from the graph, with no plan between. `leaf` may give the

@@ -9,7 +9,7 @@ mod progress;
 pub use progress::Progress;
 
 use crate::files::atomic;
-use crate::files::tensors::{self, Entry, TensorFile, Tensors};
+use crate::files::tensors::{self, Entry, TensorFile, Tensors, TensorsMut};
 use crate::models::Parameter;
 use crate::{Error, Result};
 use gradus_engine::Program;
@@ -130,21 +130,10 @@ pub struct Skipped {
 }
 
 impl Found {
-    /// Gives `each` the weights. Those expected must be those of the checkpoint.
-    pub fn read_weights(&self, expected: &[Entry], each: &mut dyn FnMut(&Entry, &[u8]) -> Result<()>) -> Result<()> {
-        TensorFile::open(&self.folder.join(WEIGHTS))?.read(expected, each)
-    }
-
-    /// Gives `each` the other states. Those expected must be those of the checkpoint.
-    pub fn read_states(&self, expected: &[Entry], each: &mut dyn FnMut(&Entry, &[u8]) -> Result<()>) -> Result<()> {
-        TensorFile::open(&self.folder.join(STATES))?.read(expected, each)
-    }
-
-    /// Gives a program the weights and the other states.
-    pub fn restore(&self, contents: &Contents, program: &mut Program) -> Result<()> {
-        let mut write = |entry: &Entry, bytes: &[u8]| Ok(program.write_bytes(&entry.name, bytes)?);
-        self.read_weights(&contents.weights, &mut write)?;
-        self.read_states(&contents.states, &mut write)
+    /// Reads the weights and the other states, which must be those of the checkpoint.
+    pub fn restore(&self, contents: &Contents, tensors: &mut dyn TensorsMut) -> Result<()> {
+        TensorFile::open(&self.folder.join(WEIGHTS))?.read(&contents.weights, tensors)?;
+        TensorFile::open(&self.folder.join(STATES))?.read(&contents.states, tensors)
     }
 }
 

@@ -63,15 +63,10 @@ fn save(store: &Store, step: u64, keep: usize) -> PathBuf {
 #[track_caller]
 fn is_of_step(found: &Found, step: u64) {
     assert_eq!(found.progress, progress(step));
-    let mut count = 0;
-    let mut same = |entry: &Entry, bytes: &[u8]| {
-        assert_eq!(bytes, tensors_at(step)[&entry.name], "{}", entry.name);
-        count += 1;
-        Ok(())
-    };
-    found.read_weights(&contents().weights, &mut same).unwrap();
-    found.read_states(&contents().states, &mut same).unwrap();
-    assert_eq!(count, 3);
+    let mut tensors = Given::new();
+    found.restore(&contents(), &mut tensors).unwrap();
+    assert_eq!(tensors, tensors_at(step));
+    assert_eq!(tensors.len(), 3);
 }
 
 #[test]

@@ -1,9 +1,9 @@
-//! Tokens in a file that is mapped into memory: a header, the tokens, and where each document begins.
+//! Tokens in a file: a header, the tokens, and where each document begins. Of the file nothing is held in memory.
 
 use super::Fingerprint;
 use crate::files::atomic;
+use crate::files::reading::{read_at, read_widened};
 use crate::{Error, Result};
-use memmap2::Mmap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -67,24 +67,23 @@ impl Header {
     }
 }
 
-/// Tokens of a corpus, mapped from a file.
+/// Tokens of a corpus, in a file.
 #[derive(Debug)]
 pub struct TokenFile {
     path: PathBuf,
     header: Header,
-    map: Mmap,
+    file: File,
 }
 
 impl TokenFile {
     /// Opens a whole token file; one that is torn or of something else is an error.
     pub fn open(path: &Path) -> Result<TokenFile> {
         let file = File::open(path).map_err(Error::io("read", path))?;
-        // SAFETY: the file is written under another name and renamed when whole, and no part of this program changes
-        // it afterwards. A map stays valid when the file is renamed over or removed.
-        let map = unsafe { Mmap::map(&file) }.map_err(Error::io("map", path))?;
-        let header = Header::from_bytes(&map).filter(|header| header.file_bytes() == Some(map.len() as u64));
-        let header = header.ok_or_else(|| damaged(path))?;
-        Ok(TokenFile { path: path.to_path_buf(), header, map })
+        let file_bytes = file.metadata().map_err(Error::io("read", path))?.len();
+        let mut bytes = [0; HEADER_BYTES];
+        let header = read_at(&file, &mut bytes, 0).ok().and_then(|()| Header::from_bytes(&bytes));
+        let header = header.filter(|header| header.file_bytes() == Some(file_bytes)).ok_or_else(|| damaged(path))?;
+        Ok(TokenFile { path: path.to_path_buf(), header, file })
     }
 
     /// The number of tokens.
@@ -113,44 +112,40 @@ impl TokenFile {
         &self.path
     }
 
-    /// Where each document begins, in tokens.
-    pub fn documents(&self) -> impl ExactSizeIterator<Item = u64> + '_ {
-        let starts = &self.map[self.map.len() - self.header.documents as usize * 8..];
-        starts.chunks_exact(8).map(|bytes| bytes.try_into().map_or(0, u64::from_le_bytes))
+    /// The number of documents.
+    pub fn documents(&self) -> u64 {
+        self.header.documents
+    }
+
+    /// Where a document begins, in tokens.
+    pub fn document_start(&self, document: u64) -> Result<u64> {
+        let mut bytes = [0; 8];
+        let place = self.header.starts_at().and_then(|start| start.checked_add(document.checked_mul(8)?));
+        let place = place.filter(|_| document < self.header.documents).ok_or_else(|| {
+            let problem = format!("document {document} is asked for where there are {}", self.header.documents);
+            Error::corpus(&self.path, problem)
+        })?;
+        read_at(&self.file, &mut bytes, place).map_err(Error::io("read", &self.path))?;
+        Ok(u64::from_le_bytes(bytes))
     }
 
     /// Reads the tokens from `start` on, as many as `out` holds. Nothing is allocated.
     pub fn read(&self, start: u64, out: &mut [i32]) -> Result<()> {
-        let end = start.checked_add(out.len() as u64).filter(|&end| end <= self.header.tokens);
-        let end = end.ok_or_else(|| {
+        if start.checked_add(out.len() as u64).is_none_or(|end| end > self.header.tokens) {
             let problem =
                 format!("tokens {start} and {} on are read where there are {}", out.len(), self.header.tokens);
-            Error::corpus(&self.path, problem)
-        })?;
-        let width = self.header.width();
-        let at = |token: u64| HEADER_BYTES + token as usize * width;
-        let bytes = &self.map[at(start)..at(end)];
-        let largest = match width {
-            2 => copy_tokens(bytes, out, |bytes: [u8; 2]| u16::from_le_bytes(bytes).into()),
-            _ => copy_tokens(bytes, out, u32::from_le_bytes),
-        };
-        match u64::from(largest) < self.header.vocabulary || out.is_empty() {
-            true => Ok(()),
-            false => Err(damaged(&self.path)),
+            return Err(Error::corpus(&self.path, problem));
         }
+        let width = self.header.width();
+        let (offset, bytes) = (HEADER_BYTES as u64 + start * width as u64, bytemuck::cast_slice_mut(out));
+        let read = match width {
+            2 => read_widened(&self.file, bytes, offset, |token| [token[0], token[1], 0, 0]),
+            _ => read_at(&self.file, bytes, offset),
+        };
+        read.map_err(|error| Error::io("read", &self.path)(error))?;
+        let is_known = |token: &i32| (*token as u32 as u64) < self.header.vocabulary;
+        if out.iter().all(is_known) { Ok(()) } else { Err(damaged(&self.path)) }
     }
-}
-
-/// Copies tokens of `WIDTH` bytes, and gives the largest.
-fn copy_tokens<const WIDTH: usize>(bytes: &[u8], out: &mut [i32], token: impl Fn([u8; WIDTH]) -> u32) -> u32 {
-    let (bytes, _) = bytes.as_chunks::<WIDTH>();
-    let mut largest = 0;
-    for (out, bytes) in out.iter_mut().zip(bytes) {
-        let token = token(*bytes);
-        largest = token.max(largest);
-        *out = token as i32;
-    }
-    largest
 }
 
 fn damaged(path: &Path) -> Error {
@@ -290,7 +285,9 @@ mod tests {
             let top = vocabulary as u32 - 1;
             let file = write(&path, vocabulary, &[&[1, 2, top], &[], &[4, 5]]).unwrap();
             assert_eq!((file.len(), file.text_bytes(), file.vocabulary()), (5, 99, vocabulary as u64));
-            assert_eq!(file.documents().collect::<Vec<_>>(), [0, 3, 3]);
+            assert_eq!(file.documents(), 3);
+            assert_eq!([0, 1, 2].map(|document| file.document_start(document).unwrap()), [0, 3, 3]);
+            assert!(file.document_start(3).is_err());
             assert_eq!(file.fingerprint(), Fingerprint::new().number(7).value());
             let mut out = [0; 3];
             file.read(2, &mut out).unwrap();

@@ -1,6 +1,6 @@
 use super::*;
 use crate::files::testing::{Folder, Given};
-use gradus_engine::{DType, Shape, TensorType};
+use gradus_engine::{DType, TensorType};
 use gradus_kernels::{bf16, f16};
 use std::collections::BTreeMap;
 
@@ -59,14 +59,9 @@ fn stored(config: &ModelConfig, dtype: DType, rename: impl Fn(&str) -> String) -
 
 #[track_caller]
 fn holds(folder: &Path, config: &ModelConfig) {
-    let mut seen = vec![];
-    let each = |name: &str, shape: &Shape, found: &[f32]| {
-        assert_eq!(found, numbers(name, shape.elements()), "{name}");
-        seen.push(Entry { name: name.to_string(), ty: TensorType::new(DType::F32, shape) });
-        Ok(())
-    };
-    read_model_weights(folder, config, each).unwrap();
-    assert_eq!(seen, entries(config));
+    let mut found = Given::new();
+    read_model_weights(folder, config, &mut found).unwrap();
+    assert_eq!(found, weights(config));
 }
 
 #[track_caller]
@@ -182,7 +177,7 @@ fn weights_are_read_as_others_store_them() {
     write_json(&index, &json!({ "weight_map": map })).unwrap();
     holds(folder.path(), &config);
 
-    let read = || read_model_weights(folder.path(), &config, |_, _, _| panic!("nothing is given"));
+    let read = || read_model_weights(folder.path(), &config, &mut Given::new());
     for text in ["{}", "text", r#"{"weight_map": {"a": "../elsewhere"}}"#, r#"{"weight_map": {"a": 1}}"#] {
         fs::write(&index, text).unwrap();
         refused(read(), &["not an index of weight files"]);
@@ -193,7 +188,7 @@ fn weights_are_read_as_others_store_them() {
 fn weights_that_do_not_fit_are_named() {
     let folder = Folder::new("export-unfit");
     let config = gpt2();
-    let read = || read_model_weights(folder.path(), &config, |_, _, _| panic!("nothing is given"));
+    let read = || read_model_weights(folder.path(), &config, &mut Given::new());
     refused(read(), &["holds neither model.safetensors", "save_pretrained"]);
     let whole = stored(&config, DType::F32, |name| name.to_string());
     let refuses = |change: &dyn Fn(&mut Stored), words: &[&str]| {

@@ -1,13 +1,11 @@
 //! The weights of a model folder: one file or several, stored as f32, f16 or bf16.
 
 use super::WEIGHTS;
-use crate::files::tensors::TensorFile;
+use crate::files::tensors::{Entry, TensorFile, TensorsMut};
 use crate::models::{Family, ModelConfig, Parameter};
 use crate::{Error, Result};
-use gradus_engine::{DType, Shape, TensorType};
-use gradus_kernels::{Element, bf16, f16};
+use gradus_engine::{DType, TensorType};
 use serde_json::Value;
-use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,21 +15,15 @@ const INDEX: &str = "model.safetensors.index.json";
 /// The element types that weights may be stored in.
 const STORED: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
 
-/// Gives `each` the name, shape and numbers of every weight of the model in a folder, in the order of the model's
-/// parameters. Nothing is given unless all of them are there and fit.
-pub fn read_model_weights(
-    folder: &Path,
-    config: &ModelConfig,
-    mut each: impl FnMut(&str, &Shape, &[f32]) -> Result<()>,
-) -> Result<()> {
+/// Reads every weight of the model in a folder as f32, in the order of the model's parameters. Nothing is read unless
+/// all of them are there and fit.
+pub fn read_model_weights(folder: &Path, config: &ModelConfig, weights: &mut dyn TensorsMut) -> Result<()> {
     let parameters = config.parameters();
     let files = weight_files(folder)?.iter().map(|path| TensorFile::open(path)).collect::<Result<Vec<_>>>()?;
     let places = match_names(folder, config, &parameters, &files)?;
-    for (parameter, (file, stored)) in parameters.iter().zip(places) {
-        let numbers = numbers(file, &stored).expect("checked to be there, as floating point");
-        each(&parameter.name, &parameter.shape, &numbers)?;
-    }
-    Ok(())
+    let entries = Entry::of_parameters(&parameters);
+    let mut read = entries.iter().zip(places);
+    read.try_for_each(|(entry, (file, stored))| weights.fill(entry, &mut |bytes| file.read_numbers(&stored, bytes)))
 }
 
 /// The files that hold the weights.
@@ -111,22 +103,4 @@ fn prefix(family: Family) -> &'static str {
 fn is_no_weight(name: &str, config: &ModelConfig) -> bool {
     let buffers = [".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"];
     buffers.iter().any(|buffer| name.ends_with(buffer)) || (config.tie_embeddings && name == "lm_head.weight")
-}
-
-/// The numbers of a tensor as f32: where they lie, if they can be read there.
-fn numbers<'a>(file: &'a TensorFile, name: &str) -> Option<Cow<'a, [f32]>> {
-    let bytes = file.bytes(name)?;
-    match file.ty(name)?.dtype {
-        DType::F32 => Some(match bytemuck::try_cast_slice(bytes) {
-            Ok(numbers) => Cow::Borrowed(numbers),
-            Err(_) => Cow::Owned(bytemuck::pod_collect_to_vec(bytes)),
-        }),
-        DType::F16 => Some(widened(bytes, |bits| Element::to_f32(f16::from_bits(bits)))),
-        DType::Bf16 => Some(widened(bytes, |bits| Element::to_f32(bf16::from_bits(bits)))),
-        _ => None,
-    }
-}
-
-fn widened<'a>(bytes: &[u8], widen: impl Fn(u16) -> f32) -> Cow<'a, [f32]> {
-    bytes.chunks_exact(2).map(|pair| widen(u16::from_le_bytes([pair[0], pair[1]]))).collect()
 }

@@ -1,13 +1,14 @@
 //! Files that are written whole or not at all, and files of tensors.
 
 pub mod atomic;
+pub(crate) mod reading;
 pub mod tensors;
 
 #[cfg(test)]
 pub(crate) mod testing {
     //! What tests of files share.
 
-    use super::tensors::Tensors;
+    use super::tensors::{Entry, Tensors, TensorsMut};
     use crate::Result;
     use std::borrow::Cow;
     use std::collections::BTreeMap;
@@ -19,6 +20,15 @@ pub(crate) mod testing {
     impl Tensors for Given {
         fn bytes(&self, name: &str) -> Result<Cow<'_, [u8]>> {
             Ok(Cow::Borrowed(&self[name]))
+        }
+    }
+
+    impl TensorsMut for Given {
+        fn fill(&mut self, entry: &Entry, fill: &mut dyn FnMut(&mut [u8]) -> Result<()>) -> Result<()> {
+            let mut bytes = vec![0; entry.ty.bytes()];
+            fill(&mut bytes)?;
+            self.insert(entry.name.clone(), bytes);
+            Ok(())
         }
     }
 

@@ -1,12 +1,12 @@
-//! Files of tensors in the safetensors format: written tensor by tensor, read through a memory map. Neither holds
-//! a second copy of the tensors.
+//! Files of tensors in the safetensors format: written from where the tensors lie, and read to there. Neither holds
+//! a second copy of a tensor.
 
 use super::atomic::failed;
+use super::reading::{read_at, read_widened};
 use crate::models::Parameter;
 use crate::{Error, Result};
 use gradus_engine::{DType, Program, TensorType};
-use memmap2::Mmap;
-use safetensors::SafeTensors;
+use gradus_kernels::{Element, bf16, f16};
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -36,6 +36,18 @@ pub trait Tensors {
 impl Tensors for Program {
     fn bytes(&self, name: &str) -> Result<Cow<'_, [u8]>> {
         Ok(Program::bytes(self, name)?)
+    }
+}
+
+/// What has room for tensors that are read.
+pub trait TensorsMut {
+    /// Gives `fill` the bytes of a tensor to be written, where they lie if they can be.
+    fn fill(&mut self, entry: &Entry, fill: &mut dyn FnMut(&mut [u8]) -> Result<()>) -> Result<()>;
+}
+
+impl TensorsMut for Program {
+    fn fill(&mut self, entry: &Entry, fill: &mut dyn FnMut(&mut [u8]) -> Result<()>) -> Result<()> {
+        Program::fill(self, &entry.name, fill)
     }
 }
 
@@ -133,26 +145,24 @@ impl Seal {
     }
 }
 
-/// A file of tensors, mapped.
+/// A file of tensors, of which only what it says of them is held.
 pub struct TensorFile {
     path: PathBuf,
-    map: Mmap,
+    file: File,
     metadata: Metadata,
     /// Where the tensors begin.
-    start: usize,
+    start: u64,
 }
 
 impl TensorFile {
     /// Opens a file and checks that it is whole.
     pub fn open(path: &Path) -> Result<TensorFile> {
         let file = File::open(path).map_err(Error::io("read", path))?;
-        // SAFETY: files of tensors are replaced and never changed in place, so the mapped bytes stay as they are.
-        let map = unsafe { Mmap::map(&file) }.map_err(Error::io("read", path))?;
-        let (header_bytes, metadata) = SafeTensors::read_metadata(&map).map_err(|error| {
-            let problem = format!("not a whole safetensors file ({error}); copy or save it again");
+        let (start, metadata) = read_metadata(&file).map_err(|problem| {
+            let problem = format!("not a whole safetensors file ({problem}); copy or save it again");
             Error::checkpoint(path, problem.replace('\n', " "))
         })?;
-        Ok(TensorFile { path: path.to_path_buf(), map, metadata, start: 8 + header_bytes })
+        Ok(TensorFile { path: path.to_path_buf(), file, metadata, start })
     }
 
     /// The names of the tensors, in the order of the file.
@@ -166,10 +176,25 @@ impl TensorFile {
         Some(TensorType::new(known_type(info.dtype)?, &info.shape[..]))
     }
 
-    /// The bytes of a tensor.
-    pub fn bytes(&self, name: &str) -> Option<&[u8]> {
-        let (start, end) = self.metadata.info(name)?.data_offsets;
-        Some(&self.map[self.start + start..self.start + end])
+    /// Reads a tensor that is there, as it is stored.
+    fn read_tensor(&self, name: &str, bytes: &mut [u8]) -> Result<()> {
+        read_at(&self.file, bytes, self.offset(name)).map_err(Error::io("read", &self.path))
+    }
+
+    /// Reads a tensor that is there in f32, f16 or bf16, as the bytes of its numbers in f32.
+    pub fn read_numbers(&self, name: &str, bytes: &mut [u8]) -> Result<()> {
+        let (file, offset) = (&self.file, self.offset(name));
+        let read = match self.ty(name).map(|ty| ty.dtype) {
+            Some(DType::F16) => read_widened(file, bytes, offset, widened(f16::from_bits)),
+            Some(DType::Bf16) => read_widened(file, bytes, offset, widened(bf16::from_bits)),
+            _ => read_at(file, bytes, offset),
+        };
+        read.map_err(Error::io("read", &self.path))
+    }
+
+    /// Where a tensor that is there begins in the file.
+    fn offset(&self, name: &str) -> u64 {
+        self.start + self.metadata.info(name).map_or(0, |info| info.data_offsets.0) as u64
     }
 
     /// How a tensor's type is written in messages.
@@ -181,13 +206,10 @@ impl TensorFile {
         }
     }
 
-    /// Gives `each` the tensors that are expected, after checking that the file holds them and no others.
-    pub fn read(&self, expected: &[Entry], each: &mut dyn FnMut(&Entry, &[u8]) -> Result<()>) -> Result<()> {
+    /// Reads the tensors that are expected, after checking that the file holds them and no others.
+    pub fn read(&self, expected: &[Entry], tensors: &mut dyn TensorsMut) -> Result<()> {
         self.check(expected)?;
-        for entry in expected {
-            each(entry, self.bytes(&entry.name).expect("checked to be there"))?;
-        }
-        Ok(())
+        expected.iter().try_for_each(|entry| tensors.fill(entry, &mut |bytes| self.read_tensor(&entry.name, bytes)))
     }
 
     fn check(&self, expected: &[Entry]) -> Result<()> {
@@ -206,6 +228,29 @@ impl TensorFile {
             None => Ok(()),
         }
     }
+}
+
+/// Where the tensors of a file begin and what they are; or what is wrong with it.
+fn read_metadata(file: &File) -> Result<(u64, Metadata), String> {
+    let told = |error: io::Error| error.to_string();
+    let file_bytes = file.metadata().map_err(told)?.len();
+    let mut header_bytes = [0; 8];
+    read_at(file, &mut header_bytes, 0).map_err(told)?;
+    let header_bytes = u64::from_le_bytes(header_bytes);
+    let start = header_bytes.checked_add(8).filter(|start| *start <= file_bytes);
+    let start = start.ok_or("its header is longer than the file")?;
+    let mut header = vec![0; header_bytes as usize];
+    read_at(file, &mut header, 8).map_err(told)?;
+    let metadata: Metadata = serde_json::from_slice(&header).map_err(|error| error.to_string())?;
+    match start.checked_add(metadata.data_len() as u64) == Some(file_bytes) {
+        true => Ok((start, metadata)),
+        false => Err("its tensors are of another size than the file".to_string()),
+    }
+}
+
+/// The bytes of a number in f32 from those of one of two bytes.
+fn widened<T: Element>(from_bits: impl Fn(u16) -> T) -> impl Fn([u8; 2]) -> [u8; 4] {
+    move |bytes| from_bits(u16::from_le_bytes(bytes)).to_f32().to_le_bytes()
 }
 
 fn stored_type(dtype: DType) -> Dtype {
@@ -261,15 +306,13 @@ mod tests {
         assert_eq!(Seal::of_file(&path).unwrap(), seal);
 
         let file = TensorFile::open(&path).unwrap();
-        let mut seen = vec![];
-        let mut each = |entry: &Entry, found: &[u8]| {
-            assert_eq!(found, tensors[&entry.name]);
-            assert_eq!(found.as_ptr() as usize % entry.ty.dtype.size(), 0, "{} is aligned", entry.name);
-            seen.push(entry.clone());
-            Ok(())
-        };
-        file.read(&entries, &mut each).unwrap();
-        assert_eq!(seen, entries);
+        let mut found = Given::new();
+        file.read(&entries, &mut found).unwrap();
+        assert_eq!(found, tensors);
+        for entry in &entries {
+            let offset = file.offset(&entry.name) as usize;
+            assert_eq!(offset % entry.ty.dtype.size(), 0, "{} is aligned", entry.name);
+        }
     }
 
     #[test]
@@ -280,7 +323,9 @@ mod tests {
         write(&path, &entries, &tensors(&entries)).unwrap();
         let file = TensorFile::open(&path).unwrap();
         let says = |expected: &[Entry], words: &[&str]| {
-            let error = file.read(expected, &mut |_, _| panic!("nothing is read")).unwrap_err().to_string();
+            let mut found = Given::new();
+            let error = file.read(expected, &mut found).unwrap_err().to_string();
+            assert!(found.is_empty(), "nothing is read");
             for word in words.iter().chain(&["another model", "settings"]) {
                 assert!(error.contains(word), "{error:?} should say {word:?}");
             }

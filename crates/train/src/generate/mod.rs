@@ -1,34 +1,24 @@
 //! Text from a model: several sequences at a time, each token computed once.
 
 mod cache;
+mod decoder;
 mod sampling;
 
 pub use sampling::Sampling;
 
-use crate::models::{Model, ModelConfig, Parameter, Weights};
-use crate::{Error, Result};
-use cache::{Cache, FirstTokens, NextToken};
-use gradus_engine::backend::Backend;
-use gradus_engine::{Array, DType, Program, Routine, Trace};
-use sampling::Choice;
+pub(crate) use cache::CACHE;
+pub(crate) use decoder::Decoder;
 
-/// The routine that takes one more token of each sequence.
-const NEXT: &str = "next";
+use crate::Result;
+use crate::files::tensors::{Entry, TensorsMut};
+use crate::models::{ModelConfig, Parameter, Weights};
+use gradus_engine::backend::Backend;
+use gradus_engine::{Array, Program, Trace};
 
 /// A model compiled to continue texts, with its own copy of the weights.
 pub struct Generator {
     program: Program,
-    config: ModelConfig,
-    /// Sequences continued at a time.
-    count: usize,
-    /// How many tokens each prompt routine takes at most, the shortest first.
-    prompt_lengths: Vec<usize>,
-    /// Tokens of each sequence that are in the cache.
-    cached: usize,
-    /// The tokens that may be chosen.
-    allowed: Vec<usize>,
-    /// What the routine that ran last gave: [count, v].
-    logits: Vec<f32>,
+    decoder: Decoder,
 }
 
 impl Generator {
@@ -55,38 +45,26 @@ impl Generator {
         count: usize,
         prompt_tokens: usize,
     ) -> Result<Generator> {
-        config.validate()?;
-        if count == 0 {
-            return Err(Error::Config("count is 0, which asks for no text; choose 1 or more".to_string()));
-        }
-        let mut prompt_lengths = vec![prompt_tokens.clamp(1, config.context), half(config.context)];
-        prompt_lengths.sort();
-        prompt_lengths.dedup();
-        let program = compile(config, backend, count, &prompt_lengths)?;
-        let logits = vec![0.0; count * config.vocabulary];
-        let allowed = (0..config.vocabulary).collect();
-        Ok(Generator { program, config: config.clone(), count, prompt_lengths, cached: 0, allowed, logits })
+        let decoder = Decoder::new(config, count, prompt_tokens)?;
+        let trace = Trace::new();
+        let weights = Weights::zeros(&trace, &config.parameters());
+        let program = trace.compile(backend, &decoder.routines(&trace, &weights))?;
+        Ok(Generator { program, decoder })
     }
 
     /// From now on, only these tokens are written. A model may have room for more than its tokenizer knows.
     pub fn allow_only(&mut self, is_allowed: impl Fn(u32) -> bool) -> Result<()> {
-        self.allowed = (0..self.config.vocabulary).filter(|token| is_allowed(*token as u32)).collect();
-        match self.allowed.is_empty() {
-            true => {
-                Err(Error::Config("the model has no token of its tokenizer; use the one it was trained with".into()))
-            }
-            false => Ok(()),
-        }
+        self.decoder.allow_only(is_allowed)
     }
 
-    /// Replaces a weight, as training goes on.
+    /// Replaces a weight.
     pub fn set_weight(&mut self, name: &str, numbers: &[f32]) -> Result<()> {
         Ok(self.program.write(name, numbers)?)
     }
 
     /// How many sequences are continued at a time.
     pub fn count(&self) -> usize {
-        self.count
+        self.decoder.count()
     }
 
     /// Bytes that the generator holds.
@@ -104,133 +82,14 @@ impl Generator {
         stop: Option<i32>,
         on_token: &mut dyn FnMut(usize, i32),
     ) -> Result<Vec<Vec<i32>>> {
-        settings.validate()?;
-        self.check_prompt(prompt)?;
-        self.cached = 0;
-        let mut sequences = vec![prompt.to_vec(); self.count];
-        let mut ends = vec![None; self.count];
-        for index in 0..max_tokens {
-            self.advance(&sequences)?;
-            for (number, sequence) in sequences.iter_mut().enumerate() {
-                let token = self.choose(settings, Choice { sequence: number, index })?;
-                if ends[number].is_none() && Some(token) == stop {
-                    ends[number] = Some(sequence.len());
-                } else if ends[number].is_none() {
-                    on_token(number, token);
-                }
-                // A sequence that ended goes on unheard, so that all stay of one length.
-                sequence.push(token);
-            }
-            if ends.iter().all(Option::is_some) {
-                break;
-            }
-        }
-        let new =
-            |(sequence, end): (Vec<i32>, Option<usize>)| sequence[prompt.len()..end.unwrap_or(sequence.len())].to_vec();
-        Ok(sequences.into_iter().zip(ends).map(new).collect())
-    }
-
-    fn check_prompt(&self, prompt: &[i32]) -> Result<()> {
-        let wrong = |problem: String| Err(Error::Config(problem));
-        if prompt.is_empty() {
-            return wrong("the prompt has no tokens; give it one at least".to_string());
-        }
-        let vocabulary = self.config.vocabulary;
-        match prompt.iter().find(|token| usize::try_from(**token).map_or(true, |token| token >= vocabulary)) {
-            Some(token) => wrong(format!(
-                "the prompt has token {token}, but the model knows 0..{vocabulary}; use the tokenizer it was trained with"
-            )),
-            None => Ok(()),
-        }
-    }
-
-    fn choose(&self, settings: &Sampling, choice: Choice) -> Result<i32> {
-        let row = choice.sequence * self.config.vocabulary..(choice.sequence + 1) * self.config.vocabulary;
-        Ok(settings.choose(&self.logits[row], &self.allowed, choice)? as i32)
-    }
-
-    /// Brings the logits to the end of the sequences, which are of one length and went on by one token since, or
-    /// are new.
-    fn advance(&mut self, sequences: &[Vec<i32>]) -> Result<()> {
-        let length = sequences[0].len();
-        if self.cached == 0 || self.cached == self.config.context {
-            // Of what does not fit, the last half of a context is kept, so that there is room to go on.
-            let kept = if length <= self.config.context { length } else { half(self.config.context) };
-            return self.begin(sequences, length - kept);
-        }
-        self.next(sequences, length - 1)
-    }
-
-    /// Fills the cache anew with the tokens from a place on.
-    fn begin(&mut self, sequences: &[Vec<i32>], from: usize) -> Result<()> {
-        let length = sequences[0].len() - from;
-        let longest = self.prompt_lengths[self.prompt_lengths.len() - 1];
-        let capacity = self.prompt_lengths.iter().copied().find(|&capacity| capacity >= length).unwrap_or(longest);
-        let taken = length.min(capacity);
-        let mut tokens = vec![0i32; self.count * capacity];
-        for (row, sequence) in tokens.chunks_exact_mut(capacity).zip(sequences) {
-            row[..taken].copy_from_slice(&sequence[from..from + taken]);
-        }
-        let last_rows: Vec<i32> = (0..self.count).map(|number| (number * capacity + taken - 1) as i32).collect();
-        self.program.write(&prompt_tokens_name(capacity), &tokens)?;
-        self.program.write("last_rows", &last_rows)?;
-        self.program.run(&prompt_name(capacity))?;
-        self.program.read_into("logits", &mut self.logits)?;
-        self.cached = taken;
-        (from + taken..from + length).try_for_each(|place| self.next(sequences, place))
-    }
-
-    /// Takes the token at a place of each sequence, after those in the cache.
-    fn next(&mut self, sequences: &[Vec<i32>], place: usize) -> Result<()> {
-        let tokens: Vec<i32> = sequences.iter().map(|sequence| sequence[place]).collect();
-        self.program.write("next_tokens", &tokens)?;
-        self.program.write("position", &[self.cached as i32])?;
-        self.program.run(NEXT)?;
-        self.program.read_into("logits", &mut self.logits)?;
-        self.cached += 1;
-        Ok(())
+        self.decoder.generate(&mut self.program, prompt, settings, max_tokens, stop, on_token)
     }
 }
 
-fn half(context: usize) -> usize {
-    context.div_ceil(2)
-}
-
-fn prompt_name(capacity: usize) -> String {
-    format!("prompt of {capacity}")
-}
-
-fn prompt_tokens_name(capacity: usize) -> String {
-    format!("prompt_tokens of {capacity}")
-}
-
-/// One program over one cache: a routine for prompts of each capacity, and one for the next token.
-fn compile(config: &ModelConfig, backend: &dyn Backend, count: usize, capacities: &[usize]) -> Result<Program> {
-    let trace = Trace::new();
-    let weights = Weights::zeros(&trace, &config.parameters());
-    let model = Model::new(config, &weights);
-    let cache = Cache::new(&trace, config, count);
-    let last_rows = trace.input("last_rows", DType::I32, [count]);
-    let mut routines = vec![next_routine(&trace, &model, &cache, count)];
-    for &sequence in capacities {
-        let tokens = trace.input(&prompt_tokens_name(sequence), DType::I32, [count, sequence]); // [n, t]
-        let mut first = FirstTokens { cache: &cache, sequence, filled: vec![] };
-        let hidden = model.hidden_in(&tokens, &mut first); // [n, t, c]
-        // A prompt may be shorter than the routine: what follows its last token changes nothing before it.
-        let last = hidden.reshape([count * sequence, config.width]).embedding(&last_rows); // [n, c]
-        let routine = Routine::new(&prompt_name(sequence)).output("logits", &model.project(&last));
-        routines.push(cache.assigned(routine, &first.filled));
+impl TensorsMut for Generator {
+    fn fill(&mut self, entry: &Entry, fill: &mut dyn FnMut(&mut [u8]) -> Result<()>) -> Result<()> {
+        TensorsMut::fill(&mut self.program, entry, fill)
     }
-    Ok(trace.compile(backend, &routines)?)
-}
-
-fn next_routine(trace: &Trace, model: &Model<'_>, cache: &Cache, count: usize) -> Routine {
-    let tokens = trace.input("next_tokens", DType::I32, [count, 1]); // [n, 1]
-    let position = trace.input("position", DType::I32, [1]); // [1]
-    let mut next = NextToken::new(cache, &position);
-    let hidden = model.hidden_in(&tokens, &mut next); // [n, 1, c]
-    let routine = Routine::new(NEXT).output("logits", &model.project(&hidden)); // [n, 1, v]
-    cache.assigned(routine, &next.filled)
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use super::StepPlans;
 use crate::Result;
 use crate::config::OptimizerKind;
+use crate::memory::{Budget, Size};
 use crate::models::ModelConfig;
 use crate::step::StepConfig;
 use gradus_engine::backend::Backend;
@@ -44,6 +45,29 @@ impl Refusal {
         changes.sort_by_key(|change| change.smallest);
         changes.truncate(CHANGES_TOLD);
         Ok(Refusal { smallest, changes })
+    }
+}
+
+impl Refusal {
+    /// What to tell whoever stated the budget, or runs on a machine that has no more than the limit: in one line.
+    pub fn message(&self, stated: Option<Budget>, limit: u64, outside: u64) -> String {
+        let megabytes = |arena: usize| format!("{:.1}MB", (10.0 * (arena as u64 + outside) as f64 / 1e6).ceil() / 10.0);
+        let smallest = megabytes(self.smallest);
+        let not_enough = match stated {
+            Some(Budget::Bytes(size)) => format!("--memory {size} is not enough: this run needs"),
+            Some(Budget::Share(share)) => {
+                format!("--memory {}% ({}) is not enough: this run needs", share * 100.0, Size(limit))
+            }
+            None => format!("the machine has {} to give: this run needs", Size(limit)),
+        };
+        let changes: Vec<String> =
+            self.changes.iter().map(|change| format!("{} ({})", change.options, megabytes(change.smallest))).collect();
+        let less = match changes.split_last() {
+            Some((last, [])) => format!("; less with {last}"),
+            Some((last, others)) => format!("; less with {} or {last}", others.join(", ")),
+            None => String::new(),
+        };
+        format!("{not_enough} {smallest} at least, so give --memory {smallest}{less}")
     }
 }
 

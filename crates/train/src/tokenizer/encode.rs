@@ -2,10 +2,12 @@
 
 use super::END_OF_TEXT;
 use super::make::{bytes_json, characters_json};
+use super::word_table::WordTable;
 use serde_json::Value;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
-use tokenizers::parallelism::MaybeParallelIterator;
+use std::thread;
 use tokenizers::{AddedToken, PreTokenizerWrapper};
 
 /// Bytes that one thread encodes at a time.
@@ -110,35 +112,99 @@ fn encode_whole(library: &tokenizers::Tokenizer, text: &str) -> Result<Vec<u32>,
 }
 
 /// The ids of words met before, a set of them for each thread that encodes at the same time.
-#[derive(Default)]
-pub struct Words(Mutex<Vec<Known>>);
+pub struct Words {
+    sets: Mutex<Vec<Known>>,
+    /// Words that one thread remembers.
+    count_max: AtomicUsize,
+}
 
-type Known = HashMap<Box<str>, Box<[u32]>>;
+/// Words of which the ids are known.
+#[derive(Default)]
+struct Known {
+    words: WordTable,
+    /// The ids of all words, and where those of each end.
+    ids: Vec<u32>,
+    ends: Vec<usize>,
+}
+
+impl Known {
+    fn ids(&self, word: &str) -> Option<&[u32]> {
+        let number = self.words.find(word)?;
+        let start = if number == 0 { 0 } else { self.ends[number - 1] };
+        Some(&self.ids[start..self.ends[number]])
+    }
+
+    fn add(&mut self, word: &str, ids: &[u32]) {
+        self.words.number(word);
+        self.ids.extend_from_slice(ids);
+        self.ends.push(self.ids.len());
+    }
+}
+
+impl Default for Words {
+    fn default() -> Words {
+        let words = Words { sets: Mutex::default(), count_max: AtomicUsize::new(0) };
+        words.limit(usize::MAX);
+        words
+    }
+}
 
 impl Words {
-    /// Words remembered by a thread; with short ones only, some 20 MB.
-    const COUNT_MAX: usize = 1 << 17;
-    const BYTES_MAX: usize = 48;
+    /// Words that all threads together remember: more made no text of some tens of MB faster to encode.
+    const COUNT_MAX: usize = 1 << 18;
+    /// The longest word that is remembered.
+    const LENGTH_MAX: usize = 48;
+    /// Bytes that a word takes, about: its letters, its ids and the table, in vectors half of which may be empty.
+    const WORD_BYTES: usize = 96;
+
+    /// Stays within so many bytes, however much slower.
+    pub fn limit(&self, bytes: usize) {
+        let words = (bytes / Words::WORD_BYTES).min(Words::COUNT_MAX);
+        self.count_max.store(words / threads(), Ordering::Relaxed);
+    }
+
+    /// Forgets all words.
+    pub fn forget(&self) {
+        self.sets().clear();
+    }
 
     fn encode(&self, library: &tokenizers::Tokenizer, text: &str) -> Result<Vec<u32>, String> {
         let chunks: Vec<&str> = pieces(text, CHUNK_BYTES).collect();
-        let several = chunks.len() > 1;
-        let parts = chunks.into_maybe_par_iter_cond(several).map(|chunk| self.encode_chunk(library, chunk));
-        Ok(parts.collect::<Result<Vec<_>, String>>()?.concat())
+        if chunks.len() <= 1 {
+            return self.encode_chunk(library, text);
+        }
+        let next = AtomicUsize::new(0);
+        let encode_some = || {
+            let mine = std::iter::from_fn(|| {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                Some((index, self.encode_chunk(library, chunks.get(index)?)))
+            });
+            mine.collect::<Vec<_>>()
+        };
+        // Threads that end leave nothing in memory, unlike those of a pool.
+        let mut parts = thread::scope(|scope| {
+            let others: Vec<_> = (1..threads().min(chunks.len())).map(|_| scope.spawn(encode_some)).collect();
+            let mut parts = encode_some();
+            parts.extend(others.into_iter().flat_map(|other| other.join().expect("encoding does not panic")));
+            parts
+        });
+        parts.sort_unstable_by_key(|(index, _)| *index);
+        Ok(parts.into_iter().map(|(_, ids)| ids).collect::<Result<Vec<_>, String>>()?.concat())
     }
 
     fn encode_chunk(&self, library: &tokenizers::Tokenizer, chunk: &str) -> Result<Vec<u32>, String> {
+        let count_max = self.count_max.load(Ordering::Relaxed);
         let mut known = self.sets().pop().unwrap_or_default();
         let mut ids = Vec::with_capacity(chunk.len() / 2);
         for word in pieces(chunk, 1) {
-            if let Some(word_ids) = known.get(word) {
+            if let Some(word_ids) = known.ids(word) {
                 ids.extend_from_slice(word_ids);
                 continue;
             }
             let word_ids = encode_whole(library, word)?;
             ids.extend_from_slice(&word_ids);
-            if word.len() <= Words::BYTES_MAX && known.len() < Words::COUNT_MAX {
-                known.insert(word.into(), word_ids.into());
+            if word.len() <= Words::LENGTH_MAX && known.words.len() < count_max {
+                known.add(word, &word_ids);
             }
         }
         self.sets().push(known);
@@ -147,8 +213,13 @@ impl Words {
 
     fn sets(&self) -> std::sync::MutexGuard<'_, Vec<Known>> {
         // A set is whole whenever it is in the list, so a panic elsewhere does it no harm.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.sets.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Threads that encode at the same time.
+fn threads() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// A text in pieces of at least so many bytes that are encoded alike alone and together, if words begin with their

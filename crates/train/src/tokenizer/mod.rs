@@ -4,8 +4,11 @@
 
 mod encode;
 mod make;
+mod merges;
 mod report;
+mod tally;
 mod train;
+mod word_table;
 
 pub use report::{Report, tokenize_report};
 
@@ -61,7 +64,7 @@ impl Tokenizer {
         Tokenizer::from_library(library, name)
     }
 
-    fn from_library(library: tokenizers::Tokenizer, name: &str) -> Result<Tokenizer> {
+    fn from_library(mut library: tokenizers::Tokenizer, name: &str) -> Result<Tokenizer> {
         let json = library.to_string(true).map_err(|error| problem(&name, format!("it has no JSON form ({error})")))?;
         let ids = library.get_vocab(true);
         let vocabulary = ids.values().max().map_or(0, |&id| id as usize + 1);
@@ -72,12 +75,32 @@ impl Tokenizer {
         let id_of = |content: &&str| added.iter().find(|(_, token)| token.content == *content).map(|(&id, _)| id);
         let end_of_text = ENDS_OF_TEXT.iter().find_map(id_of);
         let scheme = Scheme::recognise(&library, &json);
+        if let Scheme::BytePairs(_) = scheme {
+            // Words are remembered by the scheme, which knows to forget them.
+            let mut model = library.get_model().clone();
+            model.resize_cache(0);
+            library.with_model(model);
+        }
         Ok(Tokenizer { scheme, name: name.to_string(), json, vocabulary, end_of_text, library })
     }
 
     /// The ids of a text; no special tokens are added to it.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
         self.scheme.encode(&self.library, text).map_err(|error| problem(&self.name, error))
+    }
+
+    /// From now on, remembers only as many words for encoding as fit into so many bytes.
+    pub fn limit_memory(&self, bytes: u64) {
+        if let Scheme::BytePairs(words) = &self.scheme {
+            words.limit(bytes as usize);
+        }
+    }
+
+    /// Forgets what was remembered to encode faster.
+    pub fn forget_words(&self) {
+        if let Scheme::BytePairs(words) = &self.scheme {
+            words.forget();
+        }
     }
 
     /// The text of ids. Bytes that are no text (a character cut in two) become the replacement character.

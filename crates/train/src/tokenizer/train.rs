@@ -1,25 +1,28 @@
 //! Byte pairs, trained on a corpus of any size.
 
 use super::encode::pieces;
+use super::merges::{self, Learned};
+use super::tally::Tally;
 use super::{END_OF_TEXT, Tokenizer, problem};
 use crate::Result;
-use std::collections::{HashMap, HashSet};
-use tokenizers::models::bpe::{BPE, BpeTrainer};
+use crate::memory::{self, heap};
+use tokenizers::models::bpe::{BPE, Vocab};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::{AddedToken, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer};
 
 /// Tokens without any merge: the bytes and the end of text.
 const VOCABULARY_MIN: usize = 257;
 
-/// The text that is looked at. The library counts pairs in 31 bits, and a text has fewer pairs than bytes.
+/// The text that is looked at. Counts then stay below those at which other trainers of byte pairs overflow.
 const BYTES_MAX: u64 = i32::MAX as u64;
 
 impl Tokenizer {
     /// Byte pairs, the most frequent of the texts (of their first 2 GB), up to `vocab_size` tokens with the end of
-    /// text, which comes last. `progress` gets the bytes read.
+    /// text, which comes last. `progress` gets the bytes read. Words that do not fit into `limit` bytes are an error.
     pub fn train_bpe<T: AsRef<str>>(
         vocab_size: usize,
         texts: impl IntoIterator<Item = Result<T>>,
+        limit: Option<u64>,
         mut progress: impl FnMut(u64),
     ) -> Result<Tokenizer> {
         if vocab_size < VOCABULARY_MIN {
@@ -35,10 +38,15 @@ impl Tokenizer {
                 break;
             }
             words.add(text.as_ref()).map_err(failed)?;
+            check_limit(words.training_bytes(), limit)?;
             progress(bytes);
         }
-        let library = words.finish().and_then(|counts| train(vocab_size, counts)).map_err(failed)?;
-        Tokenizer::from_library(library, "bpe")
+        let words = words.finish().map_err(failed)?;
+        check_limit(training_bytes(&words), limit)?;
+        let learned = merges::learn(&letters(), &words, vocab_size - 1);
+        drop(words);
+        heap::give_back();
+        Tokenizer::from_library(library(learned).map_err(failed)?, "bpe")
     }
 }
 
@@ -51,60 +59,86 @@ fn byte_level() -> ByteLevel {
     ByteLevel::new(false, true, true)
 }
 
+/// The letters of words that are cut so: one for each byte, in the order of their code points.
+fn letters() -> Vec<char> {
+    let mut letters: Vec<char> = ByteLevel::alphabet().into_iter().collect();
+    letters.sort_unstable();
+    letters
+}
+
+fn check_limit(needed: u64, limit: Option<u64>) -> Result<()> {
+    match limit.filter(|limit| needed > *limit) {
+        None => Ok(()),
+        Some(limit) => {
+            let needed = memory::Size(needed);
+            let advice = "give more --memory, less text, or --tokenizer byte";
+            Err(problem(
+                &"bpe",
+                format!("training it takes {needed} or more, and {} are left: {advice}", memory::Size(limit)),
+            ))
+        }
+    }
+}
+
+/// The most bytes that training takes once these words are counted: each letter as a token and in a pair that lists its
+/// word, in vectors that have grown to up to twice their content.
+fn training_bytes(words: &Tally) -> u64 {
+    3 * words.bytes() as u64
+}
+
 /// How often each word occurs. To cut text into words takes long, so it is first cut at spaces, which does not, and
 /// then only the distinct pieces into words.
 #[derive(Default)]
 struct WordCounts {
-    words: HashMap<String, u64>,
-    pieces: HashMap<String, u64>,
-    piece_bytes: usize,
+    words: Tally,
+    pieces: Tally,
 }
 
 impl WordCounts {
     /// Bytes of distinct pieces held; more are cut into words, of which there are fewer.
-    const PIECE_BYTES_MAX: usize = 1 << 24;
+    const PIECE_BYTES_MAX: usize = 12 << 20;
 
     /// Counts the words of a text. The end of text is none.
     fn add(&mut self, text: &str) -> tokenizers::Result<()> {
         for piece in text.split(END_OF_TEXT).flat_map(|part| pieces(part, 1)) {
-            if let Some(count) = self.pieces.get_mut(piece) {
-                *count += 1;
-                continue;
-            }
-            self.pieces.insert(piece.to_string(), 1);
-            self.piece_bytes += piece.len();
-            if self.piece_bytes > WordCounts::PIECE_BYTES_MAX {
-                self.cut_pieces()?;
-            }
+            self.pieces.add(piece, 1);
         }
-        Ok(())
+        match self.pieces.bytes() > WordCounts::PIECE_BYTES_MAX {
+            true => self.cut_pieces(),
+            false => Ok(()),
+        }
     }
 
     fn cut_pieces(&mut self) -> tokenizers::Result<()> {
-        for (piece, count) in self.pieces.drain() {
+        for (piece, count) in self.pieces.iter() {
             let mut cut = PreTokenizedString::from(piece);
             byte_level().pre_tokenize(&mut cut)?;
             for (word, _, _) in cut.get_splits(OffsetReferential::Original, OffsetType::None) {
-                *self.words.entry(word.to_string()).or_default() += count;
+                self.words.add(word, count);
             }
         }
-        self.piece_bytes = 0;
+        self.pieces.clear();
         Ok(())
     }
 
-    fn finish(mut self) -> tokenizers::Result<HashMap<String, u64>> {
+    /// The most bytes that are needed for what was counted so far.
+    fn training_bytes(&self) -> u64 {
+        training_bytes(&self.words).max((self.words.bytes() + self.pieces.bytes()) as u64)
+    }
+
+    fn finish(mut self) -> tokenizers::Result<Tally> {
         self.cut_pieces()?;
         Ok(self.words)
     }
 }
 
-/// Byte pairs for words that occur so often.
-fn train(vocab_size: usize, counts: HashMap<String, u64>) -> tokenizers::Result<tokenizers::Tokenizer> {
-    let alphabet: HashSet<char> = ByteLevel::alphabet().into_iter().collect();
-    let trainer =
-        BpeTrainer::builder().show_progress(false).vocab_size(vocab_size - 1).initial_alphabet(alphabet).build();
-    let mut model = BPE::default();
-    trainer.do_train(&counts.into_iter().map(|(word, count)| (word.into(), count)).collect(), &mut model)?;
+/// The tokenizer of what was learned.
+fn library(learned: Learned) -> tokenizers::Result<tokenizers::Tokenizer> {
+    let Learned { tokens, merges } = learned;
+    let text = |token: u32| tokens[token as usize].clone();
+    let merges = merges.into_iter().map(|(first, second)| (text(first), text(second))).collect();
+    let vocabulary: Vocab = tokens.iter().cloned().zip(0..).collect();
+    let model = BPE::builder().vocab_and_merges(vocabulary, merges).build()?;
     let mut library = tokenizers::Tokenizer::new(model);
     library.with_pre_tokenizer(Some(byte_level())).with_decoder(Some(byte_level()));
     library.add_special_tokens([AddedToken::from(END_OF_TEXT, true)])?;
@@ -114,6 +148,8 @@ fn train(vocab_size: usize, counts: HashMap<String, u64>) -> tokenizers::Result<
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::{HashMap, HashSet};
+    use tokenizers::models::bpe::BpeTrainer;
 
     #[test]
     fn counts_do_not_depend_on_when_pieces_are_cut_into_words() {
@@ -125,8 +161,54 @@ mod tests {
             often.add(text).unwrap();
             often.cut_pieces().unwrap();
         }
-        let counts = at_once.finish().unwrap();
-        assert_eq!(counts, often.finish().unwrap());
-        assert_eq!((counts["\u{120}one"], counts["'s"], counts["one"]), (5, 3, 1));
+        let counts = |words: WordCounts| -> HashMap<String, u64> {
+            words.finish().unwrap().iter().map(|(word, count)| (word.to_string(), count)).collect()
+        };
+        let at_once = counts(at_once);
+        assert_eq!(at_once, counts(often));
+        assert_eq!((at_once["\u{120}one"], at_once["'s"], at_once["one"]), (5, 3, 1));
+    }
+
+    /// Words of few letters, so that pairs repeat, overlap, tie, and give the same text in several ways.
+    fn words(seed: u64, letters: u64) -> Tally {
+        let mut state = seed;
+        let mut random = |below: u64| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 33) % below
+        };
+        let mut words = Tally::default();
+        for _ in 0..300 {
+            let length = random(9) + 1;
+            let word: String = (0..length).map(|_| (b'a' + random(letters) as u8) as char).collect();
+            words.add(&word, random(4) + 1);
+        }
+        words
+    }
+
+    #[test]
+    fn what_is_learned_is_what_the_library_learns() {
+        for (seed, letters, vocabulary) in (0..12).flat_map(|seed| [(seed, 1, 280), (seed, 2, 500), (seed, 7, 900)]) {
+            let words = words(seed, letters);
+            let ours = library(merges::learn(&super::letters(), &words, vocabulary)).unwrap();
+            let alphabet: HashSet<char> = ByteLevel::alphabet().into_iter().collect();
+            let trainer =
+                BpeTrainer::builder().show_progress(false).vocab_size(vocabulary).initial_alphabet(alphabet).build();
+            let mut model = BPE::default();
+            trainer.do_train(&words.iter().map(|(word, count)| (word.into(), count)).collect(), &mut model).unwrap();
+            let mut theirs = tokenizers::Tokenizer::new(model);
+            theirs.with_pre_tokenizer(Some(byte_level())).with_decoder(Some(byte_level()));
+            theirs.add_special_tokens([AddedToken::from(END_OF_TEXT, true)]).unwrap();
+            let text = |library: tokenizers::Tokenizer| library.to_string(true).unwrap();
+            assert_eq!(text(ours), text(theirs), "seed {seed}, {letters} letters");
+        }
+    }
+
+    #[test]
+    fn words_that_do_not_fit_are_refused_with_what_they_need() {
+        let text: String = (0..20_000).map(|number| format!(" word{number}")).collect();
+        let train = |limit| Tokenizer::train_bpe(300, [Ok(&text)], limit, |_| ());
+        let problem = train(Some(1 << 20)).err().expect("too little").to_string();
+        assert!(problem.contains("1.0 MB are left") && problem.contains("--memory"), "{problem}");
+        assert!(train(Some(64 << 20)).is_ok());
     }
 }

@@ -4,6 +4,7 @@ use super::setup::Session;
 use crate::Result;
 use crate::memory::ProcessMemory;
 use crate::planning::StepPlans;
+use crate::run::{Event, Observer};
 use crate::step::StepConfig;
 
 /// The band of the budget that the process's memory is kept in.
@@ -19,15 +20,6 @@ pub(super) struct Adaptive {
     pub budget: u64,
     /// What was resident when no better micro-batch was found: there is no use in looking again before that changes.
     settled_at: Option<u64>,
-}
-
-/// A change of the micro-batch.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Change {
-    /// Sequences computed at once from now on.
-    pub micro_batch: usize,
-    /// What was resident before.
-    pub memory_bytes: u64,
 }
 
 impl Adaptive {
@@ -47,11 +39,11 @@ impl Adaptive {
 
 impl Session {
     /// Looks at the memory now and then, and takes another micro-batch if it is outside of its band.
-    pub fn adapt(&mut self, step: u64) -> Result<Option<Change>> {
-        let Some(mut adaptive) = self.adaptive.filter(|_| step.is_multiple_of(LOOK_EVERY)) else { return Ok(None) };
+    pub fn adapt(&mut self, step: u64, observer: &mut dyn Observer) -> Result<()> {
+        let Some(mut adaptive) = self.adaptive.filter(|_| step.is_multiple_of(LOOK_EVERY)) else { return Ok(()) };
         let resident = ProcessMemory::read().now;
         let arena = self.training.program().plan().regions.total();
-        let Some(wanted) = adaptive.wanted_arena(resident, arena) else { return Ok(None) };
+        let Some(wanted) = adaptive.wanted_arena(resident, arena) else { return Ok(()) };
         let config = StepConfig { micro_batch: 0, ..StepConfig::of(&self.config) };
         let plans = StepPlans::new(&config, self.config.batch.size(), self.config.recompute.policy(), &self.backend)?;
         let chosen = plans.largest_within(wanted).unwrap_or_else(|| plans.smallest());
@@ -61,11 +53,12 @@ impl Session {
         adaptive.settled_at = (!changes).then_some(resident);
         self.adaptive = Some(adaptive);
         if !changes {
-            return Ok(None);
+            return Ok(());
         }
         self.training.relink(chosen)?;
         self.config.micro_batch = micro_batch;
-        Ok(Some(Change { micro_batch, memory_bytes: resident }))
+        observer.event(&Event::Adapted { step, micro_batch, memory_bytes: resident });
+        Ok(())
     }
 }
 

@@ -1,5 +1,6 @@
 //! The training loop: batches in, steps replayed, figures and checkpoints out.
 
+mod adaptive;
 mod budget;
 mod folder;
 mod sampling;
@@ -150,6 +151,7 @@ impl Run {
         let report = self.report(session, &outcome, inputs.learning_rate, seconds, validation_loss);
         self.log.write(&report)?;
         observer.event(&Event::Step(&report));
+        session.adapt(self.step, observer)?;
         if self.is_due(session.config.sample_every) {
             self.sample(session, observer)?;
         }
@@ -227,7 +229,7 @@ impl Run {
     }
 
     fn sample(&mut self, session: &mut Session, observer: &mut dyn Observer) -> Result<()> {
-        let Some(text) = session.sample()? else { return Ok(()) };
+        let text = session.sample()?;
         let path = session.config.out.join("samples").join(format!("step-{:08}.txt", self.step));
         std::fs::write(&path, &text).map_err(atomic::failed("write", &path))?;
         observer.event(&Event::Sample { step: self.step, text: &text });

@@ -1,17 +1,18 @@
 //! From a configuration to a run that is ready to step: folder, tokenizer, tokens, program, weights.
 
-use super::budget;
+use super::adaptive::Adaptive;
+use super::budget::{self, RunMemory};
 use super::folder::FolderBefore;
 use crate::checkpoint::{Contents, Found, Progress, Store};
 use crate::config::{CONFIG_FILE, TokenizerKind, TrainConfig};
 use crate::data::{self, Batches, Corpus, Encoding, Stories, TokenFile, Windows};
 use crate::export::{self, Export};
 use crate::files::atomic;
+use crate::memory::{ProcessMemory, heap};
 use crate::run::{Event, Observer};
-use crate::step::{ACCUMULATED, StepConfig, TrainingStep};
+use crate::step::TrainingStep;
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
-use gradus_engine::Shape;
 use gradus_engine::backend::Cpu;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,6 +25,8 @@ pub(crate) struct Session {
     pub train: Arc<TokenFile>,
     pub validation: Option<Arc<TokenFile>>,
     pub backend: Cpu,
+    /// How the micro-batch follows the memory, if it does.
+    pub adaptive: Option<Adaptive>,
     pub training: TrainingStep,
     pub batches: Batches,
     /// Steps of the whole run, if that is known.
@@ -38,6 +41,7 @@ pub(crate) struct Session {
 /// Makes everything ready, saying what takes time. A new run that cannot begin leaves nothing behind.
 pub(super) fn prepare(config: &TrainConfig, resume: bool, observer: &mut dyn Observer) -> Result<Session> {
     let corpus = corpus(config)?;
+    budget::check_early(config)?;
     let before = FolderBefore::of(&config.out);
     // From here on nobody else writes there, so what has come when something fails has come from here.
     let store = Store::open(&config.out)?;
@@ -62,20 +66,37 @@ fn prepare_in(
     fit_vocabulary(&mut config, &tokenizer)?;
     config.model.validate()?;
     let (train, validation) = tokens(&config, &corpus, &tokenizer, observer)?;
+    // What the stages before training held is gone before the arena is mapped.
+    tokenizer.forget_words();
+    heap::give_back();
     let backend = Cpu::new(config.threads)?;
-    let chosen = budget::chosen(&mut config, &backend)?;
+    let memory = RunMemory::of(&config, ProcessMemory::read().now);
+    let chosen = memory.choose(&mut config, &backend)?;
+    let adaptive = memory.adaptive(&config);
     let training = TrainingStep::link(chosen, &backend)?;
-    let contents = Contents::of_program(training.program(), training.parameters(), |name| {
-        !name.starts_with(ACCUMULATED) // Full only between the micro-batches of a step.
-    });
+    let contents = Contents::of_program(training.program(), training.parameters(), TrainingStep::outlasts_a_step);
     save_config(&config)?;
     let windows = Windows::new(train.len(), config.sequence, config.seed);
     let steps = steps_of(&config, &windows);
     let batches = Batches::new(train.clone(), windows, config.batch.size(), 0)?;
     let resumed = None;
-    let mut session =
-        Session { config, tokenizer, train, validation, backend, training, batches, steps, resumed, store, contents };
+    let mut session = Session {
+        config,
+        tokenizer,
+        train,
+        validation,
+        backend,
+        adaptive,
+        training,
+        batches,
+        steps,
+        resumed,
+        store,
+        contents,
+    };
     session.fill_weights(resume)?;
+    heap::give_back();
+    heap::give_back_code();
     Ok(session)
 }
 
@@ -108,7 +129,7 @@ fn tokenizer(config: &TrainConfig, corpus: &Corpus, observer: &mut dyn Observer)
         TokenizerKind::Char => Tokenizer::characters(texts())?,
         TokenizerKind::Bpe => {
             let progress = |done| observer.event(&Event::Preparing { what: "learning the vocabulary", done, total });
-            Tokenizer::train_bpe(config.vocab_size, texts(), progress)?
+            Tokenizer::train_bpe(config.vocab_size, texts(), None, progress)?
         }
     };
     tokenizer.save(&own)?;
@@ -182,11 +203,7 @@ impl Session {
             return self.restore(found);
         }
         match &self.config.init {
-            Some(folder) => {
-                let program = self.training.program_mut();
-                let mut write = |name: &str, _: &Shape, numbers: &[f32]| Ok(program.write(name, numbers)?);
-                export::read_model_weights(folder, &self.config.model, &mut write)
-            }
+            Some(folder) => export::read_model_weights(folder, &self.config.model, self.training.program_mut()),
             None => self.training.initialise(self.config.seed),
         }
     }

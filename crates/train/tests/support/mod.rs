@@ -48,6 +48,7 @@ pub fn tiny(folder: &Path, name: &str) -> TrainConfig {
         vocab_size: 0,
         validation: Validation::Fraction(0.1),
         batch: Batch::Fixed(4),
+        memory: None,
         recompute: Recomputation::Auto,
         micro_batch: 2,
         steps: Some(40),

@@ -126,6 +126,11 @@ impl Executable for CpuExecutable {
         let (offset, length) = self.places[buffer];
         Some(self.arena.bytes(offset, length))
     }
+
+    fn look_mut(&mut self, buffer: BufferId) -> Option<&mut [u8]> {
+        let (offset, length) = self.places[buffer];
+        Some(self.arena.bytes_mut(offset, length))
+    }
 }
 
 impl Blame {

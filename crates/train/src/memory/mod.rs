@@ -1,4 +1,15 @@
-//! What the process holds in memory, as the system counts it.
+//! What the process holds in memory: how much there is, how much is predicted, and how much the system counts.
+
+mod account;
+mod available;
+pub mod heap;
+mod resident;
+mod size;
+
+pub use account::{Account, Entry, Kind};
+pub use available::available;
+pub use resident::{Resident, resident_in};
+pub use size::{Budget, Size};
 
 use std::fs::File;
 use std::io::Read;
