@@ -41,7 +41,8 @@ impl Differentiation<'_> {
         let trace = self.inputs[0].trace();
         let first_node = trace.graph().nodes().len();
         let outputs = decomposition(self.inputs);
-        let mut found = backward(trace, &outputs, self.gradients, self.inputs, first_node);
+        let terms = backward(trace, &outputs, self.gradients, self.inputs, first_node);
+        let mut found: Vec<Option<Tensor>> = terms.iter().map(|terms| added_up(terms)).collect();
         // A tensor that is an operand twice has one gradient, the sum of both: give it once.
         let handles: Vec<_> = self.inputs.iter().map(|input| input.handle().ok()).collect();
         for index in 1..found.len() {
@@ -57,6 +58,19 @@ impl Differentiation<'_> {
 #[track_caller]
 pub fn gradient(output: &Tensor, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
     let at = Place::caller();
+    let terms = gradient_terms_at(output, inputs, at)?;
+    let sum = |terms: Vec<Tensor>| added_up(&terms).expect("a gradient has a term");
+    let trace = output.trace();
+    Ok(trace.differentiating(|| trace.attributing(at, None, || terms.into_iter().map(sum).collect())))
+}
+
+/// As [`gradient`], without adding up: for each input a gradient for each of its uses, the last use first.
+#[track_caller]
+pub fn gradient_terms(output: &Tensor, inputs: &[&Tensor]) -> Result<Vec<Vec<Tensor>>> {
+    gradient_terms_at(output, inputs, Place::caller())
+}
+
+fn gradient_terms_at(output: &Tensor, inputs: &[&Tensor], at: Place) -> Result<Vec<Vec<Tensor>>> {
     let trace = output.trace();
     trace.check()?;
     if let Some(foreign) = inputs.iter().find(|input| !input.is_of(trace)) {
@@ -74,36 +88,36 @@ pub fn gradient(output: &Tensor, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
     trace.check()?;
     let mut found = Vec::with_capacity(inputs.len());
     for (index, (gradient, input)) in gradients.into_iter().zip(&inputs).enumerate() {
-        let Some(gradient) = gradient else {
+        if gradient.is_empty() {
             let what = trace.graph().nodes()[input.handle()?.node].label();
             return Err(no_gradient(format!(
                 "the result does not depend, in a way that can be differentiated, on argument {index} ({what}, {}); \
                  leave it out or use it",
                 input.ty()
             )));
-        };
+        }
         found.push(gradient);
     }
     Ok(found)
 }
 
-/// Walks back from `outputs` to `inputs` over the nodes from `first_node` on.
+/// Walks back from `outputs` to `inputs` over the nodes from `first_node` on: the gradients that came to each input.
 fn backward(
     trace: &Trace,
     outputs: &[Tensor],
     gradients: &[Option<Tensor>],
     inputs: &[Tensor],
     first_node: usize,
-) -> Vec<Option<Tensor>> {
+) -> Vec<Vec<Tensor>> {
     let (Ok(outputs), Ok(inputs)) = (values(outputs), values(inputs)) else {
-        return inputs.iter().map(|_| None).collect();
+        return inputs.iter().map(|_| vec![]).collect();
     };
     let last_node = outputs.iter().map(|output| output.node).max().unwrap_or(0);
     let depends = dependents(trace, &inputs, first_node, last_node);
-    let mut found: HashMap<Value, Tensor> = HashMap::new();
+    let mut found: HashMap<Value, Vec<Tensor>> = HashMap::new();
     for (output, gradient) in outputs.iter().zip(gradients) {
         if let Some(gradient) = gradient {
-            accumulate(&mut found, *output, gradient.clone());
+            found.entry(*output).or_default().push(gradient.clone());
         }
     }
     for index in (first_node..=last_node).rev() {
@@ -112,8 +126,8 @@ fn backward(
         if !depends[index - first_node] || trace.check().is_err() {
             continue;
         }
-        let arrived: Vec<Option<Tensor>> =
-            (0..node.outputs.len()).map(|output| found.get(&Value { node: index, output }).cloned()).collect();
+        let came = |output| found.get(&Value { node: index, output }).and_then(|terms| added_up(terms));
+        let arrived: Vec<Option<Tensor>> = (0..node.outputs.len()).map(came).collect();
         if arrived.iter().all(Option::is_none) {
             continue;
         }
@@ -126,11 +140,11 @@ fn backward(
         });
         for ((input, gradient), wanted) in node.inputs.iter().zip(given).zip(wanted) {
             if let (Some(gradient), true) = (gradient, wanted) {
-                accumulate(&mut found, *input, gradient);
+                found.entry(*input).or_default().push(gradient);
             }
         }
     }
-    inputs.iter().map(|input| found.get(input).cloned()).collect()
+    inputs.iter().map(|input| found.get(input).cloned().unwrap_or_default()).collect()
 }
 
 fn differentiate(
@@ -168,12 +182,10 @@ fn dependents(trace: &Trace, inputs: &[Value], first_node: usize, last_node: usi
     depends
 }
 
-fn accumulate(found: &mut HashMap<Value, Tensor>, value: Value, gradient: Tensor) {
-    let sum = match found.get(&value) {
-        Some(earlier) => earlier + &gradient,
-        None => gradient,
-    };
-    found.insert(value, sum);
+/// The sum, first to last; `None` of nothing.
+fn added_up(terms: &[Tensor]) -> Option<Tensor> {
+    let (first, rest) = terms.split_first()?;
+    Some(rest.iter().fold(first.clone(), |sum, term| sum + term))
 }
 
 fn values(tensors: &[Tensor]) -> Result<Vec<Value>> {

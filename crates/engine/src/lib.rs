@@ -17,7 +17,7 @@ mod trace;
 
 pub use arena::available_memory;
 pub use array::Array;
-pub use autodiff::gradient;
+pub use autodiff::{gradient, gradient_terms};
 pub use dtype::{DType, Native};
 pub use error::{Error, Place, Result};
 pub use program::{Program, Routine};

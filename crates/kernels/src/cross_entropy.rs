@@ -12,6 +12,16 @@ const PART_ELEMENTS: usize = 16 * 1024;
 /// Elements that a gradient takes at a time, so that it may lie over the logits.
 const BLOCK: usize = 128;
 
+/// Classes of a block at most: so even with a large vocabulary, blocks of logits have rows enough for a fast product.
+const CLASS_BLOCK: usize = 1536;
+
+/// How many classes are summed together, and how many logits of a row come at once where they come in blocks: so many
+/// that blocks are of nearly one size, and nothing depends on whether all logits of a row are there at once.
+pub fn class_block(classes: usize) -> usize {
+    let blocks = classes.div_ceil(CLASS_BLOCK).max(1);
+    classes.div_ceil(blocks).next_multiple_of(32).min(classes)
+}
+
 /// Which columns of the logits a job is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Columns {
@@ -103,6 +113,7 @@ multiversion! {
     /// A part of the losses.
     fn loss_rows<T: Element>(job: &CrossEntropy<T>, part: usize) {
         let columns = job.columns;
+        let block = class_block(columns.classes).max(1);
         let rows = chunk(part, job.rows_per_part, job.targets.classes.len());
         // SAFETY: there is a target and a result for each row, and the results are this part's own.
         let (targets, losses, totals) = unsafe {
@@ -112,8 +123,10 @@ multiversion! {
             // SAFETY: the row is inside the operand, which nothing writes while the job runs.
             let logits = unsafe { job.logits.slice(row * columns.count..(row + 1) * columns.count) };
             let (target, loss, total) = (targets[index], &mut losses[index], &mut totals[index]);
-            let own = log_sum_exp(logits);
-            *total = if columns.is_first() { own } else { joined(*total, own) };
+            for (block, logits) in logits.chunks(block).enumerate() {
+                let own = log_sum_exp(logits);
+                *total = if columns.is_first() && block == 0 { own } else { joined(*total, own) };
+            }
             if let Some(column) = columns.of(target) {
                 *loss = logits[column].to_f32();
             }

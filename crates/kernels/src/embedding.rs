@@ -148,7 +148,7 @@ impl Job for OccurrenceSort {
 }
 
 /// `y[r]` = the sum of the rows of `gradient` at the positions where the number `r` occurs, in their order; zeros
-/// where it does not. Sums are in f32 and rounded once.
+/// where it does not. Sums are in f32 and rounded once. If `continued`, they go on from what `y` holds.
 pub struct EmbeddingGradient<T> {
     occurrences: Occurrences,
     gradient: In<T>,
@@ -157,6 +157,7 @@ pub struct EmbeddingGradient<T> {
     table_rows: usize,
     rows_per_part: usize,
     block_columns: usize,
+    continued: bool,
     body: unsafe fn(&EmbeddingGradient<T>, usize, &mut [f32]),
 }
 
@@ -170,7 +171,23 @@ impl<T: Element> EmbeddingGradient<T> {
         let block_columns = if visits == 1 { columns } else { columns.min(BLOCK_COLUMNS) };
         let rows_per_part = (PART_ELEMENTS / (block_columns.max(1) * visits)).max(1);
         let body = rows_of::select(isa);
-        EmbeddingGradient { occurrences, gradient, y, columns, table_rows, rows_per_part, block_columns, body }
+        let continued = false;
+        EmbeddingGradient {
+            occurrences,
+            gradient,
+            y,
+            columns,
+            table_rows,
+            rows_per_part,
+            block_columns,
+            continued,
+            body,
+        }
+    }
+
+    /// `y` is added to instead.
+    pub fn continued(self, continued: bool) -> EmbeddingGradient<T> {
+        EmbeddingGradient { continued, ..self }
     }
 
     fn column_blocks(&self) -> usize {
@@ -202,10 +219,10 @@ multiversion! {
         let of_row = |row: usize| row * job.columns + columns.start..row * job.columns + columns.end;
         // SAFETY: the blocks of these rows are this part's own, and the result lies over no operand.
         unsafe {
-            if columns.len() == job.columns {
-                job.y.slice(rows.start * job.columns..rows.end * job.columns).fill(T::zeroed());
-            } else {
-                rows.clone().for_each(|row| job.y.slice(of_row(row)).fill(T::zeroed()));
+            match columns.len() == job.columns {
+                _ if job.continued => {}
+                true => job.y.slice(rows.start * job.columns..rows.end * job.columns).fill(T::zeroed()),
+                false => rows.clone().for_each(|row| job.y.slice(of_row(row)).fill(T::zeroed())),
             }
         }
         let sums = &mut scratch[..columns.len()];
@@ -215,7 +232,9 @@ multiversion! {
             if positions.is_empty() {
                 continue;
             }
-            sums.fill(0.0);
+            // SAFETY: as for the zeros.
+            let y = unsafe { job.y.slice(of_row(row)) };
+            sums.iter_mut().zip(&*y).for_each(|(sum, y)| *sum = y.to_f32());
             for &position in positions {
                 // SAFETY: the sort's positions are below the number of rows of the gradient.
                 let gradient = unsafe { job.gradient.slice(of_row(position as usize)) };
@@ -223,10 +242,7 @@ multiversion! {
                     *sum += x.to_f32();
                 }
             }
-            // SAFETY: as for the zeros.
-            for (to, sum) in unsafe { job.y.slice(of_row(row)) }.iter_mut().zip(&*sums) {
-                *to = T::from_f32(*sum);
-            }
+            y.iter_mut().zip(&*sums).for_each(|(y, sum)| *y = T::from_f32(*sum));
         }
     }
 }

@@ -5,6 +5,10 @@
 //! joined in f32 within short fixed blocks, and the blocks in f64, so that long sums stay accurate. A long
 //! reduction with few results is cut along the reduced axis too; its partial results are joined by a second job.
 
+mod ordered;
+
+pub use ordered::OrderedSum;
+
 use crate::isa::multiversion;
 use crate::lanes;
 use crate::strided::{Axis, BlockReader, Writer, joined};

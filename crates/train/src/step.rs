@@ -4,16 +4,21 @@
 //! A step over several micro-batches replays `first` and then `accumulate` into gradient states, and ends with
 //! `update`; a step of one micro-batch is the single routine `step`, which keeps no gradients between. Nothing is
 //! assigned by a step whose gradient norm is not finite: every update waits for that check.
+//!
+//! Gradients are summed from the first row of a batch to the last, whatever the micro-batches: each goes on with the
+//! sums of the one before. So (without dropout, whose masks follow the micro-batches) their number changes no bit of
+//! the weights, if sequences have a multiple of 32 tokens.
 
 use crate::config::{Batch, Clip, Precision, TrainConfig};
 use crate::generate::{CACHE, Decoder, Sampling};
-use crate::models::{Model, ModelConfig, Parameter, Weights};
+use crate::models::{IGNORED_TARGET, Model, ModelConfig, Parameter, Weights};
 use crate::optimisers::{Optimiser, StepNumbers};
 use crate::planning::Chosen;
 use crate::{Error, Result};
 use gradus_engine::backend::Backend;
+use gradus_engine::ops::accumulated;
 use gradus_engine::plan::{Options, Planner};
-use gradus_engine::{DType, Program, Routine, Tensor, Trace, gradient};
+use gradus_engine::{DType, Program, Routine, Tensor, Trace, gradient_terms};
 
 /// The states that sum gradients over the micro-batches of a step start with this.
 const ACCUMULATED: &str = "accumulated.";
@@ -87,15 +92,18 @@ impl StepConfig {
         let plain = Model::new(&self.model, &weights).with_precision(self.precision);
         let evaluate = Routine::new("evaluate").output("loss", &plain.loss(&tokens, &targets));
         let model = plain.with_dropout(self.dropout, key);
-        let loss = model.loss(&tokens, &targets);
-        let gradients = gradient(&loss, &weights.tensors())?;
+        // The loss is the mean over all micro-batches; each gives its share of it.
+        let share = &trace.input("loss_share", DType::F32, []);
+        let total = &model.losses(&tokens, &targets).sum(&[1]).sum_in_order(&[0]);
+        let terms = gradient_terms(&(total * share), &weights.tensors())?;
         let mut routines = vec![evaluate];
         if !self.accumulates() {
-            let step = Routine::new("step").output("loss", &loss);
+            let gradients: Vec<Tensor> = terms.iter().map(|terms| added_up(terms)).collect();
+            let step = Routine::new("step").output("loss", &(total * share));
             routines.push(self.update(&trace, step, &weights, &gradients)?);
             routines.push(diagnosis(&weights, &gradients));
         } else {
-            self.accumulation(&trace, &mut routines, &weights, &loss, &gradients)?;
+            self.accumulation(&trace, &mut routines, &weights, (total, share), &terms)?;
         }
         if self.samples {
             routines.extend(self.decoder()?.routines(&trace, &weights));
@@ -114,28 +122,40 @@ impl StepConfig {
         Decoder::new(&self.model, 1, 1)
     }
 
-    /// Gradients summed over micro-batches in states, and an update from the sums.
+    /// Gradients summed over micro-batches in states, and an update from the sums. A weight that is used twice has a
+    /// sum for each use, since the sum of both over the whole batch is that of the two sums.
     fn accumulation(
         &self,
         trace: &Trace,
         routines: &mut Vec<Routine>,
         weights: &Weights,
-        loss: &Tensor,
-        gradients: &[Tensor],
+        (total, share): (&Tensor, &Tensor),
+        terms: &[Vec<Tensor>],
     ) -> Result<()> {
-        let share = 1.0 / self.micro_batches as f32;
-        let total = trace.zero_state(&format!("{ACCUMULATED}loss"), DType::F32, []);
-        let mut first = Routine::new("first").assign(&total, &(loss * share));
-        let mut accumulate = Routine::new("accumulate").assign(&total, &(&total + loss * share));
-        let mut sums = vec![];
-        for ((name, _), gradient) in weights.iter().zip(gradients) {
-            let sum = trace.zero_state(&format!("{ACCUMULATED}{name}"), DType::F32, gradient.shape());
-            first = first.assign(&sum, &(gradient * share));
-            accumulate = accumulate.assign(&sum, &(&sum + gradient * share));
-            sums.push(sum);
+        let state = |name: &str, of: &Tensor| trace.zero_state(&format!("{ACCUMULATED}{name}"), DType::F32, of.shape());
+        let mut states = vec![state("loss", total)];
+        let mut gradients = vec![];
+        let mut update = Routine::new("update").output("loss", &(&states[0] * share));
+        for ((name, _), terms) in weights.iter().zip(terms) {
+            let use_name = |index: usize| if index == 0 { name.to_string() } else { format!("{name}.{index}") };
+            let sums: Vec<Tensor> =
+                terms.iter().enumerate().map(|(index, term)| state(&use_name(index), term)).collect();
+            let gradient = added_up(&sums);
+            if sums.len() > 1 {
+                // In place of the first sum, which the next step starts anew.
+                update = update.assign(&sums[0], &gradient);
+            }
+            gradients.push(gradient);
+            states.extend(sums);
         }
-        let update = self.update(trace, Routine::new("update").output("loss", &total), weights, &sums)?;
-        routines.extend([first, accumulate, update, diagnosis(weights, &sums)]);
+        let terms: Vec<&Tensor> = [total].into_iter().chain(terms.iter().flatten()).collect();
+        let sums = accumulated(&states.iter().collect::<Vec<_>>(), &terms);
+        let assigned = |name: &str, values: Vec<&Tensor>| {
+            states.iter().zip(values).fold(Routine::new(name), |routine, (state, value)| routine.assign(state, value))
+        };
+        let (first, accumulate) = (assigned("first", terms), assigned("accumulate", sums.iter().collect()));
+        let update = self.update(trace, update, weights, &gradients)?;
+        routines.extend([first, accumulate, update, diagnosis(weights, &gradients)]);
         Ok(())
     }
 
@@ -158,6 +178,11 @@ impl StepConfig {
         let numbers = StepNumbers { learning_rate, scale, one };
         Ok(self.optimiser.update_all(trace, routine, weights, gradients, numbers))
     }
+}
+
+/// The sum, from the first to the last.
+fn added_up(terms: &[Tensor]) -> Tensor {
+    terms[1..].iter().fold(terms[0].clone(), |sum, term| sum + term)
 }
 
 /// The sum of squares of each weight's gradient, to find where a number that is not finite came from.
@@ -234,6 +259,8 @@ impl TrainingStep {
     /// If a number is not finite, nothing is changed and the error says so.
     pub fn run(&mut self, tokens: &[i32], targets: &[i32], inputs: &StepScalars) -> Result<Outcome> {
         let size = self.config.micro_batch * self.config.sequence;
+        let counted = targets.iter().filter(|&&target| target != IGNORED_TARGET).count();
+        self.program.write("loss_share", &[1.0 / counted.max(1) as f32])?;
         self.program.write("learning_rate", &[inputs.learning_rate])?;
         self.program.write("clip_norm", &[inputs.clip_norm])?;
         let last = if self.config.accumulates() { "update" } else { "step" };

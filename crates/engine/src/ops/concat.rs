@@ -135,6 +135,13 @@ impl Kernels for Concat {
     }
 }
 
+/// The axis and the pieces of a tensor that is put together of several.
+pub(super) fn pieces_of(x: &Tensor) -> Option<(usize, Vec<Tensor>)> {
+    let node = x.trace().graph().nodes()[x.handle().ok()?.node].clone();
+    let axis = (node.op()?.as_ref() as &dyn Any).downcast_ref::<Concat>()?.axis;
+    Some((axis, node.inputs.iter().map(|&input| x.trace().tensor(input)).collect()))
+}
+
 impl Tensor {
     /// Tensors side by side along an axis.
     #[track_caller]

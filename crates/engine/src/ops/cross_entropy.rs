@@ -289,18 +289,6 @@ fn counted(targets: &Tensor, ignored: i32) -> Tensor {
     numbers.not_equal(&numbers.full_like(ignored as f32))
 }
 
-/// The mean loss over the rows that are not ignored; at least one is taken to be there.
-#[track_caller]
-pub(super) fn mean_loss(losses: &Tensor, targets: &Tensor, ignored: Option<i32>) -> Tensor {
-    match ignored {
-        Some(ignored) => {
-            let count = counted(targets, ignored).sum_all();
-            losses.sum_all() / count.maximum(&count.full_like(1.0))
-        }
-        None => losses.sum_all() * (1.0 / losses.shape().elements().max(1) as f32),
-    }
-}
-
 /// Targets of one axis.
 pub(super) fn targets(dtype: DType, numbers: &[f64]) -> CaseInput {
     let ty = TensorType::new(dtype, [numbers.len()]);
@@ -329,6 +317,18 @@ impl Tensor {
     /// The mean loss over the rows whose target is not the ignored one.
     #[track_caller]
     pub fn cross_entropy(&self, targets: &Tensor, ignored: Option<i32>) -> Tensor {
-        mean_loss(&self.cross_entropy_rows(targets, ignored), targets, ignored)
+        self.cross_entropy_rows(targets, ignored).mean_loss(targets, ignored)
+    }
+
+    /// The mean of these losses over the rows whose target is not the ignored one; at least one is taken to be there.
+    #[track_caller]
+    pub fn mean_loss(&self, targets: &Tensor, ignored: Option<i32>) -> Tensor {
+        match ignored {
+            Some(ignored) => {
+                let count = counted(targets, ignored).sum_all();
+                self.sum_all() / count.maximum(&count.full_like(1.0))
+            }
+            None => self.sum_all() * (1.0 / self.shape().elements().max(1) as f32),
+        }
     }
 }

@@ -187,7 +187,8 @@ impl Kernels for EmbeddingGradient {
         with_float!(gradient.dtype, T => {
             linker.job(kernel::OccurrenceSort::new(ids.bits(), occurrences, fault));
             let (gradient, y) = (gradient.read::<T>(), y.write::<T>());
-            linker.job(kernel::EmbeddingGradient::new(linker.isa(), occurrences, gradient, y, columns));
+            let job = kernel::EmbeddingGradient::new(linker.isa(), occurrences, gradient, y, columns);
+            linker.job(job.continued(linker.continues(0)));
         });
         Ok(())
     }

@@ -72,6 +72,13 @@ pub(super) fn beside_rows(statistic: &Tensor) -> Tensor {
     statistic.reshape(shape)
 }
 
+/// How the sums over the rows of a norm's gradient are cut: the axis before the last is a sequence of rows.
+pub(super) fn gradient_blocks(x: &Shape) -> gradient_kernel::Blocks {
+    let (rows, columns) = x.rows_and_columns();
+    let sequence = if x.rank() > 2 { x[x.rank() - 2] } else { rows };
+    gradient_kernel::Blocks::new(rows.checked_div(sequence).unwrap_or(0), sequence, columns)
+}
+
 /// The sum over all axes but the last.
 pub(super) fn sum_of_rows(x: &Tensor) -> Tensor {
     let axes = x.all_axes();
@@ -288,8 +295,7 @@ impl Kernels for LayerNormGradient {
     fn cpu(&self, linker: &mut Linker<'_>) -> Result<(), Unsupported> {
         let (x, gain, mean, inverse, g) =
             (linker.input(0), linker.input(1), linker.input(2), linker.input(3), linker.input(4));
-        let (rows, columns) = x.shape().rows_and_columns();
-        let blocks = gradient_kernel::Blocks::new(rows, columns);
+        let blocks = gradient_blocks(x.shape());
         let shares = linker.scratch(blocks.shares(2));
         with_float!(x.dtype, T => {
             let operands = gradient_kernel::Operands::<T> {
@@ -301,7 +307,8 @@ impl Kernels for LayerNormGradient {
                 x_gradient: linker.output(0).write(),
                 gain_gradient: linker.output(1).write(),
             };
-            let (row_gradients, column_sums) = gradient_kernel::jobs(linker.isa(), operands, blocks, shares);
+            let (row_gradients, column_sums) =
+                gradient_kernel::jobs(linker.isa(), operands, blocks, shares, linker.continues(1));
             linker.job(row_gradients);
             linker.job(column_sums);
         });

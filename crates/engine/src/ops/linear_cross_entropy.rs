@@ -1,25 +1,25 @@
 //! The last projection of a language model and its cross-entropy in one: the logits, by far the largest tensor of
 //! a small model, come and go in blocks and never lie in memory all at once.
 
-use super::cross_entropy::{CrossEntropy, CrossEntropyGradient, check_rows, kernel_targets, mean_loss, targets};
+use super::cross_entropy::{CrossEntropy, CrossEntropyGradient, check_rows, kernel_targets, targets};
 use super::*;
 use crate::backend::Operand;
+use crate::dtype::Native;
 use crate::{DType, Shape};
 use gradus_kernels::elementwise::{Map, Source, Target};
 use gradus_kernels::gemm::{Gemm, Matrix, MatrixMut, Sizes};
-use gradus_kernels::{Element, In, Out, chunk, cross_entropy as kernel};
+use gradus_kernels::{Element, In, Out, bf16, chunk, cross_entropy as kernel, f16};
 use std::ops::Range;
 
 /// Numbers of a block of logits, about: 4 MB. With 788 classes of 256 channels, blocks of 1 MB were measured a tenth
 /// slower, and of 8 MB at most 2 % faster.
 const BLOCK: usize = 1024 * 1024;
-/// Rows of a block are a multiple of this, so that the products have whole tiles.
-const ROW_MULTIPLE: usize = 16;
-/// Classes of a block at most; so even with a large vocabulary a block has rows enough for a fast product.
-const BLOCK_CLASSES: usize = 1536;
+/// Rows of a block are a multiple of this: the products have whole tiles, and sums over rows keep their bits.
+const ROW_MULTIPLE: usize = 32;
 
 /// The loss and the log-sum-exp of each row of `x @ weight^T`: `x` is [rows, channels], the weight
-/// [classes, channels] as an embedding table is, the targets [rows].
+/// [classes, channels] as an embedding table is, the targets [rows]. Products are computed in the type of `x`; the
+/// weight has that type, or is f32.
 #[derive(Debug)]
 pub struct LinearCrossEntropy {
     ignored: Option<i32>,
@@ -101,6 +101,9 @@ impl Operation for LinearCrossEntropy {
             Case::with_inputs("two axes of rows", with_axes, mean(None)),
             Case::with_inputs("several blocks of classes", operands(4, 2, 1600), mean(Some(3))),
             Case::with_inputs("several blocks of rows", unchecked(operands(1100, 2, 1000)), both).within(2e-5),
+            Case::with_inputs("a weight in f32", operands(5, 4, 7), |x| {
+                vec![x[0].linear_cross_entropy(&x[1].cast(DType::F32), &x[2], None)]
+            }),
         ]
     }
 }
@@ -111,21 +114,25 @@ impl Kernels for LinearCrossEntropy {
     }
 
     fn cpu(&self, linker: &mut Linker<'_>) -> Result<(), Unsupported> {
+        with_types!(linker, X, W => { self.link::<X, W>(linker) });
+        Ok(())
+    }
+}
+
+impl LinearCrossEntropy {
+    fn link<X: Element + Native, W: Element + Native>(&self, linker: &mut Linker<'_>) {
         let (x, weight) = (linker.input(0), linker.input(1));
         let (loss, total) = (linker.output(0).write(), linker.output(1).write());
         let blocks = Blocks::new(&x, &weight);
         let logits = linker.scratch(blocks.scratch());
         let targets = kernel_targets(linker, 2, self.ignored, blocks.classes);
-        with_float!(x.dtype, T => {
-            let (x, weight) = (matrix::<T>(&x), matrix::<T>(&weight));
-            for (rows, classes) in blocks.all() {
-                let block = blocks.logits(linker, &x, &weight, &rows, &classes, logits);
-                let (loss, total) = (part(loss, &rows), part(total, &rows));
-                let (targets, columns) = (rows_of(targets, &rows), blocks.columns(&classes));
-                linker.job(kernel::CrossEntropy::new(linker.isa(), block.as_in(), targets, columns, loss, total));
-            }
-        });
-        Ok(())
+        let (x, weight) = (matrix::<X>(&x), matrix::<W>(&weight));
+        for (rows, classes) in blocks.all() {
+            let block = blocks.logits(linker, &x, &weight, &rows, &classes, logits);
+            let (loss, total) = (part(loss, &rows), part(total, &rows));
+            let (targets, columns) = (rows_of(targets, &rows), blocks.columns(&classes));
+            linker.job(kernel::CrossEntropy::new(linker.isa(), block.as_in(), targets, columns, loss, total));
+        }
     }
 }
 
@@ -153,7 +160,8 @@ impl Operation for LinearCrossEntropyGradient {
             let logits = x[0].matmul(&x[1].transpose(0, 1));
             let op = CrossEntropyGradient { ignored: self.ignored };
             let g = logits.trace().apply_one(op, &[&logits, &x[2], &x[3], &x[4]]);
-            vec![g.matmul(&x[1]), g.transpose(0, 1).matmul(&x[0])]
+            let types = ProductTypes { computed: g.dtype(), stored: x[1].dtype() };
+            vec![g.matmul(&x[1]), g.transpose(0, 1).matmul_as(&x[0], types)]
         })
     }
 
@@ -220,37 +228,61 @@ impl Kernels for LinearCrossEntropyGradient {
     }
 
     fn cpu(&self, linker: &mut Linker<'_>) -> Result<(), Unsupported> {
-        let (x, weight) = (linker.input(0), linker.input(1));
-        let (total, row_gradient) = (linker.input(3).read::<f32>(), linker.input(4).read::<f32>());
-        let blocks = Blocks::new(&x, &weight);
-        let channels = x.shape()[1];
-        let logits = linker.scratch(blocks.scratch());
-        let (dx, dweight) = (Sums::new(linker, 0), Sums::new(linker, 1));
-        let targets = kernel_targets(linker, 2, self.ignored, blocks.classes);
-        with_float!(x.dtype, T => {
-            let (x, weight) = (matrix::<T>(&x), matrix::<T>(&weight));
-            for (rows, classes) in blocks.all() {
-                let block = blocks.logits(linker, &x, &weight, &rows, &classes, logits);
-                let (targets, columns) = (rows_of(targets, &rows), blocks.columns(&classes));
-                let (total, row_gradient) = (part_in(total, &rows), part_in(row_gradient, &rows));
-                let job = kernel::CrossEntropyGradient::new;
-                linker.job(job(linker.isa(), block.as_in(), targets, columns, total, row_gradient, block));
-                let g = Matrix { elements: block.as_in(), row_stride: classes.len(), column_stride: 1 };
-                let sizes = Sizes { rows: rows.len(), columns: channels, depth: classes.len() };
-                let to = dx.matrix.rows_from(rows.start);
-                let job = Gemm::new(linker.isa(), sizes, g, weight.rows_from(classes.start), to).workers(linker.workers());
-                linker.job(job.accumulating(classes.start > 0));
-                let sizes = Sizes { rows: classes.len(), columns: channels, depth: rows.len() };
-                let to = dweight.matrix.rows_from(classes.start);
-                let job = Gemm::new(linker.isa(), sizes, g.transposed(), x.rows_from(rows.start), to).workers(linker.workers());
-                linker.job(job.accumulating(rows.start > 0));
-            }
-        });
-        dx.store(linker);
-        dweight.store(linker);
+        with_types!(linker, X, W => { self.link::<X, W>(linker) });
         Ok(())
     }
 }
+
+impl LinearCrossEntropyGradient {
+    fn link<X: Element + Native, W: Element + Native>(&self, linker: &mut Linker<'_>) {
+        let (x, weight) = (linker.input(0), linker.input(1));
+        let (total, row_gradient) = (linker.input(3).read::<f32>(), linker.input(4).read::<f32>());
+        let blocks = Blocks::new(&x, &weight);
+        let logits = linker.scratch(blocks.scratch());
+        let (dx, dweight) = (Sums::new(linker, 0), Sums::new(linker, 1));
+        let targets = kernel_targets(linker, 2, self.ignored, blocks.classes);
+        let (x, weight) = (matrix::<X>(&x), matrix::<W>(&weight));
+        for (rows, classes) in blocks.all() {
+            let block = blocks.logits(linker, &x, &weight, &rows, &classes, logits);
+            let (targets, columns) = (rows_of(targets, &rows), blocks.columns(&classes));
+            let (total, row_gradient) = (part_in(total, &rows), part_in(row_gradient, &rows));
+            let job = kernel::CrossEntropyGradient::new;
+            linker.job(job(linker.isa(), block.as_in(), targets, columns, total, row_gradient, block));
+            let g = Matrix { elements: block.as_in(), row_stride: classes.len(), column_stride: 1 };
+            let sizes = Sizes { rows: rows.len(), columns: blocks.channels, depth: classes.len() };
+            let to = dx.matrix.rows_from(rows.start);
+            let job = Gemm::new(linker.isa(), sizes, g, weight.rows_from(classes.start), to);
+            let job = job.in_bf16(X::DTYPE == DType::Bf16).workers(linker.workers());
+            linker.job(job.accumulating(classes.start > 0));
+            let sizes = Sizes { rows: classes.len(), columns: blocks.channels, depth: rows.len() };
+            let to = dweight.matrix.rows_from(classes.start);
+            let job = Gemm::new(linker.isa(), sizes, g.transposed(), x.rows_from(rows.start), to);
+            linker.job(job.workers(linker.workers()).accumulating(rows.start > 0 || linker.continues(1)));
+        }
+        dx.store(linker);
+        dweight.store(linker);
+    }
+}
+
+/// Compiles the body for the types of x and the weight.
+macro_rules! with_types {
+    ($linker:ident, $x:ident, $weight:ident => $body:block) => {
+        match ($linker.input(0).dtype, $linker.input(1).dtype) {
+            (DType::F32, DType::F32) => with_types!(f32, f32, $x, $weight, $body),
+            (DType::Bf16, DType::Bf16) => with_types!(bf16, bf16, $x, $weight, $body),
+            (DType::Bf16, DType::F32) => with_types!(bf16, f32, $x, $weight, $body),
+            (DType::F16, DType::F16) => with_types!(f16, f16, $x, $weight, $body),
+            (DType::F16, DType::F32) => with_types!(f16, f32, $x, $weight, $body),
+            (other, _) => return Err(Unsupported(other)),
+        }
+    };
+    ($as_x:ty, $as_weight:ty, $x:ident, $weight:ident, $body:block) => {{
+        type $x = $as_x;
+        type $weight = $as_weight;
+        $body
+    }};
+}
+use with_types;
 
 /// How rows and classes are cut into blocks of logits: by their numbers alone, into blocks of nearly one size.
 struct Blocks {
@@ -264,8 +296,7 @@ struct Blocks {
 impl Blocks {
     fn new(x: &Operand, weight: &Operand) -> Blocks {
         let (rows, channels, classes) = (x.shape()[0], x.shape()[1], weight.shape()[0]);
-        let pieces = classes.div_ceil(BLOCK_CLASSES);
-        let block_classes = classes.div_ceil(pieces).next_multiple_of(32).min(classes);
+        let block_classes = kernel::class_block(classes);
         let pieces = rows.div_ceil(BLOCK / block_classes).max(1);
         let block_rows = rows.div_ceil(pieces).next_multiple_of(ROW_MULTIPLE).max(ROW_MULTIPLE);
         Blocks { rows, channels, classes, block_rows, block_classes }
@@ -291,11 +322,11 @@ impl Blocks {
     }
 
     /// Adds the job that computes a block of logits, in f32, and says where they lie.
-    fn logits<T: Element>(
+    fn logits<X: Element, W: Element>(
         &self,
         linker: &mut Linker<'_>,
-        x: &Matrix<T>,
-        weight: &Matrix<T>,
+        x: &Matrix<X>,
+        weight: &Matrix<W>,
         rows: &Range<usize>,
         classes: &Range<usize>,
         scratch: Out<f32>,
@@ -304,7 +335,8 @@ impl Blocks {
         let block = Out::new(scratch.as_ptr(), rows.len() * classes.len());
         let to = MatrixMut { elements: block, row_stride: classes.len() };
         let weight = weight.rows_from(classes.start).transposed();
-        linker.job(Gemm::new(linker.isa(), sizes, x.rows_from(rows.start), weight, to).workers(linker.workers()));
+        let job = Gemm::new(linker.isa(), sizes, x.rows_from(rows.start), weight, to);
+        linker.job(job.workers(linker.workers()));
         block
     }
 }
@@ -338,7 +370,7 @@ impl Sums {
     }
 }
 
-fn matrix<T: Element + crate::Native>(operand: &Operand) -> Matrix<T> {
+fn matrix<T: Element + Native>(operand: &Operand) -> Matrix<T> {
     let strides = &operand.layout.strides;
     Matrix { elements: operand.read(), row_stride: strides[0], column_stride: strides[1] }
 }
@@ -357,7 +389,7 @@ fn rows_of(targets: kernel::Targets, rows: &Range<usize>) -> kernel::Targets {
 
 /// Checks x, weight and targets, and gives the shape of the rows.
 fn check(inputs: &[TensorType]) -> Result<Shape, Mismatch> {
-    Mismatch::unless_same_float(&inputs[..2])?;
+    ProductTypes::all(inputs[0].dtype).check(&inputs[..2])?;
     Mismatch::unless_integer(&inputs[2])?;
     let (x, weight) = (&inputs[0].shape, &inputs[1].shape);
     if x.rank() != 2 || weight.rank() != 2 || x[1] != weight[1] {
@@ -403,10 +435,16 @@ impl Tensor {
     /// do not count.
     #[track_caller]
     pub fn linear_cross_entropy(&self, weight: &Tensor, targets: &Tensor, ignored: Option<i32>) -> Tensor {
+        self.linear_cross_entropy_rows(weight, targets, ignored).mean_loss(targets, ignored)
+    }
+
+    /// As [`Tensor::linear_cross_entropy`], but the loss of each row, in f32: [...].
+    #[track_caller]
+    pub fn linear_cross_entropy_rows(&self, weight: &Tensor, targets: &Tensor, ignored: Option<i32>) -> Tensor {
         let (rows, channels) = self.shape().rows_and_columns();
         let x = self.reshape([rows, channels]);
-        let targets = targets.reshape([targets.shape().elements()]);
-        let losses = self.trace().apply(LinearCrossEntropy { ignored }, &[&x, weight, &targets]).swap_remove(0);
-        mean_loss(&losses, &targets, ignored)
+        let flat = targets.reshape([targets.shape().elements()]);
+        let losses = self.trace().apply(LinearCrossEntropy { ignored }, &[&x, weight, &flat]).swap_remove(0);
+        losses.reshape(targets.shape())
     }
 }

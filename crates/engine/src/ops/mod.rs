@@ -124,6 +124,7 @@ mod attention;
 mod batch_norm;
 mod check_finite;
 mod concat;
+mod continued;
 mod conv2d;
 mod cross_entropy;
 mod dropout;
@@ -142,6 +143,7 @@ mod updates;
 mod view;
 
 pub use batch_norm::BatchNorm;
+pub use continued::accumulated;
 pub use conv2d::Conv2dOptions;
 pub use elementwise::{Argument, Elementwise, Function, Instruction, ScalarProgram};
 pub use matmul::{FinishedMatmul, Matmul, ProductTypes};
@@ -162,6 +164,7 @@ operations! {
     StopGradient = "stop_gradient" in view;
     CheckFinite = "check_finite" in check_finite;
     Concat = "concat" in concat;
+    Continued = "continued" in continued;
     Gather = "gather" in gather;
     ScatterAdd = "scatter_add" in gather;
     Embedding = "embedding" in embedding;

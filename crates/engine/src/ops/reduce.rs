@@ -13,6 +13,8 @@ pub struct Reduce {
     axes: Vec<usize>,
     /// Whether the result of 16-bit numbers is in f32: for a result that is worked on before it is rounded.
     wide: bool,
+    /// Whether numbers are added one after another, in f32: a sum over leading axes that can go on from an earlier one.
+    in_order: bool,
 }
 
 impl Reduce {
@@ -21,13 +23,20 @@ impl Reduce {
     }
 }
 
+/// Whether an operation is a sum in order.
+pub(super) fn is_in_order(op: &dyn Operation) -> bool {
+    (op as &dyn Any).downcast_ref::<Reduce>().is_some_and(|reduce| reduce.in_order)
+}
+
 impl Operation for Reduce {
     fn kind(&self) -> OpKind {
         OpKind::Reduce
     }
 
     fn attributes(&self) -> String {
-        format!("{:?} over {:?}{}", self.reduction, self.axes, if self.wide { ", wide" } else { "" })
+        let wide = if self.wide { ", wide" } else { "" };
+        let order = if self.in_order { ", in order" } else { "" };
+        format!("{:?} over {:?}{wide}{order}", self.reduction, self.axes)
     }
 
     fn output_count(&self) -> usize {
@@ -113,6 +122,9 @@ impl Operation for Reduce {
             let distinct = CaseInput::filled(shape, Fill::Distinct);
             cases.push(Case::with_inputs(&name, vec![distinct], move |x| vec![x[0].max(axes), x[0].min(axes)]));
         }
+        cases.push(Case::new("in order", &[&[3, 2, 5]], |x| vec![x[0].sum_in_order(&[0]), x[0].sum_in_order(&[1, 0])]));
+        cases.push(Case::new("all in order", &[&[7]], |x| vec![x[0].sum_in_order(&[0])]));
+        cases.push(Case::new("many in order", &[&[9, 1100]], |x| vec![x[0].sum_in_order(&[0])]));
         cases.push(Case::new("no axes", &[&[3]], |x| vec![x[0].sum(&[])]));
         cases.push(Case::new("of nothing", &[&[0, 3]], |x| vec![x[0].sum(&[0])]));
         cases.push(Case::new("all of nothing", &[&[2, 0]], |x| vec![x[0].sum_of_squares(&[0, 1])]));
@@ -131,6 +143,16 @@ impl Kernels for Reduce {
         let axis = |axis: usize| (x.layout.shape[axis], x.layout.strides[axis]);
         let kept: Vec<(usize, usize)> = self.kept(x.layout.shape.rank()).map(axis).collect();
         let reduced: Vec<(usize, usize)> = self.axes.iter().map(|&at| axis(at)).collect();
+        if self.in_order {
+            let continued = linker.continues(0);
+            with_float!(x.dtype, T => {
+                with_float!(y.dtype, Y => {
+                    let (x, y) = (x.read::<T>(), y.write::<Y>());
+                    linker.job(kernel::OrderedSum::new(linker.isa(), &kept, &reduced, x, y, continued));
+                });
+            });
+            return Ok(());
+        }
         let plan = kernel::Shape::new(&kept, &reduced);
         let partials = linker.scratch::<f32>(plan.partials());
         with_float!(x.dtype, T => {
@@ -242,7 +264,21 @@ impl Tensor {
         let added = own.rank() - shape.rank();
         let repeated = |&axis: &usize| axis < added || shape[axis - added] != own[axis];
         let axes: Vec<isize> = (0..own.rank()).filter(repeated).map(|axis| axis as isize).collect();
-        self.sum(&axes).reshape(shape)
+        // With as many sums as terms, they are shared out well without cutting any.
+        let many = shape.elements() * shape.elements() >= own.elements();
+        let sum = if many { self.sum_in_order(&axes) } else { self.sum(&axes) };
+        sum.reshape(shape)
+    }
+
+    /// The sum over these axes, if they are the first ones, as one chain of additions in f32 for each result, which
+    /// [`accumulated`] can go on with; else [`Tensor::sum`].
+    #[track_caller]
+    pub fn sum_in_order(&self, axes: &[isize]) -> Tensor {
+        let Some(sorted) = self.sorted_axes(axes) else { return self.trace().poisoned() };
+        if sorted.is_empty() || sorted.iter().enumerate().any(|(index, &axis)| index != axis) {
+            return self.sum(axes);
+        }
+        self.trace().apply_one(Reduce { reduction: Reduction::Sum, axes: sorted, wide: false, in_order: true }, &[self])
     }
 
     /// Every axis.
@@ -258,7 +294,7 @@ impl Tensor {
         if axes.is_empty() && reduction != Reduction::SumOfSquares && !wide {
             return self.clone();
         }
-        self.trace().apply_one(Reduce { reduction, axes, wide }, &[self])
+        self.trace().apply_one(Reduce { reduction, axes, wide, in_order: false }, &[self])
     }
 
     /// What was reduced over these axes, with them: of size 1.

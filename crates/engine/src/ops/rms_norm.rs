@@ -1,6 +1,8 @@
 //! RMS norm along the last axis, and its gradient: layer norm without mean and bias.
 
-use super::layer_norm::{beside_rows, check_gradient_operands, check_operands, in_f32, row_type, sum_of_rows};
+use super::layer_norm::{
+    beside_rows, check_gradient_operands, check_operands, gradient_blocks, in_f32, row_type, sum_of_rows,
+};
 use super::*;
 use crate::DType;
 use gradus_kernels::norm::{self as kernel, gradient as gradient_kernel};
@@ -204,8 +206,7 @@ impl Kernels for RmsNormGradient {
 
     fn cpu(&self, linker: &mut Linker<'_>) -> Result<(), Unsupported> {
         let (x, gain, inverse, g) = (linker.input(0), linker.input(1), linker.input(2), linker.input(3));
-        let (rows, columns) = x.shape().rows_and_columns();
-        let blocks = gradient_kernel::Blocks::new(rows, columns);
+        let blocks = gradient_blocks(x.shape());
         let shares = linker.scratch(blocks.shares(1));
         with_float!(x.dtype, T => {
             let operands = gradient_kernel::Operands::<T> {
@@ -217,7 +218,8 @@ impl Kernels for RmsNormGradient {
                 x_gradient: linker.output(0).write(),
                 gain_gradient: linker.output(1).write(),
             };
-            let (row_gradients, column_sums) = gradient_kernel::jobs(linker.isa(), operands, blocks, shares);
+            let (row_gradients, column_sums) =
+                gradient_kernel::jobs(linker.isa(), operands, blocks, shares, linker.continues(1));
             linker.job(row_gradients);
             linker.job(column_sums);
         });

@@ -136,7 +136,8 @@ impl Operation for Permute {
         for (to, &from) in self.order.iter().enumerate() {
             inverse[from] = to;
         }
-        vec![Some(at.gradient(0).permute(&inverse))]
+        let g = at.gradient(0);
+        vec![Some(before_permuting_back(&g, &inverse).unwrap_or_else(|| g.permute(&inverse)))]
     }
     fn cases() -> Vec<Case> {
         vec![
@@ -310,6 +311,14 @@ impl Operation for StopGradient {
         vec![Case::with_inputs("identity", vec![input], |x| vec![x[0].stop_gradient()])]
     }
     view_operation!();
+}
+
+/// What a tensor was permuted from, if this order of its axes is that one's.
+fn before_permuting_back(x: &Tensor, order: &[usize]) -> Option<Tensor> {
+    let node = x.trace().graph().nodes()[x.handle().ok()?.node].clone();
+    let before = &(node.op()?.as_ref() as &dyn Any).downcast_ref::<Permute>()?.order;
+    let same = before.len() == order.len() && order.iter().enumerate().all(|(to, &at)| before[at] == to);
+    same.then(|| x.trace().tensor(node.inputs[0]))
 }
 
 impl Tensor {

@@ -53,8 +53,8 @@ pub(super) struct Results {
     pub first: *mut f32,
     /// How far apart the rows lie.
     pub stride: usize,
-    /// Whether to add to what is there, or to replace it.
-    pub add: bool,
+    /// Whether the sums go on from what is there, or start from zero.
+    pub continued: bool,
 }
 
 /// The most numbers that a block of results has at any level.
@@ -73,7 +73,8 @@ pub(super) trait Level {
     /// Whether packed rows lie one after another, rather than side by side.
     const LINE_MAJOR: bool;
 
-    /// `results (+)= a @ b` for whole panels.
+    /// `results (+)= a @ b` for whole panels. Each sum is one chain in the order of the depth, and one that is
+    /// continued is the same chain: no cut of the depth between words changes a bit.
     ///
     /// # Safety
     /// The panels must hold `depth` words a line, `results` must have room for `ROWS` rows of `COLUMNS` numbers that
@@ -112,6 +113,12 @@ impl Level for Portable {
     #[inline(always)]
     unsafe fn multiply(panels: Panels, results: Results) {
         let mut sums = [[0.0f32; Self::COLUMNS]; Self::ROWS];
+        if results.continued {
+            for (row, sums) in sums.iter_mut().enumerate() {
+                // SAFETY: there are whole panels of results, by the caller's promise.
+                *sums = unsafe { results.first.add(row * results.stride).cast::<[f32; Self::COLUMNS]>().read() };
+            }
+        }
         let (first, row_bytes, step_words) = match panels.a {
             Rows::Packed(first) => (first, size_of::<Word>(), Self::ROWS),
             Rows::InPlace(first, row_bytes) => (first, row_bytes, 1),
@@ -129,10 +136,7 @@ impl Level for Portable {
         }
         for (row, sums) in sums.iter().enumerate() {
             // SAFETY: there is room for whole panels, by the caller's promise.
-            let to = unsafe { std::slice::from_raw_parts_mut(results.first.add(row * results.stride), Self::COLUMNS) };
-            for (to, sum) in to.iter_mut().zip(sums) {
-                *to = if results.add { *to + sum } else { *sum };
-            }
+            unsafe { results.first.add(row * results.stride).cast::<[f32; Self::COLUMNS]>().write(*sums) };
         }
     }
 

@@ -5,7 +5,9 @@
 //! for each, the columns of the tile are packed into scratch, where the second-level cache keeps them. Rows that
 //! are dense are read where they lie; others are packed, a few panels at a time. Each panel of rows is multiplied
 //! with all columns while the first-level cache holds it.
-//! Every element is summed in the order of the depth whatever the cut, so the number of workers may decide it.
+//! Every element is one sum in the order of the depth whatever the cut, so the number of workers may decide it; and a
+//! product that accumulates goes on with the sums that it finds, so a depth that comes in pieces, one product after
+//! another, gives the bits of the whole. (Pieces of whole words: an even number of steps where words are pairs.)
 //!
 //! If an operand is bf16 and the machine has dot products of bf16, both operands are rounded to bf16 as they are
 //! packed; sums are always f32.
@@ -192,7 +194,7 @@ impl<A: Element, B: Element> Gemm<A, B> {
         Gemm { column_sums: sums, ..self }
     }
 
-    /// `c += a @ b` instead, in f32.
+    /// `c += a @ b` instead, in f32, and the same for the column sums: sums go on from what is there.
     pub fn accumulating(self, accumulate: bool) -> Gemm<A, B> {
         assert!(!accumulate || self.sums.is_some(), "sums gather in f32");
         Gemm { accumulate, ..self }

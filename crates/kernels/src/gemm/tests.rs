@@ -341,3 +341,61 @@ fn every_number_of_threads_gives_the_same_bits_in_bf16() {
         }
     }
 }
+
+/// Repeatable numbers between -1 and 1 whose products and sums have to be rounded.
+fn rough<T: Element>(count: usize, seed: usize) -> Vec<T> {
+    (0..count).map(|i| T::from_f32(((i * 7919 + seed * 104_729) % 65_537) as f32 / 32_771.0 - 1.0)).collect()
+}
+
+/// The bits of a product and of its column sums, computed in pieces of the depth that end at these steps.
+fn in_pieces<A: Element, B: Element>(isa: Isa, threads: usize, sizes: Sizes, turned: bool, ends: &[usize]) -> Vec<u32> {
+    let Sizes { rows, columns, depth } = sizes;
+    let (a, b) = (rough::<A>(rows * depth, 1), rough::<B>(depth * columns, 2));
+    let (mut c, mut sums) = (vec![9.0f32; rows * columns], vec![9.0f32; columns]);
+    let (row_stride, column_stride) = if turned { (1, rows) } else { (depth, 1) };
+    let pool = crate::Pool::new(threads).unwrap();
+    let mut start = 0;
+    for &end in ends {
+        let to = MatrixMut { elements: Out::new(c.as_mut_ptr(), c.len()), row_stride: columns };
+        let left = matrix(&a[start * column_stride..], row_stride, column_stride);
+        let right = matrix(&b[start * columns..], columns, 1);
+        let job = Gemm::new(isa, Sizes { depth: end - start, ..sizes }, left, right, to)
+            .in_bf16(is::<A, bf16>())
+            .workers(threads)
+            .column_sums(Some(Out::new(sums.as_mut_ptr(), columns)))
+            .accumulating(start > 0);
+        let bytes = job.worker_scratch().next_multiple_of(64);
+        let mut scratch = vec![0xa5u8; threads * bytes + 64];
+        let aligned = scratch.as_ptr().align_offset(64);
+        // SAFETY: the operands and the scratch live in this function, and only the job uses them.
+        unsafe { pool.run(&job, scratch[aligned..].as_mut_ptr(), bytes) };
+        start = end;
+    }
+    c.iter().chain(&sums).map(|x| x.to_bits()).collect()
+}
+
+#[test]
+fn a_depth_in_pieces_gives_the_bits_of_the_whole() {
+    for (rows, columns, depth) in [(1, 1, 64), (8, 32, 96), (13, 45, 384), (70, 100, 1600), (150, 70, 2112)] {
+        let size = sizes(rows, columns, depth);
+        // All levels keep their bits where the depth is cut at multiples of 32; all but one, at any whole word.
+        let pieces = [vec![32, depth], vec![depth / 2 / 32 * 32, depth], (32..=depth).step_by(32).collect()];
+        for isa in Isa::available() {
+            for turned in [false, true] {
+                let f32_whole = in_pieces::<f32, f32>(isa, 1, size, turned, &[depth]);
+                let bf16_whole = in_pieces::<bf16, f32>(isa, 1, size, turned, &[depth]);
+                for (threads, pieces) in (1..=4).flat_map(|threads| pieces.iter().map(move |ends| (threads, ends))) {
+                    let found = in_pieces::<f32, f32>(isa, threads, size, turned, pieces);
+                    assert!(found == f32_whole, "{isa}, {size:?}, {threads} threads, turned: {turned}");
+                    let found = in_pieces::<bf16, f32>(isa, threads, size, turned, pieces);
+                    assert!(found == bf16_whole, "{isa}, {size:?} in bf16, {threads} threads, turned: {turned}");
+                }
+                let odd: Vec<usize> = vec![7, 20, depth];
+                assert!(in_pieces::<f32, f32>(isa, 2, size, turned, &odd) == f32_whole, "{isa}, {size:?}");
+                let even: Vec<usize> = vec![6, 20, depth];
+                let found = in_pieces::<bf16, f32>(isa, 2, size, turned, &even);
+                assert!(isa == Isa::Amx || found == bf16_whole, "{isa}, {size:?} in bf16");
+            }
+        }
+    }
+}

@@ -34,8 +34,8 @@ struct Block {
     depth: Range<usize>,
     /// Words of a line.
     words: usize,
-    /// Whether there are sums already.
-    add: bool,
+    /// Whether there are sums already, from which these go on.
+    continued: bool,
     /// Whether the sums are complete after it.
     last: bool,
     /// Whether columns are read where they lie, and how many rows of the tile are.
@@ -74,7 +74,7 @@ impl<A: Element, B: Element> Tile<'_, A, B> {
             let block = Block {
                 words: pack::words_of::<L>(depth.len()),
                 depth,
-                add: index > 0 || self.job.accumulate,
+                continued: index > 0 || self.job.accumulate,
                 last: index + 1 == cut.depth_blocks,
                 columns_lie_ready: self.columns_lie_ready::<L>(),
                 rows_in_place: if cut.rows_in_place { self.rows.len() / ROWS * ROWS } else { 0 },
@@ -89,7 +89,7 @@ impl<A: Element, B: Element> Tile<'_, A, B> {
             {
                 // SAFETY: these columns' sums belong to the first tile of rows, which this is.
                 let to = unsafe { to.slice(self.columns.clone()) };
-                sum_columns::<L, COLUMNS>(scratch.columns, block.words, to, index > 0);
+                sum_columns::<L, COLUMNS>(scratch.columns, block.words, to, block.continued);
             }
             let mut ahead = self.columns_ahead(index + 1, ROWS, COLUMNS);
             for row in self.rows.clone().step_by(ROWS) {
@@ -127,7 +127,7 @@ impl<A: Element, B: Element> Tile<'_, A, B> {
             ahead.ask::<L>();
             let panels = Panels { depth: block.words, a, b, b_stride };
             let first = to.wrapping_add(column - self.columns.start);
-            let results = Results { first, stride: sums.stride, add: block.add };
+            let results = Results { first, stride: sums.stride, continued: block.continued };
             // SAFETY: the panels were packed, or lie ready, and the results are this tile's own.
             unsafe { multiply_block::<L>(panels, results, band.len(), width) };
         }
@@ -304,12 +304,15 @@ impl<A: Element, B: Element> Tile<'_, A, B> {
     }
 }
 
-/// Adds up the packed columns.
+/// Adds up the packed columns, each in the order of the depth.
 #[inline(always)]
-fn sum_columns<L: Level, const COLUMNS: usize>(packed: &[Word], words: usize, to: &mut [f32], add: bool) {
+fn sum_columns<L: Level, const COLUMNS: usize>(packed: &[Word], words: usize, to: &mut [f32], continued: bool) {
     for (panel, to) in to.chunks_mut(COLUMNS).enumerate() {
         let (steps, _) = packed[panel * words * COLUMNS..][..words * COLUMNS].as_chunks::<COLUMNS>();
         let mut sums = [0.0f32; COLUMNS];
+        if continued {
+            sums[..to.len()].copy_from_slice(to);
+        }
         for step in steps {
             for (sum, &word) in sums.iter_mut().zip(step) {
                 *sum += match L::STEPS {
@@ -319,9 +322,7 @@ fn sum_columns<L: Level, const COLUMNS: usize>(packed: &[Word], words: usize, to
                 };
             }
         }
-        for (to, sum) in to.iter_mut().zip(sums) {
-            *to = if add { *to + sum } else { sum };
-        }
+        to.copy_from_slice(&sums[..to.len()]);
     }
 }
 
@@ -333,13 +334,16 @@ unsafe fn multiply_block<L: Level>(panels: Panels, to: Results, rows: usize, col
         return unsafe { L::multiply(panels, to) };
     }
     let mut block = [0.0f32; BLOCK_MAX];
-    // SAFETY: the panels are whole, padded with zeros, and the block has room for them.
-    unsafe { L::multiply(panels, Results { first: block.as_mut_ptr(), stride: L::COLUMNS, add: false }) };
-    for row in 0..rows {
-        // SAFETY: so many rows and columns are the tile's own.
-        let target = unsafe { std::slice::from_raw_parts_mut(to.first.add(row * to.stride), columns) };
-        for (target, sum) in target.iter_mut().zip(&block[row * L::COLUMNS..]) {
-            *target = if to.add { *target + sum } else { *sum };
+    // SAFETY: so many rows and columns are the tile's own.
+    let target = |row: usize| unsafe { std::slice::from_raw_parts_mut(to.first.add(row * to.stride), columns) };
+    if to.continued {
+        for (row, sums) in block.chunks_exact_mut(L::COLUMNS).enumerate().take(rows) {
+            sums[..columns].copy_from_slice(target(row));
         }
+    }
+    // SAFETY: the panels are whole, padded with zeros, and the block has room for them.
+    unsafe { L::multiply(panels, Results { first: block.as_mut_ptr(), stride: L::COLUMNS, ..to }) };
+    for (row, sums) in block.chunks_exact(L::COLUMNS).enumerate().take(rows) {
+        target(row).copy_from_slice(&sums[..columns]);
     }
 }

@@ -1,16 +1,18 @@
 //! The gradients of layer norm and RMS norm: one job goes over the rows and leaves, for each block of rows, its
-//! share of the sums over all rows; a second one adds the shares, in order.
+//! share of the sums over all rows; a second one adds the shares, in order. Blocks start anew with every sequence of
+//! rows, so sequences that come in several calls, each going on with the sums of the one before, give the same bits.
 
 use super::load;
 use crate::isa::multiversion;
 use crate::lanes::LANES;
 use crate::{Element, In, Isa, Job, Out, chunk, lanes, parts_of};
+use std::ops::Range;
 
 /// Elements of a block of rows, at least.
 const BLOCK_ELEMENTS: usize = 16 * 1024;
 /// Rows of a block, at least: the shares then take no more than a quarter of the operand's space.
 const BLOCK_ROWS: usize = 8;
-/// Blocks, at most.
+/// Blocks of a sequence of rows, at most.
 const BLOCKS: usize = 64;
 /// Rows that are differentiated together: as many as keep their sums in registers.
 const ROWS: usize = 4;
@@ -35,19 +37,22 @@ pub struct Operands<T> {
     pub gain_gradient: Out<T>,
 }
 
-/// How rows are cut into blocks: by their number and size alone.
+/// How sequences of rows are cut into blocks: by the size of one sequence alone.
 #[derive(Clone, Copy, Debug)]
 pub struct Blocks {
+    sequences: usize,
+    /// Rows of a sequence.
     rows: usize,
     columns: usize,
     rows_per_block: usize,
 }
 
 impl Blocks {
-    /// Blocks of so many rows of `columns` elements.
-    pub fn new(rows: usize, columns: usize) -> Blocks {
+    /// Blocks of sequences of so many rows of `columns` elements. Sequences of few rows are taken for one.
+    pub fn new(sequences: usize, rows: usize, columns: usize) -> Blocks {
+        let (sequences, rows) = if rows < BLOCK_ROWS { (1, sequences * rows) } else { (sequences, rows) };
         let rows_per_block = rows.div_ceil(BLOCKS).max(BLOCK_ELEMENTS / columns.max(1)).max(BLOCK_ROWS);
-        Blocks { rows, columns, rows_per_block }
+        Blocks { sequences, rows, columns, rows_per_block }
     }
 
     /// Elements of scratch in which the blocks leave their shares of the sums, of which there are two for layer
@@ -57,21 +62,33 @@ impl Blocks {
     }
 
     fn count(&self) -> usize {
+        self.sequences * self.blocks_of_sequence()
+    }
+
+    fn blocks_of_sequence(&self) -> usize {
         parts_of(self.rows, self.rows_per_block)
+    }
+
+    /// The rows of a block.
+    fn block(&self, index: usize) -> Range<usize> {
+        let (sequence, block) = (index / self.blocks_of_sequence(), index % self.blocks_of_sequence());
+        let rows = chunk(block, self.rows_per_block, self.rows);
+        sequence * self.rows + rows.start..sequence * self.rows + rows.end
     }
 }
 
 /// The two jobs of a norm's gradient, to run one after the other. The second reads the `shares` that the first
-/// wrote.
+/// wrote; if `continued`, its sums go on from what the gradients of gain and bias hold.
 pub fn jobs<T: Element>(
     isa: Isa,
     operands: Operands<T>,
     blocks: Blocks,
     shares: Out<f32>,
+    continued: bool,
 ) -> (RowGradients<T>, ColumnSums<T>) {
     let bias_gradient = operands.mean_and_bias_gradient.as_ref().map(|(_, gradient)| *gradient);
     let targets: Vec<Out<T>> = [operands.gain_gradient].into_iter().chain(bias_gradient).collect();
-    let sums = ColumnSums { shares: shares.as_in(), targets, blocks, body: add_shares::select(isa) };
+    let sums = ColumnSums { shares: shares.as_in(), targets, blocks, continued, body: add_shares::select(isa) };
     (RowGradients { operands, blocks, shares, body: rows_of::select(isa) }, sums)
 }
 
@@ -132,7 +149,7 @@ unsafe fn block_of_rows<T: Element, const CENTRED: bool>(
     shares.fill(0.0);
     let (gain_share, bias_share) = shares.split_at_mut(columns);
     let mut together = Together { job, gain, mean, gain_share, bias_share };
-    let rows = chunk(part, job.blocks.rows_per_block, job.blocks.rows);
+    let rows = job.blocks.block(part);
     let whole = rows.start + rows.len() / ROWS * ROWS;
     // SAFETY: the caller's promise; the rows are inside the operands, and their gradients are this part's own.
     unsafe {
@@ -305,6 +322,7 @@ pub struct ColumnSums<T> {
     shares: In<f32>,
     targets: Vec<Out<T>>,
     blocks: Blocks,
+    continued: bool,
     body: unsafe fn(&ColumnSums<T>, usize),
 }
 
@@ -329,15 +347,18 @@ multiversion! {
         let columns = job.blocks.columns;
         let parts = parts_of(columns, PART_COLUMNS);
         let (target, range) = (part / parts, chunk(part % parts, PART_COLUMNS, columns));
+        // SAFETY: these columns are this part's own.
+        let to = unsafe { job.targets[target].slice(range.clone()) };
         let mut sums = [0.0; PART_COLUMNS];
+        if job.continued {
+            load(&mut sums, to);
+        }
         for block in 0..job.blocks.count() {
             let start = (block * job.targets.len() + target) * columns;
             // SAFETY: the shares are as many as the blocks need, and nothing writes to them now.
             let share = unsafe { job.shares.slice(start + range.start..start + range.end) };
             sums.iter_mut().zip(share).for_each(|(sum, share)| *sum += share);
         }
-        // SAFETY: these columns are this part's own.
-        let to = unsafe { job.targets[target].slice(range) };
         to.iter_mut().zip(&sums).for_each(|(to, sum)| *to = T::from_f32(*sum));
     }
 }
@@ -395,7 +416,7 @@ mod tests {
         for isa in Isa::available() {
             let mut x_gradient = if over == Over::Gradient { y_gradient.clone() } else { x.clone() };
             let (mut gain_gradient, mut bias_gradient) = (gain.clone(), gain.clone());
-            let blocks = Blocks::new(rows, columns);
+            let blocks = Blocks::new(1, rows, columns);
             let mut shares = vec![f32::NAN; blocks.shares(if centred { 2 } else { 1 })];
             let operands = Operands {
                 x: if over == Over::X { input(&x_gradient) } else { input(&x) },
@@ -406,7 +427,7 @@ mod tests {
                 x_gradient: output(&mut x_gradient),
                 gain_gradient: output(&mut gain_gradient),
             };
-            let (row_gradients, column_sums) = jobs(isa, operands, blocks, output(&mut shares));
+            let (row_gradients, column_sums) = jobs(isa, operands, blocks, output(&mut shares), false);
             run_alone(&row_gradients);
             run_alone(&column_sums);
             assert_close(&what, &x_gradient, &x_expected);
@@ -435,10 +456,17 @@ mod tests {
     #[test]
     fn blocks_are_few_and_cover_all_rows() {
         for (rows, columns) in [(1, 1), (4096, 768), (1_000_000, 3), (64, 100_000), (513, 1)] {
-            let blocks = Blocks::new(rows, columns);
-            assert!(blocks.count() <= BLOCKS, "{blocks:?}");
-            assert!(blocks.count() * blocks.rows_per_block >= rows, "{blocks:?}");
+            for sequences in [1, 3] {
+                let blocks = Blocks::new(sequences, rows, columns);
+                assert!(blocks.count() <= sequences * BLOCKS, "{blocks:?}");
+                let mut next = 0;
+                for block in 0..blocks.count() {
+                    assert_eq!(blocks.block(block).start, next, "{blocks:?}");
+                    next = blocks.block(block).end;
+                }
+                assert_eq!(next, sequences * rows, "{blocks:?}");
+            }
         }
-        assert_eq!(Blocks::new(0, 4).count(), 0);
+        assert_eq!(Blocks::new(1, 0, 4).count() + Blocks::new(0, 4, 4).count() + Blocks::new(0, 99, 4).count(), 0);
     }
 }

@@ -119,16 +119,22 @@ impl<'a> Model<'a> {
         self.project(&self.hidden(tokens))
     }
 
-    /// The mean loss of predicting `targets` [b, t]; those that are [`IGNORED_TARGET`] do not count. The logits are
-    /// held for the gradient if those of one sequence are fewer than the weights, so that every micro-batch computes
-    /// the same; else they are computed a block at a time, twice.
+    /// The loss of predicting each of `targets` [b, t]; zero of those that are [`IGNORED_TARGET`]. The logits are held
+    /// for the gradient if those of one sequence are fewer than the weights, so that every micro-batch computes the
+    /// same; else they are computed a block at a time, twice.
     #[track_caller]
-    pub fn loss(&self, tokens: &Tensor, targets: &Tensor) -> Tensor {
+    pub fn losses(&self, tokens: &Tensor, targets: &Tensor) -> Tensor {
         let hidden = self.hidden(tokens); // [b, t, c]
         if tokens.size(-1) * self.config.vocabulary <= self.config.parameter_count() {
-            return self.project(&hidden).cross_entropy(targets, Some(IGNORED_TARGET));
+            return self.project(&hidden).cross_entropy_rows(targets, Some(IGNORED_TARGET));
         }
-        self.rounded(&hidden).linear_cross_entropy(&self.rounded(self.head()), targets, Some(IGNORED_TARGET))
+        self.rounded(&hidden).linear_cross_entropy_rows(self.head(), targets, Some(IGNORED_TARGET))
+    }
+
+    /// The mean loss of predicting `targets` [b, t]; those that are [`IGNORED_TARGET`] do not count.
+    #[track_caller]
+    pub fn loss(&self, tokens: &Tensor, targets: &Tensor) -> Tensor {
+        self.losses(tokens, targets).mean_loss(targets, Some(IGNORED_TARGET))
     }
 
     /// As [`Model::hidden`], in any surroundings.

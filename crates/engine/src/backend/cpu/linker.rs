@@ -71,6 +71,8 @@ pub struct Linker<'a> {
     blame: Option<Blame>,
     scratch: *mut u8,
     scratch_used: usize,
+    /// The results whose sums go on from what is there.
+    continued: Vec<usize>,
     jobs: Vec<Box<dyn Job>>,
 }
 
@@ -93,7 +95,18 @@ impl<'a> Linker<'a> {
         step: usize,
     ) -> Linker<'a> {
         let fault = Fault::new(cell, step as u32);
-        Linker { isa, workers, inputs, outputs, fault, blame: None, scratch, scratch_used: 0, jobs: vec![] }
+        Linker {
+            isa,
+            workers,
+            inputs,
+            outputs,
+            fault,
+            blame: None,
+            scratch,
+            scratch_used: 0,
+            continued: vec![],
+            jobs: vec![],
+        }
     }
 
     pub(super) fn finish(self) -> Linked {
@@ -125,6 +138,16 @@ impl Linker<'_> {
     /// A result.
     pub fn output(&self, index: usize) -> Operand {
         self.outputs[index].clone()
+    }
+
+    /// Whether the sums that a result holds go on from what is there already, instead of from zero.
+    pub fn continues(&self, output: usize) -> bool {
+        self.continued.contains(&output)
+    }
+
+    /// Lets the sums of these results go on from what is there when the jobs that follow run.
+    pub(crate) fn let_continue(&mut self, outputs: &[usize]) {
+        self.continued = outputs.to_vec();
     }
 
     /// Where the jobs report an index that is not below `bound`: they raise it as the detail.

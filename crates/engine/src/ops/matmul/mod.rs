@@ -34,7 +34,7 @@ impl ProductTypes {
         ProductTypes { computed: dtype, stored: dtype }
     }
 
-    fn check(self, operands: &[TensorType]) -> Result<(), Mismatch> {
+    pub(super) fn check(self, operands: &[TensorType]) -> Result<(), Mismatch> {
         let fits = |dtype: DType| dtype == self.computed || dtype == DType::F32;
         let other = operands.iter().map(|ty| ty.dtype).chain([self.stored]).find(|&dtype| !fits(dtype));
         match other {
@@ -47,6 +47,13 @@ impl ProductTypes {
             ))),
             None => Ok(()),
         }
+    }
+}
+
+impl Matmul {
+    /// A product beside which the columns of its second operand are summed.
+    pub(super) fn with_column_sums(types: ProductTypes) -> Matmul {
+        Matmul { has_bias: false, types, column_sums: true }
     }
 }
 
@@ -204,7 +211,7 @@ impl Operation for Matmul {
             }),
         ];
         cases.push(Case::new("with the sums of columns", &[&[7, 40], &[40, 37]], |x| {
-            let op = Matmul { has_bias: false, types: ProductTypes::all(x[0].dtype()), column_sums: true };
+            let op = Matmul::with_column_sums(ProductTypes::all(x[0].dtype()));
             x[0].trace().apply(op, &[&x[0], &x[1]])
         }));
         cases.push(Case::new("a first operand and a bias in f32", &[&[9, 6], &[6, 5], &[5]], |x| {
@@ -281,7 +288,7 @@ impl Matmul {
             kernel::Gemm::new(linker.isa(), sizes, a, b, c)
         });
         job = job.in_bf16(self.types.computed == DType::Bf16).workers(linker.workers());
-        job = job.batched(&batch).column_sums(sums);
+        job = job.batched(&batch).column_sums(sums).accumulating(linker.continues(0));
         if self.has_bias {
             let bias = linker.input(2);
             job = with_float!(bias.dtype, T => { job.bias(Some(bias.read::<T>())) });

@@ -6,6 +6,9 @@ use super::{Level, Panels, Results, Rows, TURN, Word};
 use std::arch::asm;
 
 /// Four of the eight matrix registers accumulate 32 rows of 32 columns.
+///
+/// The processor sums the 32 steps of a register in an order of its own: a sum keeps its bits only where the depth is
+/// cut at multiples of 32.
 pub struct Amx;
 
 /// Rows of a matrix register, and words of its rows.
@@ -66,7 +69,7 @@ impl Level for Amx {
         // SAFETY: the panels hold `depth` words a line, which is a multiple of `WORDS`, and there is room for whole
         // panels of results: the caller's promise. The registers are set up by `with_registers`.
         unsafe {
-            if results.add {
+            if results.continued {
                 asm!(
                     "tileloadd tmm0, [{to} + {stride}]",
                     "tileloadd tmm1, [{to} + {stride} + 64]",

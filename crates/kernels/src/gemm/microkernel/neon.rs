@@ -66,6 +66,12 @@ unsafe fn multiply(panels: Panels, a: *const f32, row_bytes: usize, results: Res
         prefetch_to_write(results.first.wrapping_add(row * results.stride));
     }
     let mut sums = [[vdupq_n_f32(0.0); COLUMNS / LANES]; ROWS];
+    if results.continued {
+        for (row, sums) in sums.iter_mut().enumerate() {
+            // SAFETY: there are whole panels of results, by the caller's promise.
+            *sums = unsafe { load(results.first.add(row * results.stride)) };
+        }
+    }
     let (mut a, mut b) = (a, panels.b.cast::<f32>());
     for _ in 0..panels.depth / LANES {
         // SAFETY: the panels hold `depth` words a line, which is a multiple of `WORDS`: the caller's promise.
@@ -81,7 +87,7 @@ unsafe fn multiply(panels: Panels, a: *const f32, row_bytes: usize, results: Res
     }
     for (row, sums) in sums.into_iter().enumerate() {
         // SAFETY: there is room for whole panels, by the caller's promise.
-        unsafe { store(results.first.add(row * results.stride), sums, results.add) };
+        unsafe { store(results.first.add(row * results.stride), sums) };
     }
 }
 
@@ -105,13 +111,10 @@ unsafe fn load(from: *const f32) -> Row {
 
 #[inline]
 #[target_feature(enable = "neon")]
-unsafe fn store(to: *mut f32, sums: Row, add: bool) {
+unsafe fn store(to: *mut f32, sums: Row) {
     for (at, sum) in sums.into_iter().enumerate() {
         // SAFETY: the caller promises room for so many numbers.
-        unsafe {
-            let to = to.add(at * LANES);
-            vst1q_f32(to, if add { vaddq_f32(vld1q_f32(to), sum) } else { sum });
-        }
+        unsafe { vst1q_f32(to.add(at * LANES), sum) };
     }
 }
 

@@ -15,7 +15,7 @@ pub struct Avx512Bf16;
 /// An inner product in vectors of one width; all levels are this text with other intrinsics.
 macro_rules! vector_level {
     ($level:ident, $rows:literal x $columns:literal, steps $steps:literal, $feature:literal, $name:ident,
-     $vector:ty, $zero:ident, $load:ident, $store:ident, $add:ident, $pairs:path, $multiply_add:expr) => {
+     $vector:ty, $zero:ident, $load:ident, $store:ident, $pairs:path, $multiply_add:expr) => {
         impl Level for $level {
             const ROWS: usize = $rows;
             const COLUMNS: usize = $columns;
@@ -71,6 +71,13 @@ macro_rules! vector_level {
                 _mm_prefetch::<_MM_HINT_ET0>(to.wrapping_add(WIDTH).cast());
             }
             let mut sums: [[$vector; 2]; $rows] = [[$zero(); 2]; $rows];
+            if results.continued {
+                for row in 0..$rows {
+                    let from = results.first.wrapping_add(row * results.stride);
+                    // SAFETY: there are whole panels of results, by the caller's promise.
+                    sums[row] = unsafe { [$load(from), $load(from.add(WIDTH))] };
+                }
+            }
             let (mut a, mut b) = (a, panels.b);
             for _ in 0..panels.depth {
                 // SAFETY: the panels hold `depth` words a line, by the caller's promise.
@@ -90,8 +97,7 @@ macro_rules! vector_level {
                     // SAFETY: there is room for whole panels, by the caller's promise.
                     unsafe {
                         let to = results.first.add(row * results.stride + half * WIDTH);
-                        let sum = sums[row][half];
-                        $store(to, if results.add { $add($load(to), sum) } else { sum });
+                        $store(to, sums[row][half]);
                     }
                 }
             }
@@ -101,17 +107,17 @@ macro_rules! vector_level {
 
 vector_level!(
     Avx2, 6 x 16, steps 1, "avx2,fma", multiply_avx2,
-    __m256, _mm256_setzero_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_add_ps, Portable::pairs,
+    __m256, _mm256_setzero_ps, _mm256_loadu_ps, _mm256_storeu_ps, Portable::pairs,
     |word, columns, sum| _mm256_fmadd_ps(_mm256_set1_ps(f32::from_bits(word)), columns, sum)
 );
 vector_level!(
     Avx512, 8 x 32, steps 1, "avx512f", multiply_avx512,
-    __m512, _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_add_ps, Portable::pairs,
+    __m512, _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, Portable::pairs,
     |word, columns, sum| _mm512_fmadd_ps(_mm512_set1_ps(f32::from_bits(word)), columns, sum)
 );
 vector_level!(
     Avx512Bf16, 8 x 32, steps 2, "avx512f,avx512bf16", multiply_avx512_bf16,
-    __m512, _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_add_ps, pairs_bf16,
+    __m512, _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, pairs_bf16,
     |word: Word, columns: __m512, sum| {
         // The same bits, taken for pairs of bf16.
         let pairs = |vector: __m512i| std::mem::transmute::<__m512i, __m512bh>(vector);

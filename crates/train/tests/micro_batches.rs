@@ -1,0 +1,72 @@
+//! However a batch is cut into micro-batches, training gives the same bits.
+
+use gradus_engine::backend::Cpu;
+use gradus_train::config::Precision;
+use gradus_train::models::ModelConfig;
+use gradus_train::optimisers::Optimiser;
+use gradus_train::step::{StepConfig, StepScalars, TrainingStep};
+
+const BATCH: usize = 32;
+const SEQUENCE: usize = 32;
+const VOCABULARY: usize = 61;
+
+/// The bits of all weights and losses after a few steps with micro-batches of so many sequences.
+fn trained(model: &ModelConfig, precision: Precision, micro_batch: usize, threads: usize) -> Vec<(String, Vec<u32>)> {
+    let config = StepConfig {
+        model: model.clone(),
+        micro_batch,
+        micro_batches: BATCH / micro_batch,
+        sequence: SEQUENCE,
+        optimiser: Optimiser::adamw(0.1),
+        clip_value: None,
+        dropout: 0.0,
+        precision,
+    };
+    let mut training = TrainingStep::new(config, &Cpu::new(threads).unwrap()).unwrap();
+    training.initialise(3).unwrap();
+    let mut outcomes = vec![];
+    for step in 0..3 {
+        let token = |place: usize| ((place * place / 7 + place * 3 + step as usize * 11) % VOCABULARY) as i32;
+        let tokens: Vec<i32> = (0..BATCH * SEQUENCE).map(token).collect();
+        // Some targets do not count, and not as many in every sequence.
+        let target = |place: usize| if place % 37 == 5 { -100 } else { token(place + 1) };
+        let targets: Vec<i32> = (0..BATCH * SEQUENCE).map(target).collect();
+        let inputs = StepScalars { step, learning_rate: 1e-2, clip_norm: 1.0, seed: 5 };
+        let outcome = training.run(&tokens, &targets, &inputs).unwrap();
+        outcomes.extend([outcome.loss.to_bits(), outcome.gradient_norm.to_bits()]);
+    }
+    let bits = |name: &str| {
+        let numbers = training.program().read(name).unwrap().to_vec::<f32>().unwrap();
+        (name.to_string(), numbers.iter().map(|x| x.to_bits()).collect())
+    };
+    let weights = training.parameters().iter().map(|parameter| bits(&parameter.name));
+    weights.chain([("losses and norms".to_string(), outcomes)]).collect()
+}
+
+fn check(model: ModelConfig) {
+    for precision in [Precision::F32, Precision::Bf16] {
+        let whole = trained(&model, precision, BATCH, 2);
+        for (micro_batch, threads) in [(1, 1), (2, 3), (4, 2), (8, 4), (16, 1)] {
+            let pieces = trained(&model, precision, micro_batch, threads);
+            for ((name, whole), (_, pieces)) in whole.iter().zip(&pieces) {
+                assert!(whole == pieces, "{name} in {precision:?}, {micro_batch} sequences at once");
+            }
+        }
+    }
+}
+
+#[test]
+fn gpt2_with_tied_embeddings() {
+    check(ModelConfig::gpt2(VOCABULARY, 32, 2, 2, SEQUENCE));
+}
+
+#[test]
+fn gpt2_on_sequences_shorter_than_its_context() {
+    // With so many classes, the logits of a row are summed in several blocks.
+    check(ModelConfig { tie_embeddings: false, ..ModelConfig::gpt2(1601, 48, 1, 3, SEQUENCE + 9) });
+}
+
+#[test]
+fn llama() {
+    check(ModelConfig::llama(VOCABULARY, 32, 2, 4, SEQUENCE));
+}
