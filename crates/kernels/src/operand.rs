@@ -78,7 +78,9 @@ impl<T> In<T> {
         debug_assert!(range.start <= range.end && range.end <= self.length, "{range:?} of {}", self.length);
         // SAFETY: the range is inside the operand (checked above in debug builds, by the job's own sizes in
         // release builds); the rest is the caller's promise.
-        unsafe { std::slice::from_raw_parts(self.pointer.add(range.start), range.len()) }
+        // The length is a difference: that of a range would be zero where the end comes first, and the test for it
+        // would stand in every inner loop.
+        unsafe { std::slice::from_raw_parts(self.pointer.add(range.start), range.end - range.start) }
     }
 }
 
@@ -126,6 +128,6 @@ impl<T> Out<T> {
     pub unsafe fn slice<'a>(&self, range: Range<usize>) -> &'a mut [T] {
         debug_assert!(range.start <= range.end && range.end <= self.length, "{range:?} of {}", self.length);
         // SAFETY: as for `In::slice`, and exclusive by the caller's promise.
-        unsafe { std::slice::from_raw_parts_mut(self.pointer.add(range.start), range.len()) }
+        unsafe { std::slice::from_raw_parts_mut(self.pointer.add(range.start), range.end - range.start) }
     }
 }

@@ -3,9 +3,14 @@
 //! One word of state says whether a job is open and how many workers are inside it. A worker that comes while
 //! the job is open enters and takes parts; the caller works too, closes the job when no part is left, and waits
 //! for those inside. A worker that is still asleep is not waited for. Nothing is locked or allocated.
+//!
+//! Each thread has a share of neighbouring parts, the same in every job of that many parts, and turns to the others'
+//! when its own is done: so what a thread wrote is in its own cache when the next job reads it. Two cores that do not
+//! share a cache were measured to run a layer norm of 4 MB at 67 GB/s so, and at 53 when they took parts in turn.
 
 use crate::Job;
 use std::cell::UnsafeCell;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -32,14 +37,22 @@ struct Shared {
     state: AtomicU64,
     /// The open job. Written by the caller while nobody is inside and the job is closed.
     work: UnsafeCell<Option<Work>>,
-    /// The parts of the open job, and the next one to be given out.
-    parts: AtomicUsize,
-    next_part: AtomicUsize,
+    /// The parts of the open job, by thread.
+    shares: Vec<Share>,
     /// A caller is using the pool; another one then works alone.
     taken: AtomicBool,
     panicked: AtomicBool,
     ending: AtomicBool,
     asleep: Vec<AtomicBool>,
+}
+
+/// Neighbouring parts that one thread takes first, on a cache line of its own.
+#[derive(Default)]
+#[repr(align(64))]
+struct Share {
+    /// The next part to be given out; beyond the end when none is left.
+    next: AtomicUsize,
+    end: AtomicUsize,
 }
 
 #[derive(Clone, Copy)]
@@ -62,8 +75,7 @@ impl Pool {
         let shared = Arc::new(Shared {
             state: AtomicU64::new(0),
             work: UnsafeCell::new(None),
-            parts: AtomicUsize::new(0),
-            next_part: AtomicUsize::new(0),
+            shares: (0..=helpers).map(|_| Share::default()).collect(),
             taken: AtomicBool::new(false),
             panicked: AtomicBool::new(false),
             ending: AtomicBool::new(false),
@@ -105,8 +117,7 @@ impl Pool {
         }
         // SAFETY: `taken` is ours, the job is closed and nobody is inside: see `Shared`.
         unsafe { *self.shared.work.get() = Some(work) };
-        self.shared.parts.store(parts, Ordering::Relaxed);
-        self.shared.next_part.store(0, Ordering::Relaxed);
+        self.shared.share_out(parts);
         // Sequentially consistent with `sleep`: either the worker sees the job open, or we see it asleep.
         self.shared.state.store(OPEN, Ordering::SeqCst);
         for (asleep, (_, thread)) in self.shared.asleep.iter().zip(&self.workers) {
@@ -153,7 +164,32 @@ impl Work {
     }
 }
 
+impl Share {
+    fn set(&self, parts: Range<usize>) {
+        self.next.store(parts.start, Ordering::Relaxed);
+        self.end.store(parts.end, Ordering::Relaxed);
+    }
+
+    fn is_left(&self) -> bool {
+        self.next.load(Ordering::Relaxed) < self.end.load(Ordering::Relaxed)
+    }
+
+    /// A part that nobody else gets, if one is left.
+    fn take(&self) -> Option<usize> {
+        let part = self.is_left().then(|| self.next.fetch_add(1, Ordering::Relaxed))?;
+        (part < self.end.load(Ordering::Relaxed)).then_some(part)
+    }
+}
+
 impl Shared {
+    /// Gives every thread its share of the parts. Nobody may be inside.
+    fn share_out(&self, parts: usize) {
+        let threads = self.shares.len();
+        for (thread, share) in self.shares.iter().enumerate() {
+            share.set(parts * thread / threads..parts * (thread + 1) / threads);
+        }
+    }
+
     /// A worker's life.
     fn serve(&self, index: usize) {
         let mut spins = 0;
@@ -186,7 +222,7 @@ impl Shared {
     /// Whether a job is open in this state, just read, and has parts left. Without the second question, workers with
     /// nothing to do would go in and out while the last parts run, and never give way to the threads that run them.
     fn has_work(&self, state: u64) -> bool {
-        state & OPEN != 0 && self.next_part.load(Ordering::Relaxed) < self.parts.load(Ordering::Relaxed)
+        state & OPEN != 0 && self.shares.iter().any(Share::is_left)
     }
 
     /// Parks until the next job is opened. If the state was read before that, the caller sees us asleep; if after,
@@ -200,15 +236,14 @@ impl Shared {
         self.asleep[index].store(false, Ordering::SeqCst);
     }
 
-    fn take_parts(&self, work: Work, worker: usize) {
-        let parts = self.parts.load(Ordering::Relaxed);
-        loop {
-            let part = self.next_part.fetch_add(1, Ordering::Relaxed);
-            if part >= parts {
-                return;
+    /// Takes the parts of the thread's own share, then what is left of the others', the next thread's first.
+    fn take_parts(&self, work: Work, thread: usize) {
+        let (before, from_own) = self.shares.split_at(thread);
+        for share in from_own.iter().chain(before) {
+            while let Some(part) = share.take() {
+                // SAFETY: the caller of `Pool::run` promised; a share gives each of its parts out once.
+                unsafe { work.run(part, thread) };
             }
-            // SAFETY: the caller of `Pool::run` promised; the counter gives each part out once.
-            unsafe { work.run(part, worker) };
         }
     }
 }
@@ -321,10 +356,10 @@ mod tests {
         });
     }
 
-    /// One part runs long; the others are over at once.
+    /// One part runs long and counts how often workers go in and out meanwhile; the others are over at once.
     struct Uneven<'a> {
         shared: &'a Shared,
-        taken: AtomicUsize,
+        changes: AtomicUsize,
     }
 
     impl Job for Uneven<'_> {
@@ -335,9 +370,15 @@ mod tests {
             0
         }
         unsafe fn run(&self, part: usize, _scratch: &mut [u8]) {
-            if part == 0 {
-                thread::sleep(std::time::Duration::from_millis(20));
-                self.taken.store(self.shared.next_part.load(Ordering::Relaxed), Ordering::Relaxed);
+            if part != 0 {
+                return;
+            }
+            thread::sleep(std::time::Duration::from_millis(20));
+            let mut last = self.shared.state.load(Ordering::Relaxed);
+            for _ in 0..100_000 {
+                let state = self.shared.state.load(Ordering::Relaxed);
+                self.changes.fetch_add((state != last) as usize, Ordering::Relaxed);
+                last = state;
             }
         }
     }
@@ -346,10 +387,27 @@ mod tests {
     #[test]
     fn workers_stay_outside_when_no_part_is_left() {
         let pool = Pool::new(4).unwrap();
-        let job = Uneven { shared: &pool.shared, taken: AtomicUsize::new(0) };
-        // SAFETY: the job touches only its atomic.
+        let job = Uneven { shared: &pool.shared, changes: AtomicUsize::new(0) };
+        // SAFETY: the job touches only its atomic and looks at the pool's.
         unsafe { pool.run(&job, std::ptr::NonNull::<u8>::dangling().as_ptr(), 0) };
-        let taken = job.taken.load(Ordering::Relaxed);
-        assert!(taken <= job.parts() + pool.threads(), "{taken} parts were asked for, of {}", job.parts());
+        let changes = job.changes.load(Ordering::Relaxed);
+        assert!(changes <= 2 * pool.threads(), "workers went in or out {changes} times");
+    }
+
+    #[test]
+    fn every_part_is_in_one_share_and_shares_are_even() {
+        for threads in 1..=5 {
+            let pool = Pool::new(threads).unwrap();
+            for parts in 0..40 {
+                pool.shared.share_out(parts);
+                let mut taken = vec![];
+                for share in &pool.shared.shares {
+                    let before = taken.len();
+                    taken.extend(std::iter::from_fn(|| share.take()));
+                    assert!((taken.len() - before).abs_diff(parts / threads) <= 1, "{parts} parts, {threads} threads");
+                }
+                assert_eq!(taken, (0..parts).collect::<Vec<_>>(), "{threads} threads");
+            }
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::entry::{Entry, Group, Sample, Setting, Work};
 use super::statistics::{spread_of, spread_of_whole};
-use gradus_engine::ops::{AdamW, AdamWInputs, OpKind};
+use gradus_engine::ops::{AdamW, AdamWInputs, LayerNormGradient, OpKind};
 use gradus_engine::plan::BufferKind;
 use gradus_engine::{DType, Program, Routine, Tensor, TensorType, Trace, gradient};
 use gradus_kernels::bf16;
@@ -192,32 +192,35 @@ fn norm_bytes(batch: usize) -> f64 {
     (4 * batch * NORM_SHAPE[0] * NORM_SHAPE[1]) as f64
 }
 
-fn layer_norm_operands(trace: &Trace, batch: usize) -> [Tensor; 4] {
+/// The operand of a layer norm, and its gain.
+fn layer_norm_operands(trace: &Trace, batch: usize) -> [Tensor; 2] {
     let [rows, columns] = NORM_SHAPE;
-    let input = |name: &str, shape: &[usize]| trace.input(name, DType::F32, shape);
-    let (x, gain, bias) = (input("x", &[batch, rows, columns]), input("gain", &[columns]), input("bias", &[columns]));
-    let y = x.layer_norm(&gain, &bias, 1e-5);
-    [x, gain, bias, y]
+    [trace.input("x", DType::F32, [batch, rows, columns]), trace.input("gain", DType::F32, [columns])]
 }
 
 /// A layer norm: its operand is read, its result written.
 fn layer_norm_forward(batch: usize) -> Kernel {
     let work = Work::bytes(2.0 * norm_bytes(batch), Limit::CacheCopy);
     Kernel::new(format!("layer-norm/forward/{batch}"), work, move |trace| {
-        let [_, _, _, y] = layer_norm_operands(trace, batch);
-        Ok(Routine::new(ROUTINE).output("y", &y))
+        let [x, gain] = layer_norm_operands(trace, batch);
+        let bias = trace.input("bias", gain.dtype(), gain.shape());
+        Ok(Routine::new(ROUTINE).output("y", &x.layer_norm(&gain, &bias, 1e-5)))
     })
 }
 
-/// The gradients of a layer norm: operand and gradient are read, a gradient is written. The statistics of the rows
-/// come from a forward pass that does not count.
+/// The gradients of a layer norm: operand and gradient are read, a gradient is written. The statistics of the rows are
+/// inputs, as if a forward pass had left them.
 fn layer_norm_backward(batch: usize) -> Kernel {
     let work = Work::bytes(3.0 * norm_bytes(batch), Limit::CacheCopy);
-    let kernel = Kernel::new(format!("layer-norm/backward/{batch}"), work, move |trace| {
-        let [x, gain, bias, y] = layer_norm_operands(trace, batch);
-        with_gradients(Routine::new(ROUTINE), &y, &[&x, &gain, &bias])
-    });
-    Kernel { counted: &[OpKind::LayerNormGradient], ..kernel }
+    Kernel::new(format!("layer-norm/backward/{batch}"), work, move |trace| {
+        let [x, gain] = layer_norm_operands(trace, batch);
+        let statistic = |name: &str| trace.input(name, DType::F32, [batch, NORM_SHAPE[0]]);
+        let (mean, inverse_deviation) = (statistic("mean"), statistic("inverse_deviation"));
+        let y_gradient = trace.input("y_gradient", x.dtype(), x.shape());
+        let gradients = trace.apply(LayerNormGradient, &[&x, &gain, &mean, &inverse_deviation, &y_gradient]);
+        let named = gradients.iter().enumerate().map(|(index, found)| (format!("gradient {index}"), found));
+        Ok(named.fold(Routine::new(ROUTINE), |routine, (name, found)| routine.output(&name, found)))
+    })
 }
 
 /// Adds the gradients of `inputs` as outputs, when that of `y` is given as an input. On its way it is multiplied by

@@ -146,6 +146,7 @@ pub use batch_norm::BatchNorm;
 pub use continued::accumulated;
 pub use conv2d::Conv2dOptions;
 pub use elementwise::{Argument, Elementwise, Function, Instruction, ScalarProgram};
+pub use layer_norm::LayerNormGradient;
 pub use matmul::{FinishedMatmul, Matmul, ProductTypes};
 pub use rotary::rotary_tables;
 pub use updates::{Adafactor, AdafactorInputs, AdafactorOutputs, SecondMoment};
