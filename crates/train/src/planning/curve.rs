@@ -1,6 +1,6 @@
 //! Time against memory.
 
-use super::{Chosen, StepPlans};
+use super::{Draft, StepPlans};
 
 /// Points of a curve, from the smallest plan to the fastest.
 pub const CURVE_POINTS: usize = 16;
@@ -17,8 +17,8 @@ pub struct Point {
 }
 
 impl Point {
-    fn of(chosen: &Chosen) -> Point {
-        Point { arena: chosen.arena(), seconds: chosen.seconds(), micro_batch: chosen.config.micro_batch }
+    fn of(draft: &Draft<'_>) -> Point {
+        Point { arena: draft.arena, seconds: draft.seconds, micro_batch: draft.way.config.micro_batch }
     }
 }
 
@@ -26,15 +26,15 @@ impl StepPlans<'_> {
     /// The fastest way for budgets between the smallest arena and that of the fastest way, evenly spread by ratio.
     /// Each point is faster than those before it.
     pub fn curve(&self) -> Vec<Point> {
-        let Some(fastest) = self.fastest_within(usize::MAX) else { return vec![] };
-        let smallest = self.smallest();
-        let (least, most) = (smallest.arena() as f64, fastest.arena() as f64);
+        let Some(fastest) = self.fastest_draft(usize::MAX) else { return vec![] };
+        let smallest = self.smallest_draft();
+        let (least, most) = (smallest.arena as f64, fastest.arena as f64);
         let mut points = vec![Point::of(&smallest)];
         for index in 1..CURVE_POINTS {
             let share = index as f64 / (CURVE_POINTS - 1) as f64;
             let limit = (least * (most / least).powf(share)).ceil() as usize;
-            let Some(chosen) = self.fastest_within(limit) else { continue };
-            let point = Point::of(&chosen);
+            let Some(fastest) = self.fastest_draft(limit) else { continue };
+            let point = Point::of(&fastest);
             if points.last().is_some_and(|last| point.seconds < last.seconds) {
                 points.push(point);
             }
