@@ -39,12 +39,12 @@ pub struct StepConfig {
 }
 
 impl StepConfig {
-    /// The part of a run's configuration that shapes its program.
+    /// The part of a run's configuration that shapes its program. A micro-batch of 0 is still to be chosen.
     pub fn of(config: &TrainConfig) -> StepConfig {
         StepConfig {
             model: config.model.clone(),
             micro_batch: config.micro_batch,
-            micro_batches: config.batch / config.micro_batch,
+            micro_batches: config.batch.checked_div(config.micro_batch).unwrap_or(0),
             sequence: config.sequence,
             optimiser: Optimiser {
                 kind: config.optimizer,

@@ -8,7 +8,7 @@ mod kinds;
 mod refusal;
 
 pub use curve::{CURVE_POINTS, Point};
-pub use kinds::{ArenaBytes, Kind, kind_of};
+pub use kinds::{ArenaBytes, Kind, Kinds};
 pub use refusal::{Change, Refusal};
 
 use crate::Result;
@@ -98,6 +98,14 @@ impl<'a> StepPlans<'a> {
         let fastest = self.fastest_draft(arena)?.seconds;
         let drafts = self.drafts(arena).filter(|draft| draft.arena <= arena && draft.seconds <= fastest * NO_LOSS);
         drafts.min_by_key(|draft| draft.arena).map(|draft| draft.planned())
+    }
+
+    /// The way to take within a stated arena, or without one: the fastest, or the smallest that is as good as that.
+    pub fn within(&self, arena: Option<usize>) -> Option<Chosen> {
+        match arena {
+            Some(arena) => self.fastest_within(arena),
+            None => self.frugal_within(usize::MAX),
+        }
     }
 
     /// The way that takes the smallest arena.
