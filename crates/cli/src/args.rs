@@ -24,6 +24,11 @@ pub struct Cli {
 pub enum Command {
     /// Train a language model on text; without a corpus, on built-in stories
     Train(Box<TrainArgs>),
+    /// Say what a training run will take, without training: memory by kind, time, and a page with the memory map
+    #[command(mut_args = planning_option)]
+    #[command(after_help = "Every option of `gradus train` is taken, and no text is read: give --vocab-size for \
+        another vocabulary than the preset's.")]
+    Plan(Box<TrainArgs>),
     /// Write text with a trained model
     Generate(GenerateArgs),
     /// Measure a model on text: loss, perplexity, bits per byte
@@ -326,6 +331,43 @@ pub struct CompletionsArgs {
     /// The shell
     #[arg(value_enum)]
     pub shell: clap_complete::Shell,
+}
+
+/// Options of a training run that change nothing in what a step takes. `gradus plan` takes them, so that the rest of a
+/// command line can stay as it is, but does not tell of them.
+const NOT_PLANNED: [&str; 22] = [
+    "corpus",
+    "text_field",
+    "validation",
+    "steps",
+    "epochs",
+    "time",
+    "learning_rate",
+    "min_learning_rate_share",
+    "warmup_steps",
+    "schedule",
+    "weight_decay",
+    "beta1",
+    "beta2",
+    "seed",
+    "norm_epsilon",
+    "rope_theta",
+    "resume",
+    "eval_every",
+    "sample_every",
+    "save_every",
+    "keep",
+    "quiet",
+];
+
+/// An option of a training run as `gradus plan` tells of it.
+fn planning_option(option: clap::Arg) -> clap::Arg {
+    match option.get_id().as_str() {
+        "out" => option.value_name("FILE").help("Where to write the page [default: plan.html]"),
+        "json" => option.help("Print one JSON object"),
+        name if NOT_PLANNED.contains(&name) => option.hide(true),
+        _ => option,
+    }
 }
 
 fn preset_names() -> PossibleValuesParser {

@@ -11,6 +11,7 @@ mod interrupt;
 mod layers;
 mod library;
 mod numbers;
+mod plan;
 mod print;
 mod resolve;
 mod shell;
@@ -53,6 +54,7 @@ fn run(matches: &ArgMatches) -> Result<()> {
     match &cli.command {
         None => train::run(&layers::nothing_given()),
         Some(Command::Train(_)) => train::run(matches.subcommand().expect("the command is there").1),
+        Some(Command::Plan(_)) => plan::run(matches.subcommand().expect("the command is there").1),
         Some(Command::Generate(args)) => generate::run(args),
         Some(Command::Eval(args)) => eval::run(args),
         Some(Command::Tokenize(args)) => tokenize::run(args),
@@ -93,6 +95,10 @@ mod tests {
              threads seed tokenizer validation eval-every sample-every save-every keep out resume init quiet json config \
              text-field beta1 beta2 min-learning-rate-share memory";
         has_options("train", options);
+        has_options(
+            "plan",
+            "preset vocab-size sequence batch micro-batch optimizer clip precision threads memory out json",
+        );
         has_options("generate", "prompt max-tokens temperature top-k top-p seed count");
         has_options("bench", "list threads time profile save baseline json");
     }
@@ -108,7 +114,7 @@ mod tests {
 
     #[test]
     fn every_command_is_there() {
-        for name in ["train", "generate", "eval", "tokenize", "inspect", "bench", "completions", "man"] {
+        for name in ["train", "plan", "generate", "eval", "tokenize", "inspect", "bench", "completions", "man"] {
             assert!(Cli::command().find_subcommand(name).is_some(), "{name}");
         }
     }

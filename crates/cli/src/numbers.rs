@@ -18,6 +18,24 @@ pub fn bytes(number: u64) -> String {
     scaled(number as f64, &["B", "KB", "MB", "GB", "TB", "PB", "EB"])
 }
 
+/// A size in bytes to three digits: 1.53 GB.
+pub fn bytes_to_three_digits(number: u64) -> String {
+    let mut unit = 0;
+    let mut scaled = number as f64;
+    const UNITS: [&str; 7] = ["B", "KB", "MB", "GB", "TB", "PB", "EB"];
+    while scaled >= 999.5 {
+        scaled /= 1000.0;
+        unit += 1;
+    }
+    let digits = match scaled {
+        _ if unit == 0 => 0,
+        ..9.995 => 2,
+        ..99.95 => 1,
+        _ => 0,
+    };
+    format!("{scaled:.digits$} {}", UNITS[unit])
+}
+
 /// A number of weights or tokens: 1.5 M.
 pub fn rounded(number: u64) -> String {
     scaled(number as f64, &["", "K", "M", "G", "T", "P", "E"])
@@ -43,6 +61,16 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
+/// The time of a step: 12.3 ms, 1.25 s, 3m20s.
+pub fn short_time(seconds: f64) -> String {
+    match seconds {
+        ..0.1 => format!("{:.1} ms", 1e3 * seconds),
+        ..10.0 => format!("{seconds:.3} s"),
+        ..100.0 => format!("{seconds:.1} s"),
+        _ => duration(seconds),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -55,5 +83,12 @@ mod tests {
         assert_eq!((rounded(12), rounded(124_439_808)), ("12".into(), "124 M".into()));
         assert_eq!((duration(45.2), duration(65.0), duration(7380.0)), ("45s".into(), "1m05s".into(), "2h03m".into()));
         assert_eq!(duration(f64::NAN), "0s");
+        let size = bytes_to_three_digits;
+        assert_eq!((size(0), size(999), size(999_600)), ("0 B".into(), "999 B".into(), "1.00 MB".into()));
+        assert_eq!((size(84_350_000), size(1_534_000_000)), ("84.4 MB".into(), "1.53 GB".into()));
+        assert_eq!(
+            (short_time(0.0123), short_time(1.25), short_time(200.0)),
+            ("12.3 ms".into(), "1.250 s".into(), "3m20s".into())
+        );
     }
 }

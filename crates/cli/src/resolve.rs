@@ -8,6 +8,7 @@ use clap::parser::ValueSource;
 use gradus_train::config::{Batch, CONFIG_FILE, Clip, OptimizerKind, Precision, ScheduleKind};
 use gradus_train::config::{TokenizerKind, TrainConfig, Validation};
 use gradus_train::models::{Family, ModelConfig};
+use gradus_train::tokenizer::Tokenizer;
 use gradus_train::{Error, Result};
 use std::path::{Path, PathBuf, absolute};
 
@@ -70,15 +71,55 @@ pub fn resolve(command_line: &ArgMatches) -> Result<Resolved> {
     Ok(Resolved { config, resume: resumed.is_some(), quiet, json })
 }
 
+/// A training run that is asked about.
+pub struct Planned {
+    /// Everything that states it, but for its folder.
+    pub config: TrainConfig,
+    /// Whether the answer is printed as JSON.
+    pub json: bool,
+}
+
+/// The run that the command line and its `--config` file state, for planning alone: no text is read, so the vocabulary
+/// is the one that is stated, or the preset's.
+pub fn resolve_for_planning(command_line: &ArgMatches) -> Result<Planned> {
+    let args = merged(command_line, &[])?;
+    let file = args.config.as_deref().map(FileOptions::read).transpose()?;
+    let args = merged(command_line, &Vec::from_iter(file))?;
+    if args.resume.is_some() {
+        return refused(format!(
+            "a plan is made for a new run; give --config DIR/{CONFIG_FILE} instead of --resume DIR"
+        ));
+    }
+    let (model, sequence) = stated_model(&args)?;
+    let mut config = train_config(&args, model, sequence)?;
+    config.model.vocabulary = planned_vocabulary(&config)?;
+    config.model.validate()?;
+    Ok(Planned { config, json: args.json.unwrap_or(false) })
+}
+
+/// Tokens of a model's vocabulary, as far as they are known without the text.
+fn planned_vocabulary(config: &TrainConfig) -> Result<usize> {
+    if let Some(folder) = &config.init {
+        return Ok(crate::library::model_config(folder)?.vocabulary);
+    }
+    let room = config.vocab_size;
+    match &config.tokenizer {
+        TokenizerKind::Bpe => Ok(room),
+        TokenizerKind::Byte => Ok(room.max(Tokenizer::bytes().vocabulary())),
+        TokenizerKind::File(path) => Ok(room.max(Tokenizer::open(path)?.vocabulary())),
+        TokenizerKind::Char if room == 0 => {
+            refused("--tokenizer char finds its tokens in the text, which is not read; say how many with --vocab-size")
+        }
+        TokenizerKind::Char => Ok(room),
+    }
+}
+
 fn is_given(command_line: &ArgMatches, option: &str) -> bool {
     command_line.value_source(option) == Some(ValueSource::CommandLine)
 }
 
 fn new_config(args: &TrainArgs) -> Result<TrainConfig> {
-    let (model, sequence) = match &args.init {
-        Some(folder) => initial_model(args, folder)?,
-        None => sized_model(args)?,
-    };
+    let (model, sequence) = stated_model(args)?;
     let mut config = train_config(args, model, sequence)?;
     config.out = match &args.out {
         Some(folder) => folders::free(folder)?,
@@ -127,6 +168,14 @@ fn folder_to_resume(args: &TrainArgs) -> Result<Option<PathBuf>> {
         return Err(Error::checkpoint(folder, problem));
     }
     Ok(Some(folder.clone()))
+}
+
+/// The model that is stated in one way or the other, and the length of the sequences to train it on.
+fn stated_model(args: &TrainArgs) -> Result<(ModelConfig, usize)> {
+    match &args.init {
+        Some(folder) => initial_model(args, folder),
+        None => sized_model(args),
+    }
 }
 
 /// The model of an existing folder, and the length of the sequences to train it on.

@@ -50,7 +50,7 @@ pub struct StepConfig {
 }
 
 impl StepConfig {
-    /// The part of a run's configuration that shapes its program.
+    /// The part of a run's configuration that shapes its program. A micro-batch of 0 is still to be chosen.
     pub fn of(config: &TrainConfig) -> StepConfig {
         StepConfig {
             model: config.model.clone(),

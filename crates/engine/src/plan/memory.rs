@@ -2,34 +2,51 @@
 //! because they are never alive together, and where in the arena each one lies.
 
 use super::recompute::Rung;
-use super::{Buffer, BufferId, BufferKind, Draft, Operand, Options, Plan, Planner, Regions, Routine, Step};
+use super::{Buffer, BufferId, BufferKind, Draft, Estimate, Operand, Options, Plan, Planner, Regions, Routine, Step};
 use crate::graph::Part;
 use crate::ops::Elementwise;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Places the buffers of all routines: what persists first, then what each routine needs for itself, routines
-/// over each other. Each routine is carried out in the fastest way that keeps the arena within the limit, or else in
-/// the smallest.
-pub(super) fn place(planner: &Planner<'_>, limit: usize) -> Plan {
-    let (alignment, options) = (planner.machine.alignment(), planner.options);
-    let mut buffers = planner.buffers.clone();
-    let workers = planner.machine.workers() * planner.worker_scratch;
-    let mut regions = Regions { workers, ..Regions::default() };
+/// Gives what persists its place: states first, then inputs, then constants. What is left of the regions is empty.
+pub(super) fn place_what_persists(buffers: &mut [Buffer], alignment: usize) -> Regions {
     let mut end = 0;
-    regions.states = place_persistent(&mut buffers, &mut end, alignment, |kind| matches!(kind, BufferKind::State(..)));
-    regions.inputs = place_persistent(&mut buffers, &mut end, alignment, |kind| matches!(kind, BufferKind::Input(_)));
-    regions.constants =
-        place_persistent(&mut buffers, &mut end, alignment, |kind| matches!(kind, BufferKind::Constant(_)));
-    let limit = limit.saturating_sub(end + workers);
+    let mut placed = |belongs: fn(&BufferKind) -> bool| place_persistent(buffers, &mut end, alignment, belongs);
+    Regions {
+        states: placed(|kind| matches!(kind, BufferKind::State(..))),
+        inputs: placed(|kind| matches!(kind, BufferKind::Input(_))),
+        constants: placed(|kind| matches!(kind, BufferKind::Constant(_))),
+        ..Regions::default()
+    }
+}
+
+/// Places the buffers of all routines behind what persists, routines over each other. Each routine is carried out in
+/// the fastest way that keeps the arena within the limit, or else in the smallest.
+pub(super) fn place(planner: &Planner<'_>, limit: usize) -> Plan {
+    let mut buffers = planner.buffers.clone();
+    let mut regions = planner.regions;
     let mut routines = vec![];
     for draft in &planner.drafts {
-        let placed = fastest_within(draft, &buffers, end, limit, alignment, options);
+        let rung = fastest_within(planner, draft, limit);
+        let placed = Placed::at(planner, draft, &draft.ladder.rungs()[rung], buffers);
         regions.transients = regions.transients.max(placed.bytes);
         buffers = placed.buffers;
         routines.push(placed.routine);
     }
-    Plan { buffers, routines, regions, worker_scratch: planner.worker_scratch, alignment }
+    Plan { buffers, routines, regions, worker_scratch: planner.worker_scratch, alignment: planner.machine.alignment() }
+}
+
+/// What [`place`] would give, in numbers.
+pub(super) fn estimate(planner: &Planner<'_>, limit: usize) -> Estimate {
+    let mut estimate = Estimate { arena: 0, seconds: vec![] };
+    let mut transients = 0;
+    for draft in &planner.drafts {
+        let size = size_of(planner, draft, fastest_within(planner, draft, limit));
+        transients = transients.max(size.bytes);
+        estimate.seconds.push((draft.routine.name.clone(), size.seconds));
+    }
+    estimate.arena = planner.regions.total() + transients;
+    estimate
 }
 
 /// A routine in one of its ways, its buffers placed.
@@ -39,42 +56,62 @@ struct Placed {
     bytes: usize,
 }
 
+impl Placed {
+    fn at(planner: &Planner<'_>, draft: &Draft, rung: &Rung, mut buffers: Vec<Buffer>) -> Placed {
+        let (alignment, options) = (planner.machine.alignment(), planner.options);
+        let Regions { states, inputs, constants, .. } = planner.regions;
+        let mut routine = draft.at(rung, &mut buffers);
+        settle_assigns(&mut routine, &mut buffers, options);
+        let storages = Storages::of(&routine, &buffers, options);
+        let bytes = storages.place(&mut buffers, states + inputs + constants, alignment, options.share);
+        Placed { routine, buffers, bytes }
+    }
+}
+
+/// What a way to carry a routine out comes to.
+#[derive(Clone, Copy)]
+pub(super) struct Size {
+    /// What its transients span.
+    bytes: usize,
+    seconds: f64,
+}
+
+/// The size of one of a routine's ways. Placing takes long, so that it is done once for each way and only if asked for.
+fn size_of(planner: &Planner<'_>, draft: &Draft, rung: usize) -> Size {
+    *draft.sizes[rung].get_or_init(|| {
+        let placed = Placed::at(planner, draft, &draft.ladder.rungs()[rung], planner.buffers.clone());
+        Size { bytes: placed.bytes, seconds: placed.routine.seconds() }
+    })
+}
+
 /// Of the last ways, that many are tried when none fits: the last one has least alive at once, but another may leave
 /// fewer gaps.
 const LAST_TRIED: usize = 8;
 
-/// The fastest way whose transients span at most `limit` bytes, or else the smallest.
-fn fastest_within(
-    draft: &Draft,
-    buffers: &[Buffer],
-    base: usize,
-    limit: usize,
-    alignment: usize,
-    options: Options,
-) -> Placed {
+/// The fastest way that keeps the arena within the limit, or else the smallest.
+fn fastest_within(planner: &Planner<'_>, draft: &Draft, limit: usize) -> usize {
+    let limit = limit.saturating_sub(planner.regions.total());
     let rungs = draft.ladder.rungs();
-    let placed = |rung: &Rung| {
-        let mut buffers = buffers.to_vec();
-        let mut routine = draft.at(rung, &mut buffers);
-        settle_assigns(&mut routine, &mut buffers, options);
-        let storages = Storages::of(&routine, &buffers, options);
-        let bytes = storages.place(&mut buffers, base, alignment, options.share);
-        Placed { routine, buffers, bytes }
-    };
     // No placement needs less than what is alive at once.
-    let within = rungs.iter().filter(|rung| rung.alive <= limit).map(placed).find(|placed| placed.bytes <= limit);
-    within.unwrap_or_else(|| {
-        let last = rungs[1..].iter().rev().take(LAST_TRIED);
-        let tried = std::iter::once(&rungs[0]).chain(last);
-        tried.map(placed).min_by_key(|placed| placed.bytes).expect("a ladder has a rung")
-    })
+    let fits = |&rung: &usize| rungs[rung].alive <= limit && size_of(planner, draft, rung).bytes <= limit;
+    (0..rungs.len()).find(fits).unwrap_or_else(|| smallest(planner, draft))
+}
+
+fn smallest(planner: &Planner<'_>, draft: &Draft) -> usize {
+    let rungs = draft.ladder.rungs();
+    let last = (1..rungs.len()).rev().take(LAST_TRIED);
+    let bytes = |rung: usize| size_of(planner, draft, rung).bytes;
+    let smaller = |best: usize, rung: usize| {
+        if rungs[rung].alive < bytes(best) && bytes(rung) < bytes(best) { rung } else { best }
+    };
+    last.chain([0]).reduce(smaller).expect("a ladder has a rung")
 }
 
 fn place_persistent(
     buffers: &mut [Buffer],
     end: &mut usize,
     alignment: usize,
-    belongs: impl Fn(&BufferKind) -> bool,
+    belongs: fn(&BufferKind) -> bool,
 ) -> usize {
     let start = *end;
     for buffer in buffers.iter_mut().filter(|buffer| belongs(&buffer.kind)) {
@@ -242,29 +279,35 @@ impl Storages {
         let mut order: Vec<usize> = (0..self.all.len()).collect();
         order.sort_by_key(|&index| key(&self.all[index]));
         let mut offsets = vec![0; self.all.len()];
-        let mut placed: Vec<usize> = vec![];
+        // In the order of offsets. Every storage is held against all of these, so they lie side by side.
+        let mut taken: Vec<Taken> = Vec::with_capacity(self.all.len());
         let mut total = 0;
         for index in order {
-            let storage = &self.all[index];
-            let bytes = storage.bytes.next_multiple_of(alignment);
-            let alive_together = |&&other: &&usize| {
-                !share || (self.all[other].first <= storage.last && storage.first <= self.all[other].last)
-            };
-            // `placed` is kept in the order of offsets.
-            let mut offset = 0;
-            for &other in placed.iter().filter(alive_together) {
-                if offset + bytes <= offsets[other] {
+            let Storage { bytes, first, last, .. } = self.all[index];
+            let bytes = bytes.next_multiple_of(alignment);
+            let mut start = 0;
+            for other in taken.iter().filter(|other| !share || (other.first <= last && first <= other.last)) {
+                if start + bytes <= other.start {
                     break;
                 }
-                offset = offset.max(offsets[other] + self.all[other].bytes.next_multiple_of(alignment));
+                start = start.max(other.end);
             }
-            offsets[index] = offset;
-            total = total.max(offset + bytes);
-            let at = placed.partition_point(|&other| offsets[other] <= offset);
-            placed.insert(at, index);
+            offsets[index] = start;
+            let end = start + bytes;
+            total = total.max(end);
+            let at = taken.partition_point(|other| other.start <= start);
+            taken.insert(at, Taken { start, end, first, last });
         }
         (total, offsets)
     }
+}
+
+/// Bytes that a storage has, and from when to when.
+struct Taken {
+    start: usize,
+    end: usize,
+    first: usize,
+    last: usize,
 }
 
 fn may_lie_over(step: &Step, input: BufferId, output: BufferId, buffers: &[Buffer]) -> bool {

@@ -27,6 +27,7 @@ use crate::{Array, DType, Layout, Result, Shape, TensorType};
 pub use lifetimes::Lifetime;
 pub use recompute::Recompute;
 use recompute::{Flow, Ladder};
+use std::cell::OnceCell;
 use std::fmt;
 use std::sync::Arc;
 use text::RoutineText;
@@ -252,7 +253,10 @@ pub struct Plan {
 pub struct Planner<'a> {
     machine: &'a dyn Machine,
     options: Options,
+    /// What persists has its place already.
     buffers: Vec<Buffer>,
+    /// All but the transients, which depend on the limit.
+    regions: Regions,
     drafts: Vec<Draft>,
     worker_scratch: usize,
 }
@@ -262,6 +266,17 @@ struct Draft {
     routine: Routine,
     flow: Flow,
     ladder: Ladder,
+    /// By rung of the ladder, once known.
+    sizes: Vec<OnceCell<memory::Size>>,
+}
+
+/// What a plan comes to, without the plan.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Estimate {
+    /// The size of the arena.
+    pub arena: usize,
+    /// The routines, and how long each takes, about.
+    pub seconds: Vec<(String, f64)>,
 }
 
 impl<'a> Planner<'a> {
@@ -290,10 +305,12 @@ impl<'a> Planner<'a> {
             routines.push(routine);
         }
         let worker_scratch = worker_scratch.next_multiple_of(machine.alignment());
-        let buffers = buffers.all;
+        let mut buffers = buffers.all;
+        let workers = machine.workers() * worker_scratch;
+        let regions = Regions { workers, ..memory::place_what_persists(&mut buffers, machine.alignment()) };
         let draft = |routine| Draft::new(routine, &buffers, machine, options.recompute);
         let drafts = routines.into_iter().map(draft).collect::<Result<_>>()?;
-        Ok(Planner { machine, options, buffers, drafts, worker_scratch })
+        Ok(Planner { machine, options, buffers, regions, drafts, worker_scratch })
     }
 
     /// The fastest plan whose arena has at most this many bytes; if there is none, the smallest there is.
@@ -301,6 +318,11 @@ impl<'a> Planner<'a> {
         let plan = memory::place(self, limit);
         debug_check(|| verify::verify(&plan));
         plan
+    }
+
+    /// What [`Planner::plan`] would give for this limit: much sooner, if it was asked for similar limits before.
+    pub fn estimate(&self, limit: usize) -> Estimate {
+        memory::estimate(self, limit)
     }
 }
 
@@ -311,7 +333,8 @@ impl Draft {
             Recompute::Auto => Ladder::climb(&flow),
             _ => Ladder::fixed(&flow, recompute::evicted_by(policy, &flow, &routine.steps)),
         };
-        Ok(Draft { routine, flow, ladder })
+        let sizes = ladder.rungs().iter().map(|_| OnceCell::new()).collect();
+        Ok(Draft { routine, flow, ladder, sizes })
     }
 
     /// The routine's steps in the way of a rung, over buffers that grow by what is made twice.

@@ -1,9 +1,9 @@
 //! Time against memory.
 
-use super::{Chosen, StepPlans};
+use super::{Draft, StepPlans};
 
-/// Points of a curve, from the smallest plan to the fastest.
-pub const CURVE_POINTS: usize = 16;
+/// Most points of a curve, from the smallest plan to the fastest.
+pub const CURVE_POINTS: usize = 20;
 
 /// What a budget brings.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -17,28 +17,47 @@ pub struct Point {
 }
 
 impl Point {
-    fn of(chosen: &Chosen) -> Point {
-        Point { arena: chosen.arena(), seconds: chosen.seconds(), micro_batch: chosen.config.micro_batch }
+    fn of(draft: &Draft<'_>) -> Point {
+        Point { arena: draft.arena, seconds: draft.seconds, micro_batch: draft.way.config.micro_batch }
     }
 }
 
 impl StepPlans<'_> {
-    /// The fastest way for budgets between the smallest arena and that of the fastest way, evenly spread by ratio.
-    /// Each point is faster than those before it.
+    /// The fastest way for budgets between the smallest arena and that of the fastest way. Each point is faster than
+    /// those before it, and there are more of them where the curve is steep.
     pub fn curve(&self) -> Vec<Point> {
-        let Some(fastest) = self.fastest_within(usize::MAX) else { return vec![] };
-        let smallest = self.smallest();
-        let (least, most) = (smallest.arena() as f64, fastest.arena() as f64);
-        let mut points = vec![Point::of(&smallest)];
-        for index in 1..CURVE_POINTS {
-            let share = index as f64 / (CURVE_POINTS - 1) as f64;
-            let limit = (least * (most / least).powf(share)).ceil() as usize;
-            let Some(chosen) = self.fastest_within(limit) else { continue };
-            let point = Point::of(&chosen);
-            if points.last().is_some_and(|last| point.seconds < last.seconds) {
-                points.push(point);
-            }
+        let Some(fastest) = self.fastest_draft(usize::MAX) else { return vec![] };
+        let smallest = self.smallest_draft();
+        let (least, most) = (smallest.arena as f64, fastest.arena as f64);
+        let saved = smallest.seconds - fastest.seconds;
+        let mut tried = vec![Tried::of(&smallest, smallest.arena), Tried::of(&fastest, fastest.arena)];
+        let width = |pair: &[Tried]| {
+            let faster = pair[0].point.seconds - pair[1].point.seconds;
+            let ratio = (pair[1].limit as f64 / pair[0].limit as f64).ln() / (most / least).ln();
+            // Where nothing is gained, nothing is to be seen.
+            if faster > 0.0 && pair[1].limit > pair[0].limit + 1 { faster / saved + ratio } else { 0.0 }
+        };
+        while tried.len() < CURVE_POINTS {
+            let gaps = tried.windows(2).map(width).enumerate();
+            let Some((gap, _)) = gaps.filter(|gap| gap.1 > 0.0).max_by(|a, b| a.1.total_cmp(&b.1)) else { break };
+            let limit = (tried[gap].limit as f64 * tried[gap + 1].limit as f64).sqrt() as usize;
+            let Some(between) = self.fastest_draft(limit) else { break };
+            tried.insert(gap + 1, Tried::of(&between, limit));
         }
+        let mut points: Vec<Point> = tried.into_iter().map(|tried| tried.point).collect();
+        points.dedup_by(|later, earlier| later.seconds >= earlier.seconds);
         points
+    }
+}
+
+/// The best for a limit.
+struct Tried {
+    limit: usize,
+    point: Point,
+}
+
+impl Tried {
+    fn of(draft: &Draft<'_>, limit: usize) -> Tried {
+        Tried { limit, point: Point::of(draft) }
     }
 }

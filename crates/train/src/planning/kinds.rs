@@ -1,9 +1,8 @@
 //! What the bytes of an arena are for.
 
-use crate::models::Parameter;
 use crate::step::StepConfig;
 use gradus_engine::ops::OpKind;
-use gradus_engine::plan::{BufferId, BufferKind, Plan};
+use gradus_engine::plan::{Buffer, BufferId, BufferKind, Plan};
 use serde::Serialize;
 use std::collections::HashSet;
 
@@ -41,23 +40,19 @@ pub struct ArenaBytes {
 impl ArenaBytes {
     /// What an arena's bytes are for, at the place where most of them are used.
     pub fn of(plan: &Plan, config: &StepConfig) -> ArenaBytes {
-        let names = Names::of(config);
+        let kinds = Kinds::of(plan, config);
         let mut bytes = ArenaBytes { scratch: plan.regions.workers, ..ArenaBytes::default() };
-        for buffer in &plan.buffers {
+        for (id, buffer) in plan.buffers.iter().enumerate().filter(|(_, buffer)| buffer.kind.is_persistent()) {
             let size = buffer.bytes().next_multiple_of(plan.alignment);
-            match &buffer.kind {
-                BufferKind::State(name, _) => match names.kind(name) {
-                    Kind::Weights => bytes.weights += size,
-                    Kind::Gradients => bytes.gradients += size,
-                    Kind::Optimiser => bytes.optimiser += size,
-                    _ => bytes.activations += size,
-                },
-                BufferKind::Input(_) => bytes.data += size,
-                BufferKind::Constant(_) => bytes.activations += size,
-                BufferKind::Transient | BufferKind::Scratch => {}
+            match kinds.kind(id) {
+                Kind::Weights => bytes.weights += size,
+                Kind::Gradients => bytes.gradients += size,
+                Kind::Optimiser => bytes.optimiser += size,
+                Kind::Data => bytes.data += size,
+                _ => bytes.activations += size,
             }
         }
-        let (gradients, scratch) = at_the_peak(plan);
+        let (gradients, scratch) = at_the_peak(plan, &kinds);
         bytes.gradients += gradients;
         bytes.scratch += scratch;
         bytes.activations += plan.regions.transients.saturating_sub(gradients + scratch);
@@ -65,40 +60,36 @@ impl ArenaBytes {
     }
 }
 
-/// The kind of a state by its name.
-struct Names {
-    parameters: HashSet<String>,
+/// The kind of every buffer in the plan of a step.
+pub struct Kinds {
+    of_buffer: Vec<Kind>,
 }
 
-impl Names {
-    fn of(config: &StepConfig) -> Names {
-        Names { parameters: config.model.parameters().into_iter().map(|parameter: Parameter| parameter.name).collect() }
+impl Kinds {
+    /// Finds the kinds of a plan's buffers.
+    pub fn of(plan: &Plan, config: &StepConfig) -> Kinds {
+        let weights: HashSet<String> = config.model.parameters().into_iter().map(|weight| weight.name).collect();
+        let gradients = read_by_updates(plan);
+        let kind = |(id, buffer): (BufferId, &Buffer)| match &buffer.kind {
+            BufferKind::State(name, _) if weights.contains(&name[..]) => Kind::Weights,
+            BufferKind::State(name, _) if StepConfig::is_gradient(name) => Kind::Gradients,
+            BufferKind::State(..) => Kind::Optimiser,
+            BufferKind::Input(_) => Kind::Data,
+            BufferKind::Scratch => Kind::Scratch,
+            BufferKind::Transient if gradients.contains(&id) => Kind::Gradients,
+            BufferKind::Transient | BufferKind::Constant(_) => Kind::Activations,
+        };
+        Kinds { of_buffer: plan.buffers.iter().enumerate().map(kind).collect() }
     }
 
-    fn kind(&self, state: &str) -> Kind {
-        match state {
-            _ if self.parameters.contains(state) => Kind::Weights,
-            _ if StepConfig::is_gradient(state) => Kind::Gradients,
-            _ => Kind::Optimiser,
-        }
-    }
-}
-
-/// The kind of a buffer in the plan of a step.
-pub fn kind_of(plan: &Plan, config: &StepConfig, buffer: BufferId) -> Kind {
-    match &plan.buffers[buffer].kind {
-        BufferKind::State(name, _) => Names::of(config).kind(name),
-        BufferKind::Input(_) => Kind::Data,
-        BufferKind::Scratch => Kind::Scratch,
-        BufferKind::Constant(_) => Kind::Activations,
-        BufferKind::Transient if read_by_updates(plan).contains(&buffer) => Kind::Gradients,
-        BufferKind::Transient => Kind::Activations,
+    /// The kind of a buffer.
+    pub fn kind(&self, buffer: BufferId) -> Kind {
+        self.of_buffer[buffer]
     }
 }
 
 /// Gradients and scratch, in bytes, at the step where most transients are alive, over all routines.
-fn at_the_peak(plan: &Plan) -> (usize, usize) {
-    let gradients = read_by_updates(plan);
+fn at_the_peak(plan: &Plan, kinds: &Kinds) -> (usize, usize) {
     // What a routine assigns lies in the bytes of the states.
     let start = plan.regions.states + plan.regions.inputs + plan.regions.constants;
     let mut highest = (0, (0, 0));
@@ -110,11 +101,11 @@ fn at_the_peak(plan: &Plan) -> (usize, usize) {
             if buffer.offset < start {
                 continue;
             }
-            let is_scratch = matches!(buffer.kind, BufferKind::Scratch);
+            let kind = kinds.kind(lifetime.buffer);
             for here in &mut alive[lifetime.first..=lifetime.last] {
                 here[0] += buffer.bytes();
-                here[1] += if gradients.contains(&lifetime.buffer) { buffer.bytes() } else { 0 };
-                here[2] += if is_scratch { buffer.bytes() } else { 0 };
+                here[1] += if kind == Kind::Gradients { buffer.bytes() } else { 0 };
+                here[2] += if kind == Kind::Scratch { buffer.bytes() } else { 0 };
             }
         }
         for [all, of_gradients, of_scratch] in alive {

@@ -8,13 +8,13 @@ mod kinds;
 mod refusal;
 
 pub use curve::{CURVE_POINTS, Point};
-pub use kinds::{ArenaBytes, Kind, kind_of};
+pub use kinds::{ArenaBytes, Kind, Kinds};
 pub use refusal::{Change, Refusal};
 
 use crate::Result;
 use crate::step::StepConfig;
 use gradus_engine::backend::Backend;
-use gradus_engine::plan::{Options, Plan, Planner, Recompute};
+use gradus_engine::plan::{Estimate, Options, Plan, Planner, Recompute};
 
 /// Without a budget, a plan may be slower than the fastest by this share if it takes less memory: the difference
 /// cannot be measured.
@@ -47,17 +47,21 @@ impl Chosen {
 
     /// How long a step over the whole batch takes, about.
     pub fn seconds(&self) -> f64 {
-        let seconds = |name: &str| {
-            let routine = self.plan.routines.iter().find(|routine| routine.name == name);
-            routine.map_or(0.0, |routine| routine.seconds())
+        let routines = self.plan.routines.iter().map(|routine| (&routine.name[..], routine.seconds()));
+        self.config.seconds_of_step(routines)
+    }
+}
+
+impl StepConfig {
+    /// How long a step over the whole batch takes, from how long each routine does.
+    fn seconds_of_step<'s>(&self, routines: impl Iterator<Item = (&'s str, f64)>) -> f64 {
+        let times = |name: &str| match (name, self.micro_batches) {
+            ("step", _) => 1.0,
+            ("accumulate", n) => (n - 1) as f64,
+            ("first" | "update", _) => 1.0,
+            _ => 0.0,
         };
-        match self.config.accumulates() {
-            true => {
-                let further = self.config.micro_batches - 1;
-                seconds("first") + further as f64 * seconds("accumulate") + seconds("update")
-            }
-            false => seconds("step"),
-        }
+        routines.map(|(name, seconds)| times(name) * seconds).sum()
     }
 }
 
@@ -86,33 +90,66 @@ impl<'a> StepPlans<'a> {
 
     /// The fastest way whose arena has at most this many bytes.
     pub fn fastest_within(&self, arena: usize) -> Option<Chosen> {
-        let chosen = self.within(arena).filter(|chosen| chosen.arena() <= arena);
-        chosen.min_by(|a, b| a.seconds().total_cmp(&b.seconds()))
+        self.fastest_draft(arena).map(|draft| draft.planned())
     }
 
     /// The smallest way that is as fast as the fastest, as far as can be told, within this many bytes.
     pub fn frugal_within(&self, arena: usize) -> Option<Chosen> {
-        let chosen: Vec<Chosen> = self.within(arena).filter(|chosen| chosen.arena() <= arena).collect();
-        let fastest = chosen.iter().map(Chosen::seconds).min_by(f64::total_cmp)?;
-        chosen.into_iter().filter(|chosen| chosen.seconds() <= fastest * NO_LOSS).min_by_key(Chosen::arena)
+        let fastest = self.fastest_draft(arena)?.seconds;
+        let drafts = self.drafts(arena).filter(|draft| draft.arena <= arena && draft.seconds <= fastest * NO_LOSS);
+        drafts.min_by_key(|draft| draft.arena).map(|draft| draft.planned())
+    }
+
+    /// The way to take within a stated arena, or without one: the fastest, or the smallest that is as good as that.
+    pub fn within(&self, arena: Option<usize>) -> Option<Chosen> {
+        match arena {
+            Some(arena) => self.fastest_within(arena),
+            None => self.frugal_within(usize::MAX),
+        }
     }
 
     /// The way with the largest micro-batch that needs nothing computed again beyond its policy, within this many bytes;
     /// if there is none, the fastest.
     pub fn largest_within(&self, arena: usize) -> Option<Chosen> {
         // The largest come first.
-        let whole = self.within(usize::MAX).find(|chosen| chosen.arena() <= arena);
-        whole.or_else(|| self.fastest_within(arena))
+        let whole = self.drafts(usize::MAX).find(|draft| draft.arena <= arena);
+        whole.map(|draft| draft.planned()).or_else(|| self.fastest_within(arena))
     }
 
     /// The way that takes the smallest arena.
     pub fn smallest(&self) -> Chosen {
-        self.within(0).min_by_key(Chosen::arena).expect("a batch has a divisor")
+        self.smallest_draft().planned()
     }
 
-    /// Each way's plan for this limit, or its smallest.
-    fn within(&self, arena: usize) -> impl Iterator<Item = Chosen> {
-        let chosen = move |way: &Way<'_>| Chosen { config: way.config.clone(), plan: way.planner.plan(arena) };
-        self.ways.iter().map(chosen)
+    fn fastest_draft(&self, arena: usize) -> Option<Draft<'_>> {
+        let drafts = self.drafts(arena).filter(|draft| draft.arena <= arena);
+        drafts.min_by(|a, b| a.seconds.total_cmp(&b.seconds))
+    }
+
+    fn smallest_draft(&self) -> Draft<'_> {
+        self.drafts(0).min_by_key(|draft| draft.arena).expect("a batch has a divisor")
+    }
+
+    /// What each way comes to for this limit, or at its smallest.
+    fn drafts(&self, limit: usize) -> impl Iterator<Item = Draft<'_>> {
+        self.ways.iter().map(move |way| {
+            let Estimate { arena, seconds } = way.planner.estimate(limit);
+            let routines = seconds.iter().map(|(name, seconds)| (&name[..], *seconds));
+            Draft { way, limit, arena, seconds: way.config.seconds_of_step(routines) }
+        })
+    }
+}
+
+/// A way for a limit, not planned to the byte yet.
+struct Draft<'a> {
+    way: &'a Way<'a>,
+    limit: usize,
+    arena: usize,
+    seconds: f64,
+}
+
+impl Draft<'_> {
+    fn planned(&self) -> Chosen {
+        Chosen { config: self.way.config.clone(), plan: self.way.planner.plan(self.limit) }
     }
 }

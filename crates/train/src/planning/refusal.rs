@@ -1,11 +1,11 @@
 //! What is said when a budget is too small: the smallest that works, and what would bring it down.
 
 use super::StepPlans;
-use crate::Result;
 use crate::config::OptimizerKind;
 use crate::memory::{Budget, Size};
 use crate::models::ModelConfig;
 use crate::step::StepConfig;
+use crate::{Error, Result};
 use gradus_engine::backend::Backend;
 use gradus_engine::plan::Recompute;
 
@@ -45,6 +45,25 @@ impl Refusal {
         changes.sort_by_key(|change| change.smallest);
         changes.truncate(CHANGES_TOLD);
         Ok(Refusal { smallest, changes })
+    }
+
+    /// The one line that says so, for a budget that covers so many bytes outside of the arena too.
+    pub fn error(&self, budget: u64, outside: u64) -> Error {
+        let needs = |arena: usize| rounded_up(arena as u64 + outside);
+        let changes = self.changes.iter().map(|change| format!("{} with {}", needs(change.smallest), change.options));
+        let changes = changes.collect::<Vec<_>>().join(", ");
+        let instead = if changes.is_empty() { changes } else { format!(" ({changes})") };
+        let (budget, smallest) = (rounded_up(budget), needs(self.smallest));
+        Error::Config(format!("--memory {budget} is too little: this run needs {smallest} at least{instead}"))
+    }
+}
+
+/// Bytes as `--memory` takes them, never fewer than there are.
+fn rounded_up(bytes: u64) -> String {
+    match bytes {
+        ..1_000_000 => format!("{}KB", bytes.div_ceil(1_000)),
+        ..10_000_000_000 => format!("{:.1}MB", bytes.div_ceil(100_000) as f64 / 10.0),
+        _ => format!("{:.2}GB", bytes.div_ceil(10_000_000) as f64 / 100.0),
     }
 }
 

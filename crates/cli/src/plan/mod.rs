@@ -1,0 +1,36 @@
+//! `gradus plan`: what a training run will take, without training and without its memory.
+
+mod map;
+mod outside;
+mod page;
+mod recomputed;
+mod report;
+mod text;
+
+use crate::print;
+use crate::resolve::resolve_for_planning;
+use clap::ArgMatches;
+use gradus_engine::backend::Cpu;
+use gradus_train::Result;
+use gradus_train::files::atomic;
+use report::{Asked, Report};
+use std::path::{Path, PathBuf};
+
+/// Where the page is written if nothing else is said.
+const PAGE: &str = "plan.html";
+
+/// Plans the run that the options state, prints what comes out and writes the page.
+pub fn run(command_line: &ArgMatches) -> Result<()> {
+    let planned = resolve_for_planning(command_line)?;
+    // A file of options states the folder of a run as `out`, not a page: so the command line alone counts.
+    let page = command_line.get_one::<PathBuf>("out").map_or(Path::new(PAGE), |path| path);
+    let backend = Cpu::new(planned.config.threads)?;
+    let asked = Asked::of(&planned);
+    let (report, chosen) = Report::of(&asked, &backend)?;
+    atomic::write_file(page, page::html(&report, &chosen).as_bytes())?;
+    if planned.json {
+        return print::out(report.json(page));
+    }
+    print::out(text::report(&report))?;
+    print::out(format!("\nmemory map and curve: {}\n", page.display()))
+}

@@ -1,0 +1,304 @@
+'use strict';
+const { report, map } = JSON.parse(document.getElementById('numbers').textContent);
+const element = (id) => document.getElementById(id);
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue('--' + name).trim();
+
+function bytes(number) {
+  let unit = 0;
+  while (number >= 999.5 && unit < 5) { number /= 1000; unit++; }
+  const digits = unit === 0 || number >= 99.95 ? 0 : number >= 9.995 ? 1 : 2;
+  return number.toFixed(digits) + ' ' + ['B', 'KB', 'MB', 'GB', 'TB', 'PB'][unit];
+}
+function time(seconds) {
+  if (seconds < 1e-3) return (1e6 * seconds).toFixed(1) + ' µs';
+  if (seconds < 0.1) return (1e3 * seconds).toFixed(1) + ' ms';
+  return seconds.toFixed(seconds < 10 ? 3 : 1) + ' s';
+}
+
+// Arrays as they come, with names.
+const routines = map.routines.map(({ name, steps, buffers }) => ({
+  name,
+  steps: steps.map(([op, layer, line, microseconds, flags]) => ({
+    op: map.texts[op], layer, line: map.texts[line], seconds: microseconds / 1e6, backward: flags & 1, again: flags & 2,
+  })),
+  buffers: buffers.map(([offset, size, first, last, kind, type, flags]) => ({
+    offset, size, first, last, kind, type: map.texts[type], over: flags & 1, under: flags & 2,
+  })),
+}));
+const states = map.persistent.map(([name, kind, offset, size, type]) => ({ name, kind, offset, size, type: map.texts[type] }));
+
+// What a step reads for the last time and what it writes over that share the step: the one has its first half, the
+// other its second, so that neither hides the other.
+const from = (buffer) => buffer.first + (buffer.over ? 0.5 : 0);
+const to = (buffer) => buffer.last + (buffer.under ? 0.5 : 1);
+
+function aliveBytes(routine) {
+  const change = new Float64Array(2 * routine.steps.length + 2);
+  for (const buffer of routine.buffers) {
+    if (buffer.offset < map.start) continue;
+    change[2 * from(buffer)] += buffer.size;
+    change[2 * to(buffer)] -= buffer.size;
+  }
+  let now = 0;
+  return change.map((step) => (now += step));
+}
+
+// The view: which routine, and which part of it, from 0 to 1.
+const view = { routine: routines[map.largest], low: 0, high: 1, places: [], alive: [] };
+
+// By step: where it begins, from 0 to 1.
+function placeSteps() {
+  const byTime = element('scale').value === 'time';
+  let end = 0;
+  const ends = [0];
+  for (const step of view.routine.steps) ends.push((end += byTime ? Math.max(step.seconds, 1e-9) : 1));
+  view.places = ends.map((place) => place / Math.max(end, 1e-9));
+  view.alive = aliveBytes(view.routine);
+}
+function placeOf(step) {
+  const whole = Math.min(Math.floor(step), view.places.length - 1);
+  const next = view.places[Math.min(whole + 1, view.places.length - 1)];
+  return view.places[whole] + (step - whole) * (next - view.places[whole]);
+}
+function stepAt(place) {
+  let low = 0, high = view.places.length - 1;
+  while (high - low > 1) {
+    const middle = (low + high) >> 1;
+    if (view.places[middle] <= place) low = middle; else high = middle;
+  }
+  const width = view.places[high] - view.places[low];
+  return low + (width > 0 ? Math.min(0.999, (place - view.places[low]) / width) : 0);
+}
+
+function prepared(canvas) {
+  const ratio = window.devicePixelRatio || 1;
+  const width = canvas.clientWidth, height = Number(canvas.dataset.height || (canvas.dataset.height = canvas.height));
+  canvas.style.height = height + 'px';
+  canvas.width = Math.round(width * ratio);
+  canvas.height = Math.round(height * ratio);
+  const pen = canvas.getContext('2d');
+  pen.scale(ratio, ratio);
+  pen.clearRect(0, 0, width, height);
+  pen.font = '11px system-ui, sans-serif';
+  return { pen, width, height };
+}
+const across = (step, width) => (placeOf(step) - view.low) / (view.high - view.low) * width;
+
+function drawMap(marked) {
+  const { pen, width, height } = prepared(element('map'));
+  const colours = {};
+  const scale = height / Math.max(map.span, 1);
+  const rectangle = (buffer) => {
+    const left = across(from(buffer), width), right = across(to(buffer), width);
+    const top = height - (buffer.offset - map.start + buffer.size) * scale;
+    return [left, top, Math.max(right - left, 0.7), Math.max(buffer.size * scale, 0.7)];
+  };
+  const paper = colour('paper');
+  for (const buffer of view.routine.buffers) {
+    if (buffer.offset < map.start) continue;
+    const [left, top, wide, high] = rectangle(buffer);
+    if (left > width || left + wide < 0) continue;
+    const again = view.routine.steps[buffer.first].again;
+    pen.fillStyle = colours[buffer.kind] ??= colour(buffer.kind);
+    pen.globalAlpha = again ? 0.6 : 0.92;
+    pen.fillRect(left, top, wide, high);
+    pen.globalAlpha = 1;
+    if (wide > 2.5 && high > 2.5) {
+      pen.strokeStyle = paper;
+      pen.lineWidth = 0.6;
+      pen.strokeRect(left, top, wide, high);
+    }
+  }
+  if (marked) {
+    pen.strokeStyle = colour('ink');
+    pen.lineWidth = 2;
+    pen.strokeRect(...rectangle(marked));
+  }
+  pen.fillStyle = colour('ink');
+  pen.fillText(bytes(map.span), 4, 12);
+  pen.fillText('0', 4, height - 4);
+}
+
+function drawAlive() {
+  const { pen, width, height } = prepared(element('alive'));
+  const most = view.alive.reduce((a, b) => Math.max(a, b), 1);
+  const up = (number) => height - 1 - number / most * (height - 18);
+  pen.beginPath();
+  pen.moveTo(across(0, width), height);
+  for (let half = 0; half < 2 * view.routine.steps.length; half++) {
+    pen.lineTo(across(half / 2, width), up(view.alive[half]));
+    pen.lineTo(across((half + 1) / 2, width), up(view.alive[half]));
+  }
+  pen.strokeStyle = colour('ink');
+  pen.stroke();
+  pen.fillStyle = colour('faint');
+  pen.fillText('bytes alive, at most ' + bytes(most), 4, 12);
+}
+
+const statesInOrder = [...states].sort((a, b) => a.kind < b.kind ? -1 : a.kind > b.kind ? 1 : a.offset - b.offset);
+const stateBytes = statesInOrder.reduce((sum, state) => sum + state.size, 0) || 1;
+function drawStates() {
+  const { pen, width, height } = prepared(element('states'));
+  let done = 0, lastKind = '';
+  const labels = [];
+  for (const state of statesInOrder) {
+    const left = done / stateBytes * width, wide = state.size / stateBytes * width;
+    pen.fillStyle = colour(state.kind);
+    pen.fillRect(left, 0, Math.max(wide, 0.3), 30);
+    if (wide > 3) {
+      pen.fillStyle = colour('paper');
+      pen.fillRect(left, 0, 0.6, 30);
+    }
+    if (state.kind !== lastKind) labels.push([left, (lastKind = state.kind)]);
+    done += state.size;
+  }
+  pen.fillStyle = colour('faint');
+  for (const [left, kind] of labels) if (left < width - 60) pen.fillText(kind, left + 2, 43);
+  if (height > 0) pen.fillText(bytes(stateBytes), width - 58, 43);
+}
+
+function stepText(index) {
+  const step = view.routine.steps[index];
+  const layer = step.layer < 0 ? '' : `, layer ${step.layer}`;
+  return `step ${index}: ${step.op}${layer}${step.backward ? ', gradient' : ''}${step.again ? ', computed again' : ''}`
+    + ` (${time(step.seconds)})\nasked for at ${step.line}`;
+}
+function bufferText(buffer) {
+  const writer = view.routine.steps[buffer.first];
+  const name = buffer.kind === 'scratch' ? 'scratch' : buffer.type;
+  const last = view.routine.steps[buffer.last];
+  return `${buffer.kind}: ${name}, ${bytes(buffer.size)} at ${buffer.offset.toLocaleString()}\n`
+    + `written by ${stepText(buffer.first)}\n`
+    + `needed for ${buffer.last - buffer.first + 1} steps, until step ${buffer.last} (${last.op})`
+    + (buffer.over ? '\nwritten over an operand' : '') + (writer.again ? '\nmade a second time, rather than kept' : '');
+}
+function stateText(state) {
+  const written = view.routine.buffers.find((buffer) => buffer.offset === state.offset);
+  return `${state.kind}: ${state.name}\n${state.type}, ${bytes(state.size)} at ${state.offset.toLocaleString()}`
+    + (written ? `\nwritten by ${stepText(written.first)}` : '');
+}
+
+const hover = element('hover');
+function tell(event, text) {
+  hover.hidden = !text;
+  if (!text) return;
+  hover.textContent = text;
+  hover.style.left = Math.min(event.clientX + 14, window.innerWidth - hover.offsetWidth - 8) + 'px';
+  hover.style.top = Math.min(event.clientY + 14, window.innerHeight - hover.offsetHeight - 8) + 'px';
+}
+function bufferAt(x, y, width, height) {
+  const step = stepAt(view.low + x / width * (view.high - view.low));
+  const address = map.start + (1 - y / height) * map.span;
+  const here = view.routine.buffers.filter((buffer) => buffer.offset >= map.start && from(buffer) <= step
+    && step < to(buffer) && buffer.offset <= address && address < buffer.offset + buffer.size);
+  return here[here.length - 1];
+}
+
+let dragged = null, marked;
+const canvas = element('map');
+canvas.addEventListener('mousemove', (event) => {
+  const { clientWidth: width, clientHeight: height } = canvas;
+  if (dragged !== null) {
+    const span = view.high - view.low;
+    view.low = Math.min(Math.max(view.low - (event.offsetX - dragged) / width * span, 0), 1 - span);
+    view.high = view.low + span;
+    dragged = event.offsetX;
+    drawAlive();
+    drawMap();
+    return;
+  }
+  const found = bufferAt(event.offsetX, event.offsetY, width, height);
+  if (found !== marked) drawMap((marked = found));
+  const step = Math.floor(stepAt(view.low + event.offsetX / width * (view.high - view.low)));
+  tell(event, found ? bufferText(found) : 'nothing here at ' + stepText(step));
+});
+canvas.addEventListener('mousedown', (event) => { dragged = event.offsetX; tell(event, ''); });
+window.addEventListener('mouseup', () => { dragged = null; });
+canvas.addEventListener('mouseleave', (event) => { tell(event, ''); drawMap((marked = undefined)); });
+canvas.addEventListener('wheel', (event) => {
+  event.preventDefault();
+  const at = view.low + event.offsetX / canvas.clientWidth * (view.high - view.low);
+  const span = Math.min(1, Math.max(1e-4, (view.high - view.low) * Math.exp(event.deltaY / 400)));
+  view.low = Math.min(Math.max(at - event.offsetX / canvas.clientWidth * span, 0), 1 - span);
+  view.high = view.low + span;
+  drawAlive();
+  drawMap();
+}, { passive: false });
+canvas.addEventListener('dblclick', () => { view.low = 0; view.high = 1; drawAlive(); drawMap(); });
+element('states').addEventListener('mousemove', (event) => {
+  let rest = event.offsetX / element('states').clientWidth * stateBytes;
+  tell(event, stateText(statesInOrder.find((state) => (rest -= state.size) < 0) ?? statesInOrder[0]));
+});
+element('states').addEventListener('mouseleave', (event) => tell(event, ''));
+
+function drawCurve() {
+  const points = report.curve;
+  if (points.length === 0) return;
+  const all = [...points, { memory_bytes: report.peak_bytes, seconds_per_step: report.seconds_per_step }];
+  const logs = all.map((point) => Math.log(point.memory_bytes));
+  const [least, most] = [Math.min(...logs), Math.max(...logs)];
+  const [fast, slow] = [Math.min(...all.map((p) => p.seconds_per_step)), Math.max(...all.map((p) => p.seconds_per_step))];
+  const x = (point) => 70 + (Math.log(point.memory_bytes) - least) / Math.max(most - least, 1e-9) * 790;
+  const y = (point) => 280 - (point.seconds_per_step - fast) / Math.max(slow - fast, 1e-12) * 250;
+  const parts = [];
+  const text = (at, down, words, anchor) => parts.push(`<text x="${at}" y="${down}" text-anchor="${anchor}">${words}</text>`);
+  // Between two points the time is that of the smaller budget.
+  const path = points.map((point, index) => index === 0 ? `M${x(point)} ${y(point)}` : `H${x(point)}V${y(point)}`).join('');
+  parts.push(`<path d="M70 15V280H870" fill="none" stroke="${colour('line')}"/>`);
+  parts.push(`<path d="${path}" fill="none" stroke="${colour('weights')}" stroke-width="2"/>`);
+  for (const point of points) {
+    parts.push(`<circle cx="${x(point)}" cy="${y(point)}" r="4" fill="${colour('weights')}"><title>${bytes(point.memory_bytes)}: `
+      + `${time(point.seconds_per_step)} a step, ${Math.round(point.tokens_per_second)} tokens/s, ${point.micro_batch} at once</title></circle>`);
+  }
+  const chosen = all[all.length - 1];
+  parts.push(`<circle cx="${x(chosen)}" cy="${y(chosen)}" r="8" fill="none" stroke="${colour('gradients')}" stroke-width="2.5">`
+    + `<title>planned: ${bytes(chosen.memory_bytes)}, ${time(chosen.seconds_per_step)} a step</title></circle>`);
+  text(62, y({ seconds_per_step: slow }) + 4, time(slow), 'end');
+  text(62, y({ seconds_per_step: fast }) + 4, time(fast), 'end');
+  text(70, 300, bytes(points[0].memory_bytes), 'start');
+  text(860, 300, bytes(Math.exp(most)), 'end');
+  text(465, 316, 'memory; the ring is what is planned', 'middle');
+  element('curve').innerHTML = parts.join('');
+}
+
+function drawKinds() {
+  const kinds = Object.entries(report.peak_by_kind);
+  const stripe = kinds.map(([kind, size]) => `<span style="flex:${size} 0 0;background:var(--${kind})"></span>`).join('');
+  const legend = kinds.map(([kind, size]) => `<span><i style="background:var(--${kind})"></i>${kind} ${bytes(size)}</span>`);
+  element('kinds').innerHTML = `<div class="bar">${stripe}</div>${legend.join('')}`;
+}
+function writeSummary() {
+  const stated = report.budget_bytes === null ? '' : ` of ${bytes(report.budget_bytes)} stated`;
+  element('summary').textContent = `${report.family}, ${report.parameters.toLocaleString()} weights, ${report.batch} sequences of `
+    + `${report.sequence} tokens a step, ${report.micro_batch} at once. Predicted: ${bytes(report.peak_bytes)}${stated}, `
+    + `${time(report.seconds_per_step)} a step, ${Math.round(report.tokens_per_second).toLocaleString()} tokens/s. `
+    + `The smallest budget that works is ${bytes(report.smallest_budget_bytes)}.`;
+}
+function writeRecomputed() {
+  const rows = report.recomputed.map((row) => `<tr><td>${row.layer ?? ''}</td><td>${row.operation}</td><td>${row.count}</td>`
+    + `<td>${bytes(row.bytes)}</td><td>${time(row.seconds)}</td></tr>`);
+  element('again').innerHTML = '<h2>Computed again</h2>' + (rows.length === 0 ? '<p>Nothing: everything is kept.</p>'
+    : `<table><tr><th>layer</th><th>operation</th><th>times</th><th>not kept</th><th>adds to a step</th></tr>${rows.join('')}</table>`);
+}
+
+element('routine').innerHTML = routines.map((routine, index) =>
+  `<option value="${index}"${index === map.largest ? ' selected' : ''}>${routine.name} (${routine.steps.length} steps)</option>`).join('');
+function drawAll() {
+  drawAlive();
+  drawMap();
+  drawStates();
+  drawCurve();
+}
+element('routine').addEventListener('change', (event) => {
+  Object.assign(view, { routine: routines[event.target.value], low: 0, high: 1 });
+  placeSteps();
+  drawAll();
+});
+element('scale').addEventListener('change', () => { placeSteps(); drawAlive(); drawMap(); });
+window.addEventListener('resize', drawAll);
+window.matchMedia('(prefers-color-scheme: dark)').addEventListener('change', drawAll);
+writeSummary();
+drawKinds();
+writeRecomputed();
+placeSteps();
+drawAll();

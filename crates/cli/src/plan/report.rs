@@ -1,0 +1,177 @@
+//! What is told of a planned run, in numbers.
+
+use super::outside::{Outside, outside_bytes};
+use super::recomputed::{Recomputed, recomputed};
+use crate::resolve::Planned;
+use gradus_engine::backend::Backend;
+use gradus_engine::plan::Recompute;
+use gradus_train::Result;
+use gradus_train::config::Precision;
+use gradus_train::memory::Budget;
+use gradus_train::planning::{ArenaBytes, Chosen, Point, Refusal, StepPlans};
+use gradus_train::step::StepConfig;
+use serde::Serialize;
+use serde_json::json;
+use std::path::Path;
+
+/// What is to be planned.
+pub struct Asked {
+    /// The step; a micro-batch of 0 is chosen.
+    pub config: StepConfig,
+    /// Sequences a step.
+    pub batch: usize,
+    /// Most bytes that the process may have resident.
+    pub budget: Option<u64>,
+    /// What to compute again.
+    pub recompute: Recompute,
+    /// Threads, the main one included.
+    pub threads: usize,
+}
+
+impl Asked {
+    /// From resolved options.
+    pub fn of(planned: &Planned) -> Asked {
+        let config = &planned.config;
+        Asked {
+            config: StepConfig::of(config),
+            batch: config.batch.size(),
+            budget: config.memory.map(Budget::bytes),
+            recompute: config.recompute.policy(),
+            threads: config.threads,
+        }
+    }
+}
+
+/// What a planned run takes.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Family of the model.
+    pub family: gradus_train::models::Family,
+    /// Numbers of all weights.
+    pub parameters: usize,
+    /// Element type of the computation.
+    pub precision: Precision,
+    /// Threads.
+    pub threads: usize,
+    /// Tokens of a sequence.
+    pub sequence: usize,
+    /// Sequences a step.
+    pub batch: usize,
+    /// Sequences computed at once.
+    pub micro_batch: usize,
+    /// What was stated.
+    pub budget_bytes: Option<u64>,
+    /// The most that will be resident.
+    pub peak_bytes: u64,
+    /// What for.
+    pub peak_by_kind: ByKind,
+    /// How long a step takes, about.
+    pub seconds_per_step: f64,
+    /// Tokens a second.
+    pub tokens_per_second: f64,
+    /// What is computed again.
+    pub recomputed: Vec<Recomputed>,
+    /// The smallest budget that works.
+    pub smallest_budget_bytes: u64,
+    /// Time against memory.
+    pub curve: Vec<CurvePoint>,
+}
+
+/// Bytes by kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[allow(missing_docs)]
+pub struct ByKind {
+    pub weights: u64,
+    pub gradients: u64,
+    pub optimiser: u64,
+    pub activations: u64,
+    pub scratch: u64,
+    pub data: u64,
+    pub runtime: u64,
+}
+
+/// What a budget brings.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct CurvePoint {
+    /// The budget.
+    pub memory_bytes: u64,
+    /// How long a step takes with it.
+    pub seconds_per_step: f64,
+    /// Tokens a second with it.
+    pub tokens_per_second: f64,
+    /// Sequences computed at once with it.
+    pub micro_batch: usize,
+}
+
+impl Report {
+    /// Plans, and says what the plan takes; or refuses a budget that cannot be kept.
+    pub fn of(asked: &Asked, backend: &dyn Backend) -> Result<(Report, Chosen)> {
+        let outside = outside_bytes();
+        let plans = StepPlans::new(&asked.config, asked.batch, asked.recompute, backend)?;
+        let arena = asked.budget.map(|budget| budget.saturating_sub(outside.total()) as usize);
+        let Some(chosen) = plans.within(arena) else {
+            let refusal = Refusal::of(&plans, &asked.config, asked.batch, backend)?;
+            return Err(refusal.error(asked.budget.unwrap_or(0), outside.total()));
+        };
+        let tokens = (asked.batch * asked.config.sequence) as f64;
+        let point = |point: Point| CurvePoint {
+            memory_bytes: point.arena as u64 + outside.total(),
+            seconds_per_step: point.seconds,
+            tokens_per_second: tokens / point.seconds,
+            micro_batch: point.micro_batch,
+        };
+        let curve: Vec<CurvePoint> = plans.curve().into_iter().map(point).collect();
+        let report = Report {
+            family: chosen.config.model.family,
+            parameters: chosen.config.model.parameter_count(),
+            precision: chosen.config.precision,
+            threads: asked.threads,
+            sequence: chosen.config.sequence,
+            batch: asked.batch,
+            micro_batch: chosen.config.micro_batch,
+            budget_bytes: asked.budget,
+            peak_bytes: chosen.arena() as u64 + outside.total(),
+            peak_by_kind: ByKind::of(&ArenaBytes::of(&chosen.plan, &chosen.config), outside),
+            seconds_per_step: chosen.seconds(),
+            tokens_per_second: tokens / chosen.seconds(),
+            recomputed: recomputed(&chosen),
+            smallest_budget_bytes: plans.smallest().arena() as u64 + outside.total(),
+            curve,
+        };
+        Ok((report, chosen))
+    }
+
+    /// As one JSON object, with the place of the page.
+    pub fn json(&self, page: &Path) -> String {
+        let mut document = serde_json::to_value(self).expect("a report is plain data");
+        document["page"] = json!(page);
+        serde_json::to_string_pretty(&document).expect("a document is plain data") + "\n"
+    }
+}
+
+impl ByKind {
+    fn of(arena: &ArenaBytes, outside: Outside) -> ByKind {
+        ByKind {
+            weights: arena.weights as u64,
+            gradients: arena.gradients as u64,
+            optimiser: arena.optimiser as u64,
+            activations: arena.activations as u64,
+            scratch: arena.scratch as u64,
+            data: arena.data as u64 + outside.data,
+            runtime: outside.runtime,
+        }
+    }
+
+    /// Each kind's name and bytes.
+    pub fn each(&self) -> [(&'static str, u64); 7] {
+        [
+            ("weights", self.weights),
+            ("gradients", self.gradients),
+            ("optimiser", self.optimiser),
+            ("activations", self.activations),
+            ("scratch", self.scratch),
+            ("data", self.data),
+            ("runtime", self.runtime),
+        ]
+    }
+}

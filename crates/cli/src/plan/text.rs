@@ -1,0 +1,131 @@
+//! A planned run, as people read it.
+
+use super::recomputed::Recomputed;
+use super::report::Report;
+use crate::numbers::{bytes_to_three_digits as size, count, rounded, short_time};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// Characters of the longest bar.
+const BAR: f64 = 32.0;
+
+/// The whole report.
+pub fn report(report: &Report) -> String {
+    let mut text = format!(
+        "{} weights, {} sequences of {} tokens a step, {} threads\n\n",
+        rounded(report.parameters as u64),
+        report.batch,
+        count(report.sequence as u64),
+        report.threads
+    );
+    memory(&mut text, report);
+    time(&mut text, report);
+    recomputed(&mut text, &report.recomputed);
+    curve(&mut text, report);
+    text
+}
+
+fn line(text: &mut String, line: std::fmt::Arguments<'_>) {
+    text.write_fmt(line).expect("a text takes what is written");
+    text.truncate(text.trim_end_matches(' ').len());
+    text.push('\n');
+}
+
+fn memory(text: &mut String, report: &Report) {
+    let stated = report.budget_bytes.map_or(String::new(), |budget| format!(" of {} stated", size(budget)));
+    line(text, format_args!("predicted peak memory: {}{stated}", size(report.peak_bytes)));
+    for (kind, bytes) in report.peak_by_kind.each() {
+        line(text, format_args!("  {kind:12} {:>9}  {}", size(bytes), bar(bytes as f64, report.peak_bytes as f64)));
+    }
+    line(text, format_args!("smallest budget that works: {}", size(report.smallest_budget_bytes)));
+}
+
+fn time(text: &mut String, report: &Report) {
+    line(
+        text,
+        format_args!(
+            "\npredicted step: {}, {} tokens/s, {} of {} sequences at once",
+            short_time(report.seconds_per_step),
+            count(report.tokens_per_second as u64),
+            report.micro_batch,
+            report.batch
+        ),
+    );
+}
+
+/// The layers of an operation together: they are much the same.
+fn recomputed(text: &mut String, rows: &[Recomputed]) {
+    if rows.is_empty() {
+        return line(text, format_args!("computed again: nothing"));
+    }
+    let seconds: f64 = rows.iter().map(|row| row.seconds).sum();
+    let bytes: u64 = rows.iter().map(|row| row.bytes).sum();
+    line(text, format_args!("computed again, to keep {} less: {} a step", size(bytes), short_time(seconds)));
+    line(text, format_args!("  {:24} {:>5}  {:>9}  {:>8}  layers", "operation", "count", "not kept", "adds"));
+    let mut by_operation: BTreeMap<&str, Vec<&Recomputed>> = BTreeMap::new();
+    rows.iter().for_each(|row| by_operation.entry(&row.operation).or_default().push(row));
+    for (operation, rows) in by_operation {
+        let (count, bytes): (usize, u64) = (rows.iter().map(|r| r.count).sum(), rows.iter().map(|r| r.bytes).sum());
+        let seconds: f64 = rows.iter().map(|row| row.seconds).sum();
+        let layers: Vec<usize> = rows.iter().filter_map(|row| row.layer).collect();
+        line(
+            text,
+            format_args!(
+                "  {operation:24} {count:>5}  {:>9}  {:>8}  {}",
+                size(bytes),
+                short_time(seconds),
+                ranges(&layers)
+            ),
+        );
+    }
+}
+
+/// Rising numbers, those that follow each other joined: 0-3, 5.
+fn ranges(numbers: &[usize]) -> String {
+    let mut ranges: Vec<(usize, usize)> = vec![];
+    for &number in numbers {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == number => *last = number,
+            _ => ranges.push((number, number)),
+        }
+    }
+    let texts = ranges.iter().map(|&(a, b)| if a == b { a.to_string() } else { format!("{a}-{b}") });
+    texts.collect::<Vec<_>>().join(", ")
+}
+
+fn curve(text: &mut String, report: &Report) {
+    line(text, format_args!("\ntime against memory (* the one planned)"));
+    line(text, format_args!("     memory      step   tokens/s  at once"));
+    let slowest = report.curve.iter().map(|point| point.seconds_per_step).fold(0.0, f64::max);
+    // The planned way need not be on the curve: its place is the last that takes no more.
+    let planned = report.curve.iter().rposition(|point| point.memory_bytes <= report.peak_bytes);
+    for (index, point) in report.curve.iter().enumerate() {
+        line(
+            text,
+            format_args!(
+                "{} {:>9} {:>9} {:>10} {:>8}  {}",
+                if Some(index) == planned { "*" } else { " " },
+                size(point.memory_bytes),
+                short_time(point.seconds_per_step),
+                count(point.tokens_per_second as u64),
+                point.micro_batch,
+                bar(point.seconds_per_step, slowest)
+            ),
+        );
+    }
+}
+
+fn bar(part: f64, whole: f64) -> String {
+    "▇".repeat((BAR * part / whole.max(f64::MIN_POSITIVE)).round() as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_are_joined() {
+        assert_eq!(ranges(&[0, 1, 2, 3, 5, 7, 8]), "0-3, 5, 7-8");
+        assert_eq!(ranges(&[]), "");
+    }
+}
