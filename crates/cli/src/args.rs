@@ -231,6 +231,9 @@ pub struct GenerateArgs {
     /// Threads [default: one for each core]
     #[arg(long, value_name = "N", value_parser = positive)]
     pub threads: Option<usize>,
+    /// Memory to stay within, all of the process: 150MB, 2GiB, or 80% of what is free [default: what the machine has]
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<Budget>,
 }
 
 /// The options of `gradus eval`.
@@ -248,12 +251,15 @@ pub struct EvalArgs {
     /// Tokens of a sequence [default: the model's context]
     #[arg(long, value_name = "N", value_parser = positive)]
     pub sequence: Option<usize>,
-    /// Sequences computed at once
+    /// Sequences computed at once, if the memory allows
     #[arg(long, value_name = "N", value_parser = positive, default_value = "8")]
     pub batch: usize,
     /// Threads [default: one for each core]
     #[arg(long, value_name = "N", value_parser = positive)]
     pub threads: Option<usize>,
+    /// Memory to stay within, all of the process: 150MB, 2GiB, or 80% of what is free [default: what the machine has]
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<Budget>,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,

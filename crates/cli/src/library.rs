@@ -24,7 +24,8 @@ pub fn generate(model_folder: &Path, args: &GenerateArgs, threads: usize) -> Res
     let config = export::read_model_config(model_folder)?;
     let tokenizer = Tokenizer::open(model_folder)?;
     let prompt = prompt_tokens(&tokenizer, &args.prompt)?;
-    let mut generator = Generator::without_weights(&config, &Cpu::new(threads)?, args.count, prompt.len())?;
+    let backend = Cpu::new(threads)?;
+    let mut generator = Generator::without_weights(&config, &backend, args.count, prompt.len(), args.memory)?;
     generator.allow_only(|token| tokenizer.knows(token))?;
     export::read_model_weights(model_folder, &config, &mut generator)?;
     let sampling =
@@ -48,7 +49,7 @@ fn prompt_tokens(tokenizer: &Tokenizer, prompt: &str) -> Result<Vec<i32>> {
 /// How well the model in a model folder predicts a corpus.
 pub fn evaluate(model_folder: &Path, args: &EvalArgs, threads: usize) -> Result<Evaluation> {
     let corpus = Corpus::open(&args.corpus, args.text_field.as_deref())?;
-    let window = Window { batch: args.batch, sequence: args.sequence };
+    let window = Window { batch: args.batch, sequence: args.sequence, memory: args.memory };
     evaluate::evaluate(model_folder, &corpus, &Cpu::new(threads)?, window, &mut |_, _| {})
 }
 

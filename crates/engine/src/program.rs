@@ -255,6 +255,11 @@ impl Program {
         Ok(())
     }
 
+    /// How many numbers an input or a state has.
+    pub fn size(&self, name: &str) -> Result<usize> {
+        Ok(self.leaf(name)?.layout.shape.elements())
+    }
+
     /// The states and what they are, in an order that depends on the trace alone.
     pub fn states(&self) -> impl Iterator<Item = (&str, &TensorType)> {
         self.plan.buffers.iter().filter_map(|buffer| match &buffer.kind {

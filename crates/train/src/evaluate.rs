@@ -2,10 +2,13 @@
 
 use crate::data::Corpus;
 use crate::export;
+use crate::memory::Budget;
 use crate::models::{IGNORED_TARGET, Model, ModelConfig, Weights};
+use crate::planning::InferenceMemory;
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 use gradus_engine::backend::Backend;
+use gradus_engine::plan::{Options, Plan};
 use gradus_engine::{DType, Program, Routine, Trace};
 use serde::Serialize;
 use std::path::Path;
@@ -26,12 +29,14 @@ pub struct Evaluation {
 }
 
 /// How much is evaluated at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Window {
-    /// Sequences at a time.
+    /// Sequences at a time, if the memory allows.
     pub batch: usize,
     /// Tokens of a sequence; the model's context if not given.
     pub sequence: Option<usize>,
+    /// Memory to stay within: fewer sequences at a time, if need be.
+    pub memory: Option<Budget>,
 }
 
 /// Evaluates the model of a folder on a corpus. Every token but the first is predicted once, from what comes before it
@@ -66,6 +71,17 @@ pub fn evaluate(
     Ok(Evaluation { loss, perplexity: loss.exp(), bits_per_byte, tokens: evaluator.tokens, bytes })
 }
 
+/// The program that measures a model's loss on so many sequences at a time.
+fn plan(config: &ModelConfig, batch: usize, sequence: usize, backend: &dyn Backend) -> Result<Plan> {
+    let trace = Trace::new();
+    let tokens = trace.input("tokens", DType::I32, [batch, sequence]);
+    let targets = trace.input("targets", DType::I32, [batch, sequence]);
+    let weights = Weights::zeros(&trace, &config.parameters());
+    let loss = Model::new(config, &weights).loss(&tokens, &targets);
+    let routine = Routine::new("evaluate").output("loss", &loss);
+    Ok(trace.plan(backend, &[routine], Options::default())?)
+}
+
 /// A model that sums the loss of the tokens it is given.
 struct Evaluator {
     program: Program,
@@ -80,17 +96,16 @@ struct Evaluator {
 impl Evaluator {
     fn open(folder: &Path, backend: &dyn Backend, window: Window) -> Result<Evaluator> {
         let config: ModelConfig = export::read_model_config(folder)?;
-        let (batch, sequence) = (window.batch, window.sequence.unwrap_or(config.context));
+        let sequence = window.sequence.unwrap_or(config.context);
         if sequence > config.context {
             let problem = format!("--sequence {sequence} is longer than the model's context of {}", config.context);
             return Err(Error::Config(problem));
         }
-        let trace = Trace::new();
-        let tokens = trace.input("tokens", DType::I32, [batch, sequence]);
-        let targets = trace.input("targets", DType::I32, [batch, sequence]);
-        let weights = Weights::zeros(&trace, &config.parameters());
-        let loss = Model::new(&config, &weights).loss(&tokens, &targets);
-        let mut program = trace.compile(backend, &[Routine::new("evaluate").output("loss", &loss)])?;
+        let halves = std::iter::successors(Some(window.batch), |batch| (*batch > 1).then_some(batch / 2));
+        let plans = halves.map(|batch| plan(&config, batch, sequence, backend));
+        let plan = InferenceMemory::within(window.memory).first_fitting(plans)?;
+        let mut program = Program::link(plan, backend)?;
+        let batch = program.size("tokens")? / sequence;
         export::read_model_weights(folder, &config, &mut program)?;
         Ok(Evaluator { program, sequence, batch, waiting: vec![], total: 0.0, tokens: 0 })
     }

@@ -48,7 +48,7 @@ fn a_run_leaves_everything_it_should() {
     assert_eq!(lines[39]["tokens"], 40 * 4 * 16);
 
     let corpus = Corpus::open(&config.corpus, None).unwrap();
-    let window = Window { batch: 3, sequence: None };
+    let window = Window { batch: 3, sequence: None, memory: None };
     let evaluation =
         evaluate(&config.out.join("model"), &corpus, &Cpu::new(1).unwrap(), window, &mut |_, _| {}).unwrap();
     assert!((evaluation.loss - last as f64).abs() < 0.5, "{evaluation:?}");

@@ -11,8 +11,11 @@ pub(crate) use decoder::Decoder;
 
 use crate::Result;
 use crate::files::tensors::{Entry, TensorsMut};
+use crate::memory::Budget;
 use crate::models::{ModelConfig, Parameter, Weights};
+use crate::planning::InferenceMemory;
 use gradus_engine::backend::Backend;
+use gradus_engine::plan::Options;
 use gradus_engine::{Array, Program, Trace};
 
 /// A model compiled to continue texts, with its own copy of the weights.
@@ -31,25 +34,27 @@ impl Generator {
         count: usize,
         prompt_tokens: usize,
     ) -> Result<Generator> {
-        let mut generator = Generator::without_weights(config, backend, count, prompt_tokens)?;
+        let mut generator = Generator::without_weights(config, backend, count, prompt_tokens, None)?;
         for parameter in config.parameters() {
             generator.set_weight(&parameter.name, &weights(&parameter).to_vec::<f32>()?)?;
         }
         Ok(generator)
     }
 
-    /// As [`Generator::new`], with weights that are zero until each is set.
+    /// As [`Generator::new`], with weights that are zero until each is set, within a budget for the whole process.
     pub fn without_weights(
         config: &ModelConfig,
         backend: &dyn Backend,
         count: usize,
         prompt_tokens: usize,
+        memory: Option<Budget>,
     ) -> Result<Generator> {
         let decoder = Decoder::new(config, count, prompt_tokens)?;
         let trace = Trace::new();
         let weights = Weights::zeros(&trace, &config.parameters());
-        let program = trace.compile(backend, &decoder.routines(&trace, &weights))?;
-        Ok(Generator { program, decoder })
+        let plan = trace.plan(backend, &decoder.routines(&trace, &weights), Options::default())?;
+        let plan = InferenceMemory::within(memory).first_fitting(std::iter::once(Ok(plan)))?;
+        Ok(Generator { program: Program::link(plan, backend)?, decoder })
     }
 
     /// From now on, only these tokens are written. A model may have room for more than its tokenizer knows.

@@ -146,7 +146,7 @@ fn a_sequence_ends_before_the_stop_token() {
 fn weights_can_be_replaced() {
     let config = &configs()[3];
     let mut expected = generator(config, 1, 2);
-    let mut refreshed = Generator::without_weights(config, &Cpu::new(1).unwrap(), 1, 2).unwrap();
+    let mut refreshed = Generator::without_weights(config, &Cpu::new(1).unwrap(), 1, 2, None).unwrap();
     for parameter in config.parameters() {
         refreshed.set_weight(&parameter.name, &numbers(&parameter).to_vec::<f32>().unwrap()).unwrap();
     }
@@ -165,7 +165,7 @@ fn what_cannot_be_continued_is_named() {
     assert!(problem(&[1, 29], &GREEDY).starts_with("the prompt has token 29, but the model knows 0..29"));
     assert!(problem(&[-1], &GREEDY).starts_with("the prompt has token -1"));
     assert!(problem(&[1], &Sampling { top_p: 2.0, ..GREEDY }).starts_with("top-p is 2"));
-    let none = Generator::without_weights(&configs()[0], &Cpu::new(1).unwrap(), 0, 2);
+    let none = Generator::without_weights(&configs()[0], &Cpu::new(1).unwrap(), 0, 2, None);
     assert!(none.err().unwrap().to_string().starts_with("count is 0"));
 }
 

@@ -4,10 +4,12 @@
 //! depend on the budget, so a larger budget never gets a slower plan.
 
 mod curve;
+mod inference;
 mod kinds;
 mod refusal;
 
 pub use curve::{CURVE_POINTS, Point};
+pub use inference::InferenceMemory;
 pub use kinds::{ArenaBytes, Kind, Kinds};
 pub use refusal::{Change, Refusal};
 
