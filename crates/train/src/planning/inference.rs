@@ -38,10 +38,10 @@ impl InferenceMemory {
         }
         let smallest = format!("{:.1}MB", (smallest as f64 / 1e5).ceil() / 10.0);
         Err(Error::Config(match self.budget {
-            Some(budget) => {
+            Some(_) => {
                 format!(
                     "--memory {} is not enough: {smallest} are needed at least, so give --memory {smallest}",
-                    budget
+                    Size(self.limit)
                 )
             }
             None => format!("the machine has {} to give, and {smallest} are needed at least", Size(self.limit)),
