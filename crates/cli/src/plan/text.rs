@@ -46,7 +46,7 @@ fn time(text: &mut String, report: &Report) {
         format_args!(
             "\npredicted step: {}, {} tokens/s, {} of {} sequences at once",
             short_time(report.seconds_per_step),
-            count(report.tokens_per_second as u64),
+            rate(report.tokens_per_second),
             report.micro_batch,
             report.batch
         ),
@@ -94,25 +94,33 @@ fn ranges(numbers: &[usize]) -> String {
 }
 
 fn curve(text: &mut String, report: &Report) {
-    line(text, format_args!("\ntime against memory (* the one planned)"));
-    line(text, format_args!("     memory      step   tokens/s  at once"));
-    let slowest = report.curve.iter().map(|point| point.seconds_per_step).fold(0.0, f64::max);
+    line(text, format_args!("\ntime against memory (* what is planned)"));
+    line(text, format_args!("     memory      step   tokens/s  at once  slower than the fastest"));
+    let seconds = || report.curve.iter().map(|point| point.seconds_per_step);
+    let (fastest, slowest) = (seconds().fold(f64::INFINITY, f64::min), seconds().fold(0.0, f64::max));
     // The planned way need not be on the curve: its place is the last that takes no more.
     let planned = report.curve.iter().rposition(|point| point.memory_bytes <= report.peak_bytes);
     for (index, point) in report.curve.iter().enumerate() {
+        let slower = point.seconds_per_step - fastest;
         line(
             text,
             format_args!(
-                "{} {:>9} {:>9} {:>10} {:>8}  {}",
+                "{} {:>9} {:>9} {:>10} {:>8}  {:>5.1} %  {}",
                 if Some(index) == planned { "*" } else { " " },
                 size(point.memory_bytes),
                 short_time(point.seconds_per_step),
-                count(point.tokens_per_second as u64),
+                rate(point.tokens_per_second),
                 point.micro_batch,
-                bar(point.seconds_per_step, slowest)
+                100.0 * slower / fastest,
+                bar(slower, slowest - fastest)
             ),
         );
     }
+}
+
+/// Tokens a second.
+fn rate(tokens: f64) -> String {
+    if tokens < 100.0 { format!("{tokens:.1}") } else { count(tokens as u64) }
 }
 
 fn bar(part: f64, whole: f64) -> String {

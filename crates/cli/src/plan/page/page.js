@@ -12,7 +12,9 @@ function bytes(number) {
 function time(seconds) {
   if (seconds < 1e-3) return (1e6 * seconds).toFixed(1) + ' µs';
   if (seconds < 0.1) return (1e3 * seconds).toFixed(1) + ' ms';
-  return seconds.toFixed(seconds < 10 ? 3 : 1) + ' s';
+  if (seconds < 100) return seconds.toFixed(seconds < 10 ? 3 : 1) + ' s';
+  const whole = Math.round(seconds);
+  return `${Math.floor(whole / 60)}m${String(whole % 60).padStart(2, '0')}s`;
 }
 
 // Arrays as they come, with names.
@@ -135,12 +137,13 @@ function drawAlive() {
   pen.fillText('bytes alive, at most ' + bytes(most), 4, 12);
 }
 
-const statesInOrder = [...states].sort((a, b) => a.kind < b.kind ? -1 : a.kind > b.kind ? 1 : a.offset - b.offset);
+const kindOrder = Object.keys(report.peak_by_kind);
+const statesInOrder = [...states].sort((a, b) => kindOrder.indexOf(a.kind) - kindOrder.indexOf(b.kind) || a.offset - b.offset);
 const stateBytes = statesInOrder.reduce((sum, state) => sum + state.size, 0) || 1;
 function drawStates() {
-  const { pen, width, height } = prepared(element('states'));
-  let done = 0, lastKind = '';
-  const labels = [];
+  const { pen, width } = prepared(element('states'));
+  let done = 0;
+  const labels = new Map();
   for (const state of statesInOrder) {
     const left = done / stateBytes * width, wide = state.size / stateBytes * width;
     pen.fillStyle = colour(state.kind);
@@ -149,12 +152,15 @@ function drawStates() {
       pen.fillStyle = colour('paper');
       pen.fillRect(left, 0, 0.6, 30);
     }
-    if (state.kind !== lastKind) labels.push([left, (lastKind = state.kind)]);
+    const label = labels.get(state.kind) ?? { left, size: 0 };
+    labels.set(state.kind, { left: label.left, size: label.size + state.size });
     done += state.size;
   }
   pen.fillStyle = colour('faint');
-  for (const [left, kind] of labels) if (left < width - 60) pen.fillText(kind, left + 2, 43);
-  if (height > 0) pen.fillText(bytes(stateBytes), width - 58, 43);
+  for (const [kind, { left, size }] of labels) {
+    const words = `${kind} ${bytes(size)}`;
+    if (pen.measureText(words).width < size / stateBytes * width) pen.fillText(words, left + 2, 43);
+  }
 }
 
 function stepText(index) {
@@ -183,6 +189,8 @@ function tell(event, text) {
   hover.hidden = !text;
   if (!text) return;
   hover.textContent = text;
+  // Where it stood must not narrow it now.
+  hover.style.left = '0';
   hover.style.left = Math.min(event.clientX + 14, window.innerWidth - hover.offsetWidth - 8) + 'px';
   hover.style.top = Math.min(event.clientY + 14, window.innerHeight - hover.offsetHeight - 8) + 'px';
 }

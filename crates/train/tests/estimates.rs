@@ -1,0 +1,60 @@
+//! What a plan is estimated to need and take is what it needs and takes.
+
+use gradus_engine::backend::Cpu;
+use gradus_engine::plan::{Options, Recompute};
+use gradus_train::config::{OptimizerKind, Precision};
+use gradus_train::models::ModelConfig;
+use gradus_train::optimisers::Optimiser;
+use gradus_train::planning::{ArenaBytes, StepPlans};
+use gradus_train::step::StepConfig;
+
+fn config(micro_batch: usize, micro_batches: usize) -> StepConfig {
+    let optimiser = Optimiser { kind: OptimizerKind::Adamw, weight_decay: 0.1, beta1: 0.9, beta2: 0.95 };
+    StepConfig {
+        model: ModelConfig::gpt2(100, 32, 3, 2, 32),
+        micro_batch,
+        micro_batches,
+        sequence: 32,
+        optimiser,
+        clip_value: None,
+        dropout: 0.0,
+        precision: Precision::F32,
+    }
+}
+
+#[test]
+fn an_estimate_is_what_the_plan_comes_to() {
+    let backend = Cpu::new(1).unwrap();
+    let options = Options { recompute: Recompute::Auto, ..Options::default() };
+    for config in [config(4, 1), config(2, 2)] {
+        let planner = config.planner(&backend, options).unwrap();
+        let (most, least) = (planner.estimate(usize::MAX), planner.estimate(0));
+        assert!(least.arena < most.arena);
+        for tenth in 0..=10 {
+            let limit = least.arena + (most.arena - least.arena) * tenth / 10;
+            let (estimate, plan) = (planner.estimate(limit), planner.plan(limit));
+            assert!(estimate.arena <= limit);
+            assert_eq!(estimate.arena, plan.regions.total());
+            let seconds: Vec<(String, f64)> =
+                plan.routines.iter().map(|routine| (routine.name.clone(), routine.seconds())).collect();
+            assert_eq!(estimate.seconds, seconds);
+        }
+    }
+}
+
+#[test]
+fn the_curve_falls_and_its_points_can_be_had() {
+    let backend = Cpu::new(1).unwrap();
+    let plans = StepPlans::new(&config(0, 0), 4, Recompute::Auto, &backend).unwrap();
+    let curve = plans.curve();
+    assert!(curve.len() > 3, "{curve:?}");
+    assert!(curve.windows(2).all(|pair| pair[0].arena < pair[1].arena && pair[0].seconds > pair[1].seconds));
+    assert_eq!(curve[0].arena, plans.smallest().arena());
+    for point in curve {
+        let chosen = plans.fastest_within(point.arena).unwrap();
+        assert_eq!((chosen.arena(), chosen.seconds()), (point.arena, point.seconds));
+        let ArenaBytes { weights, gradients, optimiser, activations, scratch, data } =
+            ArenaBytes::of(&chosen.plan, &chosen.config);
+        assert_eq!(weights + gradients + optimiser + activations + scratch + data, chosen.arena());
+    }
+}
