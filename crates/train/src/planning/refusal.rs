@@ -62,7 +62,7 @@ impl Refusal {
 fn rounded_up(bytes: u64) -> String {
     match bytes {
         ..1_000_000 => format!("{}KB", bytes.div_ceil(1_000)),
-        ..10_000_000_000 => format!("{:.1}MB", bytes.div_ceil(100_000) as f64 / 10.0),
+        1_000_000..10_000_000_000 => format!("{:.1}MB", bytes.div_ceil(100_000) as f64 / 10.0),
         _ => format!("{:.2}GB", bytes.div_ceil(10_000_000) as f64 / 100.0),
     }
 }
