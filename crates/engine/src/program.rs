@@ -203,11 +203,7 @@ impl Program {
     }
 
     /// Gives `fill` the bytes of an input or a state to be written: where they lie, if the host can see them there.
-    pub fn fill<E: From<Error>>(
-        &mut self,
-        name: &str,
-        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
-    ) -> Result<(), E> {
+    pub fn fill<E: From<Error>>(&mut self, name: &str, fill: impl FnOnce(&mut [u8]) -> Result<(), E>) -> Result<(), E> {
         let operand = self.leaf(name)?;
         let (buffer, length) = (operand.buffer, operand.ty().bytes());
         if let Some(bytes) = self.executable.look_mut(buffer) {

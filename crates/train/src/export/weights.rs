@@ -23,9 +23,7 @@ pub fn read_model_weights(folder: &Path, config: &ModelConfig, weights: &mut dyn
     let places = match_names(folder, config, &parameters, &files)?;
     let entries = Entry::of_parameters(&parameters);
     let mut read = entries.iter().zip(places);
-    read.try_for_each(|(entry, (file, stored))| {
-        weights.fill(entry, &mut |bytes| file.read_numbers(&stored, bytes))
-    })
+    read.try_for_each(|(entry, (file, stored))| weights.fill(entry, &mut |bytes| file.read_numbers(&stored, bytes)))
 }
 
 /// The files that hold the weights.

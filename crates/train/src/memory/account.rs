@@ -21,15 +21,8 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds, in the order in which they are told.
-    pub const ALL: [Kind; 7] = [
-        Kind::Weights,
-        Kind::Gradients,
-        Kind::Optimiser,
-        Kind::Activations,
-        Kind::Scratch,
-        Kind::Data,
-        Kind::Runtime,
-    ];
+    pub const ALL: [Kind; 7] =
+        [Kind::Weights, Kind::Gradients, Kind::Optimiser, Kind::Activations, Kind::Scratch, Kind::Data, Kind::Runtime];
 
     /// As it is written.
     pub fn name(self) -> &'static str {

@@ -72,7 +72,10 @@ fn check_limit(needed: u64, limit: Option<u64>) -> Result<()> {
         Some(limit) => {
             let needed = memory::Size(needed);
             let advice = "give more --memory, less text, or --tokenizer byte";
-            Err(problem(&"bpe", format!("training it takes {needed} or more, and {} are left: {advice}", memory::Size(limit))))
+            Err(problem(
+                &"bpe",
+                format!("training it takes {needed} or more, and {} are left: {advice}", memory::Size(limit)),
+            ))
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::checkpoint::Progress;
 use crate::clipping::NormStatistics;
 use crate::config::TrainConfig;
 use crate::files::atomic;
-use crate::memory::ProcessMemory;
+use crate::memory::{ProcessMemory, heap};
 use crate::metrics::MetricsLog;
 use crate::run::{Event, Observer, StepReport, Stop, Summary};
 use crate::schedule::Schedule;
@@ -149,11 +149,16 @@ impl Run {
         let report = self.report(session, &outcome, inputs.learning_rate, seconds, validation_loss);
         self.log.write(&report)?;
         observer.event(&Event::Step(&report));
-        if self.is_due(session.config.sample_every) {
+        let (samples, saves) = (self.is_due(session.config.sample_every), self.is_due(session.config.save_every));
+        if samples {
             self.sample(session, observer)?;
         }
-        if self.is_due(session.config.save_every) {
+        if saves {
             self.save(session, observer)?;
+        }
+        if samples || saves || validation_loss.is_some() {
+            heap::give_back();
+            heap::give_back_code();
         }
         Ok(())
     }

@@ -68,8 +68,7 @@ fn prepare_in(
         config.micro_batch = largest_micro_batch(&config, &backend)?;
     }
     let training = TrainingStep::new(StepConfig::of(&config), &backend)?;
-    let contents =
-        Contents::of_program(training.program(), training.parameters(), TrainingStep::outlasts_a_step);
+    let contents = Contents::of_program(training.program(), training.parameters(), TrainingStep::outlasts_a_step);
     save_config(&config)?;
     let windows = Windows::new(train.len(), config.sequence, config.seed);
     let steps = steps_of(&config, &windows);
