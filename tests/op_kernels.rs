@@ -215,7 +215,7 @@ fn kernels_equal_the_reference() {
     let levels: Vec<Cpu> = Isa::available().into_iter().map(|isa| Cpu::with_isa(1, isa).unwrap()).collect();
     let best = levels.last().unwrap();
     let threaded: Vec<Cpu> = [2, 3, 4].into_iter().map(|threads| Cpu::new(threads).unwrap()).collect();
-    let plain = Options { simplify: false, in_place: false, reorder: false, share: false };
+    let plain = Options { simplify: false, in_place: false, reorder: false, share: false, ..Options::default() };
     let mut in_place = BTreeSet::new();
     for entry in ops::all() {
         if only.as_ref().is_some_and(|only| only != entry.kind.name()) {

@@ -5,7 +5,7 @@ mod support;
 
 use gradus::backend::{Cpu, Reference, evaluate};
 use gradus::plan::verify::verify;
-use gradus::plan::{BufferKind, Operand, Options, Plan};
+use gradus::plan::{BufferKind, Operand, Options, Plan, Recompute};
 use gradus::{Array, DType, Program, Routine, Tensor, TensorType, Trace, gradient};
 use proptest::prelude::*;
 use support::numbers::Random;
@@ -38,7 +38,8 @@ impl Computation {
         }
         pool.extend(inputs.iter().chain(&leaves).map(|(_, tensor)| tensor.clone()));
         for _ in 0..size {
-            let next = random_operation(&pool, &mut random);
+            let layer = random.below(4);
+            let next = trace.in_layer(layer, || random_operation(&pool, &mut random));
             pool.push(next);
         }
         let mut outputs: Vec<Tensor> = (0..3).map(|_| pool[random.below(pool.len())].clone()).collect();
@@ -152,9 +153,15 @@ fn random_operation(pool: &[Tensor], random: &mut Random) -> Tensor {
 
 fn every_option() -> Vec<Options> {
     let bit = |number: u32, place: u32| number >> place & 1 == 1;
-    (0..16)
-        .map(|n| Options { simplify: bit(n, 0), in_place: bit(n, 1), reorder: bit(n, 2), share: bit(n, 3) })
-        .collect()
+    let recompute = |again: bool| if again { Recompute::Block { every: 1 } } else { Recompute::None };
+    let option = |n| Options {
+        simplify: bit(n, 0),
+        in_place: bit(n, 1),
+        reorder: bit(n, 2),
+        share: bit(n, 3),
+        recompute: recompute(bit(n, 4)),
+    };
+    (0..32).map(option).collect()
 }
 
 /// NaN, as the mean of nothing is, is close to NaN.
@@ -208,6 +215,36 @@ proptest! {
             let expected = expected.get_or_insert_with(|| computed.clone());
             let same = computed.iter().zip(expected.iter()).all(|(a, b)| a.bytes() == b.bytes());
             prop_assert!(same, "other bits with {options:?}");
+        }
+    }
+
+    /// Whatever is computed again, and however little memory there is: the plan keeps the limit, more memory never
+    /// takes more time, and the bits are the same.
+    #[test]
+    fn every_budget_is_kept_with_the_same_bits(seed in any::<u64>(), size in 1usize..40, share in 0.0f64..1.0) {
+        let computation = Computation::random(seed, size, DType::F32);
+        let routines = computation.routines(seed);
+        let cpu = Cpu::new(1).unwrap();
+        let expected = computation.replayed(computation.trace.compile(&cpu, &routines).unwrap(), seed);
+        let mut plans = vec![];
+        for recompute in [Recompute::Block { every: 1 }, Recompute::Block { every: 2 }, Recompute::Selective { operations_per_byte: 2 }] {
+            plans.push(computation.trace.plan(&cpu, &routines, Options { recompute, ..Options::default() }).unwrap());
+        }
+        let options = Options { recompute: Recompute::Auto, ..Options::default() };
+        let planner = computation.trace.planner(&cpu, &routines, options).unwrap();
+        let (smallest, largest) = (planner.plan(0), planner.plan(usize::MAX));
+        let [least, most] = [&smallest, &largest].map(|plan| plan.regions.total());
+        let limit = least + ((most - least) as f64 * share) as usize;
+        let between = planner.plan(limit);
+        prop_assert!(between.regions.total() <= limit, "{} of {limit}", between.regions.total());
+        let seconds = |plan: &Plan| plan.routines.iter().map(|routine| routine.seconds()).sum::<f64>();
+        prop_assert!(seconds(&largest) <= seconds(&between) && seconds(&between) <= seconds(&smallest));
+        plans.extend([smallest, between, largest]);
+        for plan in plans {
+            verify(&plan).unwrap();
+            let computed = computation.replayed(Program::link(plan, &cpu).unwrap(), seed);
+            let same = computed.iter().zip(&expected).all(|(a, b)| a.bytes() == b.bytes());
+            prop_assert!(same, "other bits within {limit} bytes");
         }
     }
 

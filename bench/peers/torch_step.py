@@ -1,13 +1,17 @@
-"""One configuration's training step in PyTorch: torch_step.py NAME MODE SECONDS THREADS, MODE eager or compiled.
+"""One configuration's training step in PyTorch: torch_step.py NAME MODE SECONDS THREADS.
 
-A GPT-2 with its best settings for the CPU: fused attention and AdamW, autocast for bf16, no dropout.
+MODE is eager or compiled; compiled:SHARE keeps that share of the activations (activation_memory_budget); eager:checkpoint
+and compiled:checkpoint compute every block again. A GPT-2 with its best settings for the CPU: fused attention and AdamW,
+autocast for bf16, no dropout.
 """
 
 import sys
 
 import torch
+import torch._functorch.config
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from measuring import peak_memory, rounds, tell
 
@@ -41,8 +45,9 @@ class Block(nn.Module):
 
 
 class Gpt2(nn.Module):
-    def __init__(self, vocabulary, width, layers, heads, sequence):
+    def __init__(self, vocabulary, width, layers, heads, sequence, recompute):
         super().__init__()
+        self.recompute = recompute
         self.tokens = nn.Embedding(vocabulary, width)
         self.positions = nn.Parameter(torch.empty(sequence, width))
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
@@ -54,7 +59,7 @@ class Gpt2(nn.Module):
     def forward(self, tokens, targets):
         x = self.tokens(tokens) + self.positions
         for block in self.blocks:
-            x = block(x)
+            x = checkpoint(block, x, use_reentrant=False) if self.recompute else block(x)
         logits = F.linear(self.norm(x), self.tokens.weight)
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
@@ -65,7 +70,10 @@ def main():
     vocabulary, width, layers, heads, sequence, batch = CONFIGURATIONS[configuration]
     torch.set_num_threads(threads)
     torch.manual_seed(1)
-    model = Gpt2(vocabulary, width, layers, heads, sequence)
+    mode, _, memory = mode.partition(":")
+    model = Gpt2(vocabulary, width, layers, heads, sequence, recompute=memory == "checkpoint")
+    if memory not in ("", "checkpoint"):
+        torch._functorch.config.activation_memory_budget = float(memory)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
     loss_of = torch.compile(model) if mode == "compiled" else model
     tokens, targets = (torch.randint(vocabulary, (batch, sequence)) for _ in range(2))

@@ -3,7 +3,10 @@
 use crate::values::{Seconds, fraction, not_negative, positive, positive_number};
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use gradus_train::config::{Clip, OptimizerKind, Precision, ScheduleKind, TokenizerKind, Validation};
+use gradus_train::config::{
+    Batch, Clip, OptimizerKind, Precision, Recomputation, ScheduleKind, TokenizerKind, Validation,
+};
+use gradus_train::memory::Budget;
 use gradus_train::models::{Family, PRESETS};
 use std::path::PathBuf;
 
@@ -96,10 +99,11 @@ pub struct TrainArgs {
     #[arg(long, value_name = "DIR", help_heading = "Model")]
     pub init: Option<PathBuf>,
 
-    /// Sequences a step [default: 16]
-    #[arg(long, value_name = "N", value_parser = positive, help_heading = "Training")]
-    pub batch: Option<usize>,
-    /// Sequences computed at once; must divide the batch; 0: as many as fit the memory [default: 0]
+    /// Sequences a step; auto: as many as fit the memory; adaptive:N: N, of which more or fewer are computed at once
+    /// as the memory allows [default: 16]
+    #[arg(long, value_name = "N|auto|adaptive", help_heading = "Training")]
+    pub batch: Option<Batch>,
+    /// Sequences computed at once; must divide the batch; 0: as suits the memory and the speed [default: 0]
     #[arg(long, value_name = "N", help_heading = "Training")]
     pub micro_batch: Option<usize>,
     /// Length of the run in steps [default: 900 for stories, else 2000]
@@ -146,15 +150,19 @@ pub struct TrainArgs {
     #[arg(long, value_name = "N", help_heading = "Training")]
     pub seed: Option<u32>,
 
-    /// Element type of the computation; bf16 is not faster yet [default: f32]
+    /// Element type of the computation; bf16 takes less memory, and less time where the machine multiplies it [default: f32]
     #[arg(long, value_enum, help_heading = "Machine")]
     pub precision: Option<PrecisionName>,
     /// Threads [default: one for each core]
     #[arg(long, value_name = "N", value_parser = positive, help_heading = "Machine")]
     pub threads: Option<usize>,
-    /// Memory to stay within (not there yet)
+    /// What to compute again rather than keep: none, all, every:N layers, selective:N operations a byte, or auto: as
+    /// little as the memory allows [default: auto]
+    #[arg(long, value_name = "POLICY", help_heading = "Machine")]
+    pub recompute: Option<Recomputation>,
+    /// Memory to stay within, all of the process: 150MB, 2GiB, or 80% of what is free [default: what the machine has]
     #[arg(long, value_name = "SIZE", help_heading = "Machine")]
-    pub memory: Option<String>,
+    pub memory: Option<Budget>,
 
     /// Folder of the run [default: runs/NAME-N]
     #[arg(long, value_name = "DIR", help_heading = "Run")]

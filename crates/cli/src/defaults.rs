@@ -3,8 +3,6 @@
 use crate::args::TrainArgs;
 use gradus_train::models::ModelConfig;
 
-/// Sequences a step.
-pub const BATCH: usize = 16;
 /// Steps of the run on the built-in stories: about 100 seconds on two cores.
 const STORIES_STEPS: u64 = 900;
 /// Tokens of a sequence of the built-in stories: most stories fit.

@@ -4,22 +4,25 @@ use crate::args::TrainArgs;
 use crate::layers::{FileOptions, merged};
 use crate::{defaults, folders};
 use clap::ArgMatches;
-use gradus_train::config::{CONFIG_FILE, Clip, OptimizerKind, Precision, ScheduleKind};
+use clap::parser::ValueSource;
+use gradus_train::config::{Batch, CONFIG_FILE, Clip, OptimizerKind, Precision, ScheduleKind};
 use gradus_train::config::{TokenizerKind, TrainConfig, Validation};
 use gradus_train::models::{Family, ModelConfig};
 use gradus_train::{Error, Result};
 use std::path::{Path, PathBuf, absolute};
 
 /// What may differ when a run is resumed: nothing here changes the model, the data or what the optimiser remembers.
-const CHANGEABLE: [&str; 16] = [
+const CHANGEABLE: [&str; 18] = [
     "clip",
     "epochs",
     "eval-every",
     "keep",
     "learning-rate",
+    "memory",
     "micro-batch",
     "min-learning-rate-share",
     "out",
+    "recompute",
     "sample-every",
     "save-every",
     "schedule",
@@ -55,8 +58,9 @@ pub fn resolve(command_line: &ArgMatches) -> Result<Resolved> {
         files.push(FileOptions::read(&folder.join(CONFIG_FILE))?);
         args = merged(command_line, &files)?;
     }
-    if args.memory.is_some() {
-        return refused("--memory is not there yet; leave it out, and lower --micro-batch to use less memory");
+    // What a resumed run computes at once was chosen for the memory it had.
+    if args.memory.is_some() && !is_given(command_line, "micro_batch") && is_given(command_line, "memory") {
+        args.micro_batch = None;
     }
     let config = match &resumed {
         Some(folder) => resumed_config(&args, folder)?,
@@ -64,6 +68,10 @@ pub fn resolve(command_line: &ArgMatches) -> Result<Resolved> {
     };
     let (quiet, json) = (args.quiet.unwrap_or(false), args.json.unwrap_or(false));
     Ok(Resolved { config, resume: resumed.is_some(), quiet, json })
+}
+
+fn is_given(command_line: &ArgMatches, option: &str) -> bool {
+    command_line.value_source(option) == Some(ValueSource::CommandLine)
 }
 
 fn new_config(args: &TrainArgs) -> Result<TrainConfig> {
@@ -205,6 +213,8 @@ fn train_config(args: &TrainArgs, model: ModelConfig, sequence: usize) -> Result
         validation: validation(args)?,
         batch,
         micro_batch,
+        memory: args.memory,
+        recompute: args.recompute.unwrap_or_default(),
         steps,
         epochs: args.epochs,
         time_seconds: args.time.map(|time| time.0),
@@ -232,10 +242,10 @@ fn train_config(args: &TrainArgs, model: ModelConfig, sequence: usize) -> Result
     })
 }
 
-fn batches(args: &TrainArgs) -> Result<(usize, usize)> {
-    let batch = args.batch.unwrap_or(defaults::BATCH);
+fn batches(args: &TrainArgs) -> Result<(Batch, usize)> {
+    let batch = args.batch.unwrap_or(Batch::Fixed(Batch::USUAL));
     let micro_batch = args.micro_batch.unwrap_or(0);
-    if micro_batch > 0 && !batch.is_multiple_of(micro_batch) {
+    if micro_batch > 0 && !batch.size().is_multiple_of(micro_batch) {
         return refused(format!(
             "--batch {batch} is not divisible by --micro-batch {micro_batch}; choose a divisor, or leave --micro-batch out"
         ));

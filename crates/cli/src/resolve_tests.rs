@@ -110,7 +110,7 @@ fn the_published_recipe_is_as_published() {
     let config = resolved(&[&corpus, "--config", recipe]).config;
     let model = &config.model;
     assert_eq!((model.layers, model.heads, model.width, model.context, config.sequence), (4, 4, 128, 64, 64));
-    assert_eq!((config.batch, config.micro_batch, config.steps, config.warmup_steps), (12, 0, Some(2000), 100));
+    assert_eq!((config.batch.size(), config.micro_batch, config.steps, config.warmup_steps), (12, 0, Some(2000), 100));
     assert_eq!((config.learning_rate, config.final_learning_rate_share), (1e-3, 0.1));
     assert_eq!((config.beta1, config.beta2, config.dropout), (0.9, 0.99, 0.0));
     assert_eq!((config.tokenizer, config.validation), (TokenizerKind::Char, Validation::Fraction(0.1)));

@@ -57,6 +57,9 @@ impl Observer for Json {
             Event::Validated { step, loss } => json!({"step": step, "validation_loss": loss}),
             Event::Sample { step, text } => json!({"step": step, "sample": text}),
             Event::Saved { step, path } => json!({"step": step, "saved": path}),
+            Event::Adapted { step, micro_batch, memory_bytes } => {
+                json!({"step": step, "micro_batch": micro_batch, "memory_bytes": memory_bytes})
+            }
             Event::Skipped { step, reason } => json!({"step": step, "skipped": reason}),
             Event::Finished(summary) => json!({"finished": summary}),
         };
@@ -155,6 +158,10 @@ impl Observer for Text {
             Event::Validated { step, loss } => self.line(&format!("step {step}: validation loss {loss:.4}")),
             Event::Sample { step, text } => self.line(&format!("step {step}: sample\n{}", indented(text))),
             Event::Saved { step, path } => self.line(&format!("step {step}: saved {}", path.display())),
+            Event::Adapted { step, micro_batch, memory_bytes } => {
+                let memory = bytes(*memory_bytes);
+                self.line(&format!("step {step}: {micro_batch} sequences at once from now on (memory {memory})"));
+            }
             Event::Skipped { step, reason } => self.line(&format!("step {step}: skipped: {reason}")),
             Event::Finished(_) => self.bar.iter().for_each(ProgressBar::finish_and_clear),
         }

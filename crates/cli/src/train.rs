@@ -5,15 +5,12 @@ use crate::resolve::{Resolved, resolve};
 use crate::{interrupt, print, terminal};
 use clap::ArgMatches;
 use gradus_train::Result;
-use gradus_train::config::{Precision, TrainConfig};
+use gradus_train::config::TrainConfig;
 use gradus_train::run::Summary;
 
 /// Trains as the options say.
 pub fn run(command_line: &ArgMatches) -> Result<()> {
     let Resolved { config, resume, quiet, json } = resolve(command_line)?;
-    if config.precision == Precision::Bf16 && !quiet {
-        print::note("note: bf16 is computed as such but is not faster yet");
-    }
     interrupt::listen();
     let mut observer = terminal::observer(quiet, json);
     let summary = gradus_train::training::train(&config, resume, observer.as_mut())?;

@@ -24,6 +24,32 @@ impl Arena {
         Ok(Arena { map })
     }
 
+    /// Makes it as many bytes as asked for, the first of them as they were; it may move. Takes no second piece of
+    /// memory where the system can grow and shrink the first. If that fails, nothing has changed.
+    pub fn resize(&mut self, bytes: usize) -> Result<()> {
+        let grown_by = bytes.saturating_sub(self.map.len());
+        let available = available_memory();
+        if grown_by > available {
+            return Err(Error::TooLarge { needed: grown_by, available });
+        }
+        let refused =
+            |reason: std::io::Error| Error::Machine { what: format!("{bytes} bytes"), reason: reason.to_string() };
+        #[cfg(target_os = "linux")]
+        {
+            let options = memmap2::RemapOptions::new().may_move(true);
+            // SAFETY: `&mut self` keeps all looks out; jobs with old addresses are linked anew before they run.
+            unsafe { self.map.remap(bytes.max(1), options) }.map_err(refused)?;
+        }
+        #[cfg(not(target_os = "linux"))]
+        {
+            let mut map = MmapMut::map_anon(bytes.max(1)).map_err(refused)?;
+            let kept = map.len().min(self.map.len());
+            map[..kept].copy_from_slice(&self.map[..kept]);
+            self.map = map;
+        }
+        Ok(())
+    }
+
     /// The address of a byte. Pages are aligned to more than any buffer is.
     pub fn at(&mut self, offset: usize) -> *mut u8 {
         assert!(offset <= self.map.len(), "offset {offset} of an arena of {}", self.map.len());

@@ -67,8 +67,10 @@ pub fn gradient(output: &Tensor, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
         return Err(no_gradient(format!("a result of {} cannot be differentiated; cast it to a float", output.ty())));
     }
     let inputs: Vec<Tensor> = inputs.iter().map(|&input| input.clone()).collect();
-    let seed = trace.attributing(at, || output.ones_like());
-    let gradients = backward(trace, std::slice::from_ref(output), &[Some(seed)], &inputs, 0);
+    let gradients = trace.differentiating(|| {
+        let seed = trace.attributing(at, None, || output.ones_like());
+        backward(trace, std::slice::from_ref(output), &[Some(seed)], &inputs, 0)
+    });
     trace.check()?;
     let mut found = Vec::with_capacity(inputs.len());
     for (index, (gradient, input)) in gradients.into_iter().zip(&inputs).enumerate() {
@@ -119,8 +121,9 @@ fn backward(
             |value: &Value| inputs.contains(value) || (value.node >= first_node && depends[value.node - first_node]);
         let wanted: Vec<bool> =
             node.inputs.iter().map(|input| is_dependent(input) && trace.graph().ty(*input).dtype.is_float()).collect();
-        let given =
-            trace.attributing(node.place, || differentiate(trace, op.as_ref(), index, &node, &arrived, &wanted));
+        let given = trace.attributing(node.place, node.part.layer, || {
+            differentiate(trace, op.as_ref(), index, &node, &arrived, &wanted)
+        });
         for ((input, gradient), wanted) in node.inputs.iter().zip(given).zip(wanted) {
             if let (Some(gradient), true) = (gradient, wanted) {
                 accumulate(&mut found, *input, gradient);

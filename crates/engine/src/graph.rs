@@ -46,6 +46,15 @@ pub enum Source {
     Op(Arc<dyn Operation>),
 }
 
+/// Which part of a training step something belongs to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Part {
+    /// The layer of the model, if the code that was traced said so ([`crate::Trace::in_layer`]).
+    pub layer: Option<usize>,
+    /// Whether it was recorded while differentiating.
+    pub backward: bool,
+}
+
 /// A node: where its values come from, what it reads, what it gives, and the user's line that asked for it.
 #[derive(Clone, Debug)]
 pub struct Node {
@@ -57,6 +66,8 @@ pub struct Node {
     pub outputs: Vec<TensorType>,
     /// The user's line.
     pub place: Place,
+    /// The part of the step.
+    pub part: Part,
 }
 
 impl Node {

@@ -4,7 +4,7 @@ use crate::backend::{Backend, Executable};
 use crate::dtype::Native;
 use crate::error::Place;
 use crate::graph::Source;
-use crate::plan::{self, Buffer, BufferKind, Operand, Options, Plan, Report, Request};
+use crate::plan::{Buffer, BufferKind, Operand, Options, Plan, Planner, Report, Request};
 use crate::{Array, Error, Result, Tensor, TensorType, Trace};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -100,10 +100,7 @@ impl Trace {
 
     /// As [`Trace::compile`], with parts of the planner turned off.
     pub fn compile_with(&self, backend: &dyn Backend, routines: &[Routine], options: Options) -> Result<Program> {
-        let plan = self.plan(backend, routines, options)?;
-        let executable = backend.link(&plan)?;
-        let leaves = leaves(&plan);
-        Ok(Program { plan, executable, leaves, last_run: None })
+        Program::link(self.plan(backend, routines, options)?, backend)
     }
 
     /// The plan alone, with no memory taken.
@@ -119,6 +116,23 @@ impl Trace {
         options: Options,
         report: &mut Report<'_>,
     ) -> Result<Plan> {
+        let plan = self.planner_in_stages(backend, routines, options, report)?.plan(usize::MAX);
+        report("memory", &plan);
+        Ok(plan)
+    }
+
+    /// What plans the routines within any limit of memory.
+    pub fn planner<'a>(&self, backend: &'a dyn Backend, routines: &[Routine], options: Options) -> Result<Planner<'a>> {
+        self.planner_in_stages(backend, routines, options, &mut |_, _| {})
+    }
+
+    fn planner_in_stages<'a>(
+        &self,
+        backend: &'a dyn Backend,
+        routines: &[Routine],
+        options: Options,
+        report: &mut Report<'_>,
+    ) -> Result<Planner<'a>> {
         self.check()?;
         let mut names = HashSet::new();
         let mut requests = Vec::with_capacity(routines.len());
@@ -129,11 +143,37 @@ impl Trace {
             }
             requests.push(routine.request(self)?);
         }
-        plan::plan(&self.graph(), &requests, backend, options, report)
+        Planner::new(&self.graph(), &requests, backend, options, report)
     }
 }
 
 impl Program {
+    /// Makes everything that replaying a plan needs.
+    pub fn link(plan: Plan, backend: &dyn Backend) -> Result<Program> {
+        let executable = backend.link(&plan)?;
+        let leaves = leaves(&plan);
+        Ok(Program { plan, executable, leaves, last_run: None })
+    }
+
+    /// From now on another plan of the same states: what they hold stays, where the device allows in the same bytes.
+    /// Everything else begins anew.
+    pub fn relink(&mut self, plan: Plan) -> Result<()> {
+        let placed = |plan: &Plan| -> Vec<(Arc<str>, TensorType, usize)> {
+            let states = plan.buffers.iter().filter_map(|buffer| match &buffer.kind {
+                BufferKind::State(name, _) => Some((name.clone(), buffer.ty.clone(), buffer.offset)),
+                _ => None,
+            });
+            states.collect()
+        };
+        if placed(&self.plan) != placed(&plan) {
+            let problem = "the plans have other states; relink a plan of the same states".to_string();
+            return Err(Error::Routine { problem, at: Place::caller() });
+        }
+        self.executable.relink(&plan)?;
+        (self.leaves, self.last_run, self.plan) = (leaves(&plan), None, plan);
+        Ok(())
+    }
+
     /// Replays the routine of this name. If it fails because of the data, the states are as before (unless what was
     /// wrong is a new state itself), and there are no outputs to read until a routine succeeds.
     pub fn run(&mut self, routine: &str) -> Result<()> {

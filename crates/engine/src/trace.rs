@@ -5,7 +5,7 @@
 //! line and still never panics.
 
 use crate::error::Place;
-use crate::graph::{Graph, Initial, Node, Source, Value};
+use crate::graph::{Graph, Initial, Node, Part, Source, Value};
 use crate::ops::{OpKind, Operation};
 use crate::{Array, DType, Error, Result, Shape, TensorType};
 use std::cell::{Cell, RefCell};
@@ -23,6 +23,8 @@ struct Recording {
     first_error: RefCell<Option<Error>>,
     /// The line that nodes are attributed to while gradients are traced: that of the node being differentiated.
     attributed_to: Cell<Option<Place>>,
+    /// The part of the step that is being recorded.
+    part: Cell<Part>,
 }
 
 /// A handle on a value in a trace.
@@ -64,8 +66,8 @@ impl Trace {
             return self.fail(self.too_large("constant", numbers.ty()));
         }
         let outputs = vec![numbers.ty().clone()];
-        let node = Node { source: Source::Constant(Arc::new(numbers)), inputs: vec![], outputs, place: self.place() };
-        self.tensor(Value { node: self.0.graph.borrow_mut().push(node), output: 0 })
+        let source = Source::Constant(Arc::new(numbers));
+        self.tensor(Value { node: self.record(source, vec![], outputs, self.place()), output: 0 })
     }
 
     /// The first error of the trace, if there is one.
@@ -110,8 +112,7 @@ impl Trace {
             Ok(outputs) => {
                 debug_assert_eq!(outputs.len(), op.output_count(), "outputs of {}", op.kind().name());
                 let count = outputs.len();
-                let node = Node { source: Source::Op(op), inputs: values, outputs, place: at };
-                let node = self.0.graph.borrow_mut().push(node);
+                let node = self.record(Source::Op(op), values, outputs, at);
                 (0..count).map(|output| self.tensor(Value { node, output })).collect()
             }
             Err(mismatch) => {
@@ -145,12 +146,35 @@ impl Trace {
         self.graph().clone()
     }
 
-    /// Runs `work` with every node it records attributed to this line.
-    pub(crate) fn attributing<R>(&self, place: Place, work: impl FnOnce() -> R) -> R {
-        let before = self.0.attributed_to.replace(Some(place));
+    /// Runs `work`; what it records is said to belong to this layer of the model, and so is what its gradient
+    /// records. Recomputation by blocks goes by layers, and so do reports.
+    pub fn in_layer<R>(&self, layer: usize, work: impl FnOnce() -> R) -> R {
+        self.in_part(Part { layer: Some(layer), ..self.0.part.get() }, work)
+    }
+
+    /// Runs `work` as part of differentiating.
+    pub(crate) fn differentiating<R>(&self, work: impl FnOnce() -> R) -> R {
+        self.in_part(Part { backward: true, ..self.0.part.get() }, work)
+    }
+
+    fn in_part<R>(&self, part: Part, work: impl FnOnce() -> R) -> R {
+        let before = self.0.part.replace(part);
         let result = work();
+        self.0.part.set(before);
+        result
+    }
+
+    /// Runs `work` with every node it records attributed to the line and the layer of another node.
+    pub(crate) fn attributing<R>(&self, place: Place, layer: Option<usize>, work: impl FnOnce() -> R) -> R {
+        let before = self.0.attributed_to.replace(Some(place));
+        let result = self.in_part(Part { layer, ..self.0.part.get() }, work);
         self.0.attributed_to.set(before);
         result
+    }
+
+    fn record(&self, source: Source, inputs: Vec<Value>, outputs: Vec<TensorType>, place: Place) -> usize {
+        let node = Node { source, inputs, outputs, place, part: self.0.part.get() };
+        self.0.graph.borrow_mut().push(node)
     }
 
     #[track_caller]
@@ -179,8 +203,7 @@ impl Trace {
         if !ty.is_addressable() {
             return self.fail(self.too_large(&format!("tensor {name:?}"), &ty));
         }
-        let node = Node { source: source(name.into()), inputs: vec![], outputs: vec![ty], place: at };
-        self.tensor(Value { node: self.0.graph.borrow_mut().push(node), output: 0 })
+        self.tensor(Value { node: self.record(source(name.into()), vec![], vec![ty], at), output: 0 })
     }
 }
 

@@ -1,5 +1,10 @@
 //! Everything that states a training run, resolved: each choice made, nothing left to guess.
 
+mod choices;
+
+pub use choices::{Batch, Recomputation};
+
+use crate::memory::Budget;
 use crate::models::ModelConfig;
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -36,9 +41,13 @@ pub struct TrainConfig {
     /// What is held out: a fraction of the corpus, or another file.
     pub validation: Validation,
     /// Sequences a step.
-    pub batch: usize,
+    pub batch: Batch,
     /// Sequences computed at once; must divide the batch. 0 until chosen to fit the memory.
     pub micro_batch: usize,
+    /// Memory to stay within.
+    pub memory: Option<Budget>,
+    /// What of the forward pass is computed again, rather than kept.
+    pub recompute: Recomputation,
     /// Steps of the whole run, whatever it was stated in.
     pub steps: Option<u64>,
     /// Passes over the corpus, if the run is stated so.
@@ -317,7 +326,7 @@ macro_rules! as_text {
     )*};
 }
 
-as_text!(TokenizerKind, Validation, Clip);
+as_text!(TokenizerKind, Validation, Clip, Recomputation, Budget);
 
 #[cfg(test)]
 mod tests {
@@ -335,8 +344,10 @@ mod tests {
             tokenizer: TokenizerKind::File("tokenizer.json".into()),
             vocab_size: 0,
             validation: Validation::Fraction(0.1),
-            batch: 4,
+            batch: Batch::Adaptive(4),
             micro_batch: 2,
+            memory: Some(Budget::Share(0.8)),
+            recompute: Recomputation::Selective(16),
             steps: None,
             epochs: None,
             time_seconds: Some(90.0),

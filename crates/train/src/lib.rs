@@ -13,6 +13,7 @@ pub mod memory;
 pub mod metrics;
 pub mod models;
 pub mod optimisers;
+pub mod planning;
 pub mod run;
 pub mod schedule;
 pub mod step;

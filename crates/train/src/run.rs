@@ -69,6 +69,15 @@ pub enum Event<'a> {
         /// Its folder.
         path: &'a Path,
     },
+    /// The memory allows to compute more sequences at once, or asks for fewer.
+    Adapted {
+        /// After this step.
+        step: u64,
+        /// Sequences computed at once from now on.
+        micro_batch: usize,
+        /// What the process held before.
+        memory_bytes: u64,
+    },
     /// A step was left out because its numbers were not finite.
     Skipped {
         /// This step.

@@ -5,13 +5,14 @@
 //! `update`; a step of one micro-batch is the single routine `step`, which keeps no gradients between. Nothing is
 //! assigned by a step whose gradient norm is not finite: every update waits for that check.
 
-use crate::config::{Clip, Precision, TrainConfig};
+use crate::config::{Batch, Clip, Precision, TrainConfig};
 use crate::generate::{CACHE, Decoder, Sampling};
 use crate::models::{Model, ModelConfig, Parameter, Weights};
 use crate::optimisers::{Optimiser, StepNumbers};
+use crate::planning::Chosen;
 use crate::{Error, Result};
 use gradus_engine::backend::Backend;
-use gradus_engine::plan::{Options, Plan};
+use gradus_engine::plan::{Options, Planner};
 use gradus_engine::{DType, Program, Routine, Tensor, Trace, gradient};
 
 /// The states that sum gradients over the micro-batches of a step start with this.
@@ -36,6 +37,9 @@ pub struct StepConfig {
     pub dropout: f32,
     /// Element type of the computation.
     pub precision: Precision,
+    /// Whether gradients are summed in states even over a single micro-batch, so that the step can go on with another
+    /// one ([`TrainingStep::relink`]).
+    pub relinkable: bool,
     /// Whether the program can also write text with its weights.
     pub samples: bool,
 }
@@ -46,7 +50,7 @@ impl StepConfig {
         StepConfig {
             model: config.model.clone(),
             micro_batch: config.micro_batch,
-            micro_batches: config.batch / config.micro_batch,
+            micro_batches: config.batch.size().checked_div(config.micro_batch).unwrap_or(0),
             sequence: config.sequence,
             optimiser: Optimiser {
                 kind: config.optimizer,
@@ -57,14 +61,20 @@ impl StepConfig {
             clip_value: if let Clip::Value(limit) = config.clip { Some(limit as f32) } else { None },
             dropout: config.dropout as f32,
             precision: config.precision,
+            relinkable: matches!(config.batch, Batch::Adaptive(_)),
             samples: true,
         }
     }
 
-    /// The plan of the program, with no memory taken.
-    pub fn plan(&self, backend: &dyn Backend) -> Result<Plan> {
+    /// What plans the program within any limit of memory, taking none itself.
+    pub fn planner<'a>(&self, backend: &'a dyn Backend, options: Options) -> Result<Planner<'a>> {
         let (trace, routines) = self.traced()?;
-        Ok(trace.plan(backend, &routines, Options::default())?)
+        Ok(trace.planner(backend, &routines, options)?)
+    }
+
+    /// Whether a state sums gradients over micro-batches.
+    pub fn is_gradient(state: &str) -> bool {
+        state.starts_with(ACCUMULATED)
     }
 
     /// The routines over one trace.
@@ -80,7 +90,7 @@ impl StepConfig {
         let loss = model.loss(&tokens, &targets);
         let gradients = gradient(&loss, &weights.tensors())?;
         let mut routines = vec![evaluate];
-        if self.micro_batches == 1 {
+        if !self.accumulates() {
             let step = Routine::new("step").output("loss", &loss);
             routines.push(self.update(&trace, step, &weights, &gradients)?);
             routines.push(diagnosis(&weights, &gradients));
@@ -92,6 +102,11 @@ impl StepConfig {
         }
         trace.check()?;
         Ok((trace, routines))
+    }
+
+    /// Whether a step is several routines with sums of gradients between them, rather than one.
+    pub fn accumulates(&self) -> bool {
+        self.micro_batches > 1 || self.relinkable
     }
 
     /// What writes a text at a time with the program, from a prompt of one token.
@@ -171,12 +186,24 @@ pub struct TrainingStep {
 }
 
 impl TrainingStep {
-    /// Plans and links the step; weights and optimiser are zero until written.
+    /// Plans and links the step with everything kept for the gradient; weights and optimiser are zero until written.
     pub fn new(config: StepConfig, backend: &dyn Backend) -> Result<TrainingStep> {
-        let (trace, routines) = config.traced()?;
-        let program = trace.compile(backend, &routines)?;
-        let parameters = config.model.parameters();
-        Ok(TrainingStep { program, config, parameters })
+        let plan = config.planner(backend, Options::default())?.plan(usize::MAX);
+        TrainingStep::link(Chosen { config, plan }, backend)
+    }
+
+    /// Links a step that is planned; weights and optimiser are zero until written.
+    pub fn link(chosen: Chosen, backend: &dyn Backend) -> Result<TrainingStep> {
+        let program = Program::link(chosen.plan, backend)?;
+        let parameters = chosen.config.model.parameters();
+        Ok(TrainingStep { program, config: chosen.config, parameters })
+    }
+
+    /// Goes on in another way: what the step remembers stays, in the same bytes.
+    pub fn relink(&mut self, chosen: Chosen) -> Result<()> {
+        self.program.relink(chosen.plan)?;
+        self.config = chosen.config;
+        Ok(())
     }
 
     /// The weights, in order.
@@ -209,7 +236,7 @@ impl TrainingStep {
         let size = self.config.micro_batch * self.config.sequence;
         self.program.write("learning_rate", &[inputs.learning_rate])?;
         self.program.write("clip_norm", &[inputs.clip_norm])?;
-        let last = if self.config.micro_batches == 1 { "step" } else { "update" };
+        let last = if self.config.accumulates() { "update" } else { "step" };
         for (index, (tokens, targets)) in tokens.chunks_exact(size).zip(targets.chunks_exact(size)).enumerate() {
             self.program.write("tokens", tokens)?;
             self.program.write("targets", targets)?;

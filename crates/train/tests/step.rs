@@ -19,6 +19,7 @@ fn config() -> StepConfig {
         clip_value: None,
         dropout: 0.0,
         precision: Precision::F32,
+        relinkable: false,
         samples: false,
     }
 }

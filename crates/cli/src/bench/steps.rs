@@ -110,6 +110,7 @@ fn measure(configuration: &Configuration, precision: Precision, setting: &Settin
         clip_value: None,
         dropout: 0.0,
         precision,
+        relinkable: false,
         samples: false,
     };
     let mut step = TrainingStep::new(config, &setting.cpu)?;

@@ -28,6 +28,9 @@ pub trait Executable: Send {
     /// that found it. After each step, `done` is told its number.
     fn run(&mut self, routine: usize, done: &mut dyn FnMut(usize)) -> Result<()>;
 
+    /// From now on another plan, which must place the same states alike: they stay, everything else begins anew.
+    fn relink(&mut self, plan: &Plan) -> Result<()>;
+
     /// Writes a buffer, whole.
     fn write(&mut self, buffer: BufferId, bytes: &[u8]);
 

@@ -29,6 +29,11 @@ impl Machine for Reference {
     fn workers(&self) -> usize {
         0
     }
+
+    fn seconds(&self, step: &Step) -> f64 {
+        // A loop over numbers, a few nanoseconds each.
+        step.cost().operations as f64 * 4e-9
+    }
 }
 
 impl Backend for Reference {
@@ -37,17 +42,35 @@ impl Backend for Reference {
     }
 
     fn link(&self, plan: &Plan) -> Result<Box<dyn Executable>> {
-        let start = |buffer: &Buffer| match &buffer.kind {
-            BufferKind::State(_, Initial::Numbers(array)) | BufferKind::Constant(array) => {
-                Reals::new(array.shape(), array.to_f64())
-            }
-            _ => Reals::zeros(&buffer.ty),
-        };
-        Ok(Box::new(ReferenceExecutable { plan: plan.clone(), values: plan.buffers.iter().map(start).collect() }))
+        let values = plan.buffers.iter().map(first_value).collect();
+        Ok(Box::new(ReferenceExecutable { plan: plan.clone(), values }))
+    }
+}
+
+/// What a buffer holds before the first replay.
+fn first_value(buffer: &Buffer) -> Reals {
+    match &buffer.kind {
+        BufferKind::State(_, Initial::Numbers(array)) | BufferKind::Constant(array) => {
+            Reals::new(array.shape(), array.to_f64())
+        }
+        _ => Reals::zeros(&buffer.ty),
     }
 }
 
 impl Executable for ReferenceExecutable {
+    fn relink(&mut self, plan: &Plan) -> Result<()> {
+        let mut values: Vec<Reals> = plan.buffers.iter().map(first_value).collect();
+        let states = |plan: &Plan| -> Vec<BufferId> {
+            let is_state = |id: &BufferId| matches!(plan.buffers[*id].kind, BufferKind::State(..));
+            (0..plan.buffers.len()).filter(is_state).collect()
+        };
+        for (old, new) in states(&self.plan).into_iter().zip(states(plan)) {
+            values[new] = self.values[old].clone();
+        }
+        *self = ReferenceExecutable { plan: plan.clone(), values };
+        Ok(())
+    }
+
     fn run(&mut self, routine: usize, done: &mut dyn FnMut(usize)) -> Result<()> {
         let routine = &self.plan.routines[routine];
         for (index, step) in routine.steps.iter().enumerate() {

@@ -4,7 +4,7 @@
 use super::{Buffer, BufferId, BufferKind, Operand, Request, Routine, Step};
 use crate::TensorType;
 use crate::error::Place;
-use crate::graph::{Graph, Node, Source, Value};
+use crate::graph::{Graph, Node, Part, Source, Value};
 use crate::ops::{Elementwise, Kernels, Lowering, Operation};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -60,6 +60,19 @@ impl Buffers {
     }
 }
 
+/// What a step says of where it comes from.
+#[derive(Clone, Copy)]
+struct Origin {
+    place: Place,
+    part: Part,
+}
+
+impl Origin {
+    fn of(node: &Node) -> Origin {
+        Origin { place: node.place, part: node.part }
+    }
+}
+
 struct Lowerer<'a> {
     buffers: &'a mut Buffers,
     steps: Vec<Step>,
@@ -75,8 +88,9 @@ pub(super) fn lower(graph: &Graph, request: &Request, buffers: &mut Buffers) -> 
         lowerer.node(index, node);
     }
     let place = graph.nodes().last().map_or_else(Place::caller, |node| node.place);
-    let assigns = lowerer.assigns(request, place);
-    let outputs = lowerer.outputs(request, &assigns, place);
+    let end = Origin { place, part: Part::default() };
+    let assigns = lowerer.assigns(request, end);
+    let outputs = lowerer.outputs(request, &assigns, end);
     Routine { name: request.name.clone(), steps: lowerer.steps, outputs, assigns }
 }
 
@@ -93,7 +107,7 @@ impl Lowerer<'_> {
                 for output in 0..node.outputs.len() {
                     let mut operand = inputs[0].clone();
                     let layout = rule.view(output, &operand.layout).unwrap_or_else(|| {
-                        operand = self.dense_copy(&operand, node.place);
+                        operand = self.dense_copy(&operand, Origin::of(node));
                         rule.view(output, &operand.layout).expect("a dense operand can be viewed")
                     });
                     self.operands.insert(Value { node: index, output }, Operand { layout, ..operand });
@@ -121,10 +135,10 @@ impl Lowerer<'_> {
         for (position, input) in inputs.iter().enumerate() {
             taken.push(match kernels.takes(position, &input.layout) {
                 true => input.clone(),
-                false => self.dense_copy(input, node.place),
+                false => self.dense_copy(input, Origin::of(node)),
             });
         }
-        let outputs = self.step(op.clone(), taken, &node.outputs, node.place);
+        let outputs = self.step(op.clone(), taken, &node.outputs, Origin::of(node));
         for (output, operand) in outputs.into_iter().enumerate() {
             self.operands.insert(Value { node: index, output }, operand);
         }
@@ -135,30 +149,39 @@ impl Lowerer<'_> {
         op: Arc<dyn Operation>,
         inputs: Vec<Operand>,
         types: &[TensorType],
-        place: Place,
+        Origin { place, part }: Origin,
     ) -> Vec<Operand> {
         let outputs: Vec<Operand> =
             types.iter().map(|ty| Operand::dense(self.buffers.add(BufferKind::Transient, ty.clone()), ty)).collect();
-        self.steps.push(Step { op, inputs, outputs: outputs.clone(), scratch: None, place });
+        self.steps.push(Step {
+            op,
+            inputs,
+            outputs: outputs.clone(),
+            scratch: None,
+            seconds: 0.0,
+            place,
+            part,
+            again: false,
+        });
         outputs
     }
 
-    fn dense_copy(&mut self, operand: &Operand, place: Place) -> Operand {
+    fn dense_copy(&mut self, operand: &Operand, origin: Origin) -> Operand {
         if let Some((_, copy)) = self.copies.iter().find(|(of, _)| of == operand) {
             return copy.clone();
         }
-        let copy = self.fresh_copy(operand, place);
+        let copy = self.fresh_copy(operand, origin);
         self.copies.push((operand.clone(), copy.clone()));
         copy
     }
 
-    fn fresh_copy(&mut self, operand: &Operand, place: Place) -> Operand {
+    fn fresh_copy(&mut self, operand: &Operand, origin: Origin) -> Operand {
         let ty = operand.ty();
-        self.step(Arc::new(Elementwise::dense_copy(ty.clone())), vec![operand.clone()], &[ty], place).swap_remove(0)
+        self.step(Arc::new(Elementwise::dense_copy(ty.clone())), vec![operand.clone()], &[ty], origin).swap_remove(0)
     }
 
     /// For each assigned state, a buffer of its own that will hold the new value.
-    fn assigns(&mut self, request: &Request, place: Place) -> Vec<(BufferId, BufferId)> {
+    fn assigns(&mut self, request: &Request, end: Origin) -> Vec<(BufferId, BufferId)> {
         let mut assigns: Vec<(BufferId, BufferId)> = vec![];
         for (state, value) in &request.assigns {
             let state = self.operands[state].buffer;
@@ -167,7 +190,7 @@ impl Lowerer<'_> {
                 && new.is_whole(&self.buffers.all)
                 && assigns.iter().all(|&(_, taken)| taken != new.buffer);
             if !is_own {
-                new = self.fresh_copy(&new, place);
+                new = self.fresh_copy(&new, end);
             }
             assigns.push((state, new.buffer));
         }
@@ -175,12 +198,12 @@ impl Lowerer<'_> {
     }
 
     /// What the caller reads afterwards: as it is, unless it is a state that will have changed by then.
-    fn outputs(&mut self, request: &Request, assigns: &[(BufferId, BufferId)], place: Place) -> Vec<(String, Operand)> {
+    fn outputs(&mut self, request: &Request, assigns: &[(BufferId, BufferId)], end: Origin) -> Vec<(String, Operand)> {
         let mut outputs = vec![];
         for (name, value) in &request.outputs {
             let mut operand = self.operands[value].clone();
             if !operand.layout.is_dense() || assigns.iter().any(|&(state, _)| state == operand.buffer) {
-                operand = self.fresh_copy(&operand, place);
+                operand = self.fresh_copy(&operand, end);
             }
             outputs.push((name.clone(), operand));
         }

@@ -1,34 +1,73 @@
 //! An offset for every buffer: which results may be written over their operands, which buffers may share bytes
 //! because they are never alive together, and where in the arena each one lies.
 
-use super::{Buffer, BufferId, BufferKind, Machine, Operand, Options, Plan, Regions, Routine, Step};
+use super::recompute::Rung;
+use super::{Buffer, BufferId, BufferKind, Draft, Operand, Options, Plan, Planner, Regions, Routine, Step};
+use crate::graph::Part;
 use crate::ops::Elementwise;
 use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Places the buffers of all routines: what persists first, then what each routine needs for itself, routines
-/// over each other.
-pub(super) fn place(
-    mut buffers: Vec<Buffer>,
-    mut routines: Vec<Routine>,
-    machine: &dyn Machine,
-    worker_scratch: usize,
-    options: Options,
-) -> Plan {
-    let alignment = machine.alignment();
-    let mut regions = Regions { workers: machine.workers() * worker_scratch, ..Regions::default() };
+/// over each other. Each routine is carried out in the fastest way that keeps the arena within the limit, or else in
+/// the smallest.
+pub(super) fn place(planner: &Planner<'_>, limit: usize) -> Plan {
+    let (alignment, options) = (planner.machine.alignment(), planner.options);
+    let mut buffers = planner.buffers.clone();
+    let workers = planner.machine.workers() * planner.worker_scratch;
+    let mut regions = Regions { workers, ..Regions::default() };
     let mut end = 0;
     regions.states = place_persistent(&mut buffers, &mut end, alignment, |kind| matches!(kind, BufferKind::State(..)));
     regions.inputs = place_persistent(&mut buffers, &mut end, alignment, |kind| matches!(kind, BufferKind::Input(_)));
     regions.constants =
         place_persistent(&mut buffers, &mut end, alignment, |kind| matches!(kind, BufferKind::Constant(_)));
-    for routine in &mut routines {
-        settle_assigns(routine, &mut buffers, options);
-        let storages = Storages::of(routine, &buffers, options);
-        let bytes = storages.place(&mut buffers, end, alignment, options.share);
-        regions.transients = regions.transients.max(bytes);
+    let limit = limit.saturating_sub(end + workers);
+    let mut routines = vec![];
+    for draft in &planner.drafts {
+        let placed = fastest_within(draft, &buffers, end, limit, alignment, options);
+        regions.transients = regions.transients.max(placed.bytes);
+        buffers = placed.buffers;
+        routines.push(placed.routine);
     }
-    Plan { buffers, routines, regions, worker_scratch, alignment }
+    Plan { buffers, routines, regions, worker_scratch: planner.worker_scratch, alignment }
+}
+
+/// A routine in one of its ways, its buffers placed.
+struct Placed {
+    routine: Routine,
+    buffers: Vec<Buffer>,
+    bytes: usize,
+}
+
+/// Of the last ways, that many are tried when none fits: the last one has least alive at once, but another may leave
+/// fewer gaps.
+const LAST_TRIED: usize = 8;
+
+/// The fastest way whose transients span at most `limit` bytes, or else the smallest.
+fn fastest_within(
+    draft: &Draft,
+    buffers: &[Buffer],
+    base: usize,
+    limit: usize,
+    alignment: usize,
+    options: Options,
+) -> Placed {
+    let rungs = draft.ladder.rungs();
+    let placed = |rung: &Rung| {
+        let mut buffers = buffers.to_vec();
+        let mut routine = draft.at(rung, &mut buffers);
+        settle_assigns(&mut routine, &mut buffers, options);
+        let storages = Storages::of(&routine, &buffers, options);
+        let bytes = storages.place(&mut buffers, base, alignment, options.share);
+        Placed { routine, buffers, bytes }
+    };
+    // No placement needs less than what is alive at once.
+    let within = rungs.iter().filter(|rung| rung.alive <= limit).map(placed).find(|placed| placed.bytes <= limit);
+    within.unwrap_or_else(|| {
+        let last = rungs[1..].iter().rev().take(LAST_TRIED);
+        let tried = std::iter::once(&rungs[0]).chain(last);
+        tried.map(placed).min_by_key(|placed| placed.bytes).expect("a ladder has a rung")
+    })
 }
 
 fn place_persistent(
@@ -59,7 +98,8 @@ fn settle_assigns(routine: &mut Routine, buffers: &mut Vec<Buffer>, options: Opt
             let output = Operand::dense(new, &ty);
             let place = routine.steps.last().expect("a new value has a step").place;
             let op = Arc::new(Elementwise::dense_copy(ty));
-            routine.steps.push(Step { op, inputs: vec![operand], outputs: vec![output], scratch: None, place });
+            let (inputs, outputs, part) = (vec![operand], vec![output], Part::default());
+            routine.steps.push(Step { op, inputs, outputs, scratch: None, seconds: 0.0, place, part, again: false });
             routine.assigns[assign].1 = new;
         }
         buffers[new].offset = buffers[state].offset;

@@ -5,23 +5,28 @@
 //! | `simplify` | which nodes there are: equal ones merged, dead ones dropped, element-wise chains joined |
 //! | `lower` | views become layouts; dense copies where a kernel needs them; every value a buffer |
 //! | `schedule` | the order of the steps |
-//! | recompute | (with the memory budget) which steps occur a second time instead of keeping their results |
+//! | `recompute` | which steps occur a second time instead of keeping their results |
 //! | `memory` | which buffers share bytes, and an offset for every one |
 //!
 //! A plan names no device. What it needs to know of the machine it asks through [`Machine`]. Each stage is checked
 //! by [`verify`] in debug builds.
 
+mod lifetimes;
 mod lower;
 mod memory;
+mod recompute;
 mod schedule;
 mod simplify;
 mod text;
 pub mod verify;
 
 use crate::error::Place;
-use crate::graph::{Graph, Initial, Value};
-use crate::ops::Operation;
+use crate::graph::{Graph, Initial, Part, Value};
+use crate::ops::{Cost, Operation};
 use crate::{Array, DType, Layout, Result, Shape, TensorType};
+pub use lifetimes::Lifetime;
+pub use recompute::Recompute;
+use recompute::{Flow, Ladder};
 use std::fmt;
 use std::sync::Arc;
 use text::RoutineText;
@@ -45,6 +50,9 @@ pub trait Machine {
 
     /// How many workers have scratch of their own.
     fn workers(&self) -> usize;
+
+    /// How long a step takes, about, in seconds. The same for the same step always: plans are chosen by it.
+    fn seconds(&self, step: &Step) -> f64;
 }
 
 /// Scratch of a step, in bytes.
@@ -68,11 +76,13 @@ pub struct Options {
     pub reorder: bool,
     /// Let buffers that are not alive together share bytes.
     pub share: bool,
+    /// What to compute again rather than keep.
+    pub recompute: Recompute,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { simplify: true, in_place: true, reorder: true, share: true }
+        Options { simplify: true, in_place: true, reorder: true, share: true, recompute: Recompute::None }
     }
 }
 
@@ -163,8 +173,22 @@ pub struct Step {
     pub outputs: Vec<Operand>,
     /// The shared scratch, if it needs any.
     pub scratch: Option<BufferId>,
+    /// How long it takes, about.
+    pub seconds: f64,
     /// The user's line.
     pub place: Place,
+    /// The part of the training step.
+    pub part: Part,
+    /// Whether it makes something a second time.
+    pub again: bool,
+}
+
+impl Step {
+    /// What it costs to compute.
+    pub fn cost(&self) -> Cost {
+        let types = |operands: &[Operand]| operands.iter().map(Operand::ty).collect::<Vec<_>>();
+        self.op.cost(&types(&self.inputs), &types(&self.outputs))
+    }
 }
 
 /// The steps of one routine.
@@ -178,6 +202,13 @@ pub struct Routine {
     pub outputs: Vec<(String, Operand)>,
     /// State buffers, and the buffers whose content they have afterwards, at the same address.
     pub assigns: Vec<(BufferId, BufferId)>,
+}
+
+impl Routine {
+    /// How long it takes, about.
+    pub fn seconds(&self) -> f64 {
+        self.steps.iter().map(|step| step.seconds).sum()
+    }
 }
 
 /// Bytes of the arena, by what they hold. The regions lie in this order.
@@ -217,41 +248,98 @@ pub struct Plan {
     pub alignment: usize,
 }
 
-/// Plans routines over one graph, for one arena. What each stage made is shown to `report`, with the stage's name.
-pub(crate) fn plan(
+/// Routines that are ordered and weighed, and wait for a limit: the fastest plan that keeps it is found quickly.
+pub struct Planner<'a> {
+    machine: &'a dyn Machine,
+    options: Options,
+    buffers: Vec<Buffer>,
+    drafts: Vec<Draft>,
+    worker_scratch: usize,
+}
+
+/// A routine without addresses, and the ways to carry it out.
+struct Draft {
+    routine: Routine,
+    flow: Flow,
+    ladder: Ladder,
+}
+
+impl<'a> Planner<'a> {
+    /// Takes routines over one graph as far as it goes without a limit. What each stage made is shown to `report`,
+    /// with the stage's name.
+    pub(crate) fn new(
+        graph: &Graph,
+        requests: &[Request],
+        machine: &'a dyn Machine,
+        options: Options,
+        report: &mut Report<'_>,
+    ) -> Result<Planner<'a>> {
+        let mut buffers = lower::Buffers::of_leaves(graph);
+        let mut routines = vec![];
+        let mut worker_scratch = 0;
+        for request in requests {
+            let mut routine = ordered(graph, request, &mut buffers, options, report);
+            for step in &mut routine.steps {
+                let needs = machine.scratch(step, &buffers.all)?;
+                worker_scratch = worker_scratch.max(needs.per_worker);
+                if needs.shared > 0 {
+                    step.scratch = Some(buffers.add(BufferKind::Scratch, bytes_type(needs.shared)));
+                }
+                step.seconds = machine.seconds(step);
+            }
+            routines.push(routine);
+        }
+        let worker_scratch = worker_scratch.next_multiple_of(machine.alignment());
+        let buffers = buffers.all;
+        let draft = |routine| Draft::new(routine, &buffers, machine, options.recompute);
+        let drafts = routines.into_iter().map(draft).collect::<Result<_>>()?;
+        Ok(Planner { machine, options, buffers, drafts, worker_scratch })
+    }
+
+    /// The fastest plan whose arena has at most this many bytes; if there is none, the smallest there is.
+    pub fn plan(&self, limit: usize) -> Plan {
+        let plan = memory::place(self, limit);
+        debug_check(|| verify::verify(&plan));
+        plan
+    }
+}
+
+impl Draft {
+    fn new(routine: Routine, buffers: &[Buffer], machine: &dyn Machine, policy: Recompute) -> Result<Draft> {
+        let flow = Flow::of(&routine, buffers, machine)?;
+        let ladder = match policy {
+            Recompute::Auto => Ladder::climb(&flow),
+            _ => Ladder::fixed(&flow, recompute::evicted_by(policy, &flow, &routine.steps)),
+        };
+        Ok(Draft { routine, flow, ladder })
+    }
+
+    /// The routine's steps in the way of a rung, over buffers that grow by what is made twice.
+    fn at(&self, rung: &recompute::Rung, buffers: &mut Vec<Buffer>) -> Routine {
+        let routine = self.flow.apply(&self.routine, &self.ladder.evicted(&self.flow, rung), buffers);
+        debug_check(|| verify::verify_draft(&routine, buffers));
+        routine
+    }
+}
+
+/// A request's steps in order.
+fn ordered(
     graph: &Graph,
-    requests: &[Request],
-    machine: &dyn Machine,
+    request: &Request,
+    buffers: &mut lower::Buffers,
     options: Options,
     report: &mut Report<'_>,
-) -> Result<Plan> {
-    let mut buffers = lower::Buffers::of_leaves(graph);
-    let mut drafts = vec![];
-    let mut worker_scratch = 0;
-    for request in requests {
-        let (graph, request) = simplify::simplify(graph, request, options.simplify);
-        debug_check(|| graph.verify());
-        report("simplify", &graph);
-        let lowered = lower::lower(&graph, &request, &mut buffers);
-        debug_check(|| verify::verify_draft(&lowered, &buffers.all));
-        report("lower", &RoutineText { routine: &lowered, buffers: &buffers.all });
-        let mut draft = schedule::schedule(lowered, &buffers.all, options.reorder);
-        debug_check(|| verify::verify_draft(&draft, &buffers.all));
-        report("schedule", &RoutineText { routine: &draft, buffers: &buffers.all });
-        for step in &mut draft.steps {
-            let needs = machine.scratch(step, &buffers.all)?;
-            worker_scratch = worker_scratch.max(needs.per_worker);
-            if needs.shared > 0 {
-                step.scratch = Some(buffers.add(BufferKind::Scratch, bytes_type(needs.shared)));
-            }
-        }
-        drafts.push(draft);
-    }
-    let worker_scratch = worker_scratch.next_multiple_of(machine.alignment());
-    let plan = memory::place(buffers.all, drafts, machine, worker_scratch, options);
-    debug_check(|| verify::verify(&plan));
-    report("memory", &plan);
-    Ok(plan)
+) -> Routine {
+    let (graph, request) = simplify::simplify(graph, request, options.simplify);
+    debug_check(|| graph.verify());
+    report("simplify", &graph);
+    let lowered = lower::lower(&graph, &request, buffers);
+    debug_check(|| verify::verify_draft(&lowered, &buffers.all));
+    report("lower", &RoutineText { routine: &lowered, buffers: &buffers.all });
+    let routine = schedule::schedule(lowered, &buffers.all, options.reorder);
+    debug_check(|| verify::verify_draft(&routine, &buffers.all));
+    report("schedule", &RoutineText { routine: &routine, buffers: &buffers.all });
+    routine
 }
 
 /// Is shown a stage's name and what the stage made.

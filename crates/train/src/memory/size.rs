@@ -1,6 +1,7 @@
 //! Sizes in bytes as people write and read them.
 
 use super::{ProcessMemory, available};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
@@ -49,7 +50,8 @@ impl FromStr for Size {
 const ADVICE: &str = "give a size such as 150MB, 2GiB or 80% of what is free";
 
 /// Memory to stay within, as it was stated.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub enum Budget {
     /// So many bytes.
     Bytes(Size),

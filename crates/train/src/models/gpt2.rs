@@ -54,7 +54,7 @@ impl Model<'_> {
         let embedded = self.weight(TOKEN_TABLE).embedding(tokens) + positions; // [b, t, c]
         let mut x = self.dropped(&embedded, DropoutSite::Embeddings); // [b, t, c]
         for layer in 0..self.config.layers {
-            x = self.gpt2_block(layer, &x, surroundings); // [b, t, c]
+            x = tokens.trace().in_layer(layer, || self.gpt2_block(layer, &x, surroundings)); // [b, t, c]
         }
         self.layer_norm(&x, "transformer.ln_f") // [b, t, c]
     }

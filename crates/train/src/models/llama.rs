@@ -53,7 +53,7 @@ impl Model<'_> {
         let embedded = self.weight(TOKEN_TABLE).embedding(tokens); // [b, t, c]
         let mut x = self.dropped(&embedded, DropoutSite::Embeddings); // [b, t, c]
         for layer in 0..self.config.layers {
-            x = self.llama_block(layer, &x, &angles, surroundings); // [b, t, c]
+            x = tokens.trace().in_layer(layer, || self.llama_block(layer, &x, &angles, surroundings)); // [b, t, c]
         }
         x.rms_norm(self.weight("model.norm.weight"), self.config.norm_epsilon) // [b, t, c]
     }

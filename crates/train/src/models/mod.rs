@@ -120,11 +120,12 @@ impl<'a> Model<'a> {
     }
 
     /// The mean loss of predicting `targets` [b, t]; those that are [`IGNORED_TARGET`] do not count. The logits are
-    /// held for the gradient if they are fewer than the weights; else they are computed a block at a time, twice.
+    /// held for the gradient if those of one sequence are fewer than the weights, so that every micro-batch computes
+    /// the same; else they are computed a block at a time, twice.
     #[track_caller]
     pub fn loss(&self, tokens: &Tensor, targets: &Tensor) -> Tensor {
         let hidden = self.hidden(tokens); // [b, t, c]
-        if tokens.shape().elements() * self.config.vocabulary <= self.config.parameter_count() {
+        if tokens.size(-1) * self.config.vocabulary <= self.config.parameter_count() {
             return self.project(&hidden).cross_entropy(targets, Some(IGNORED_TARGET));
         }
         self.rounded(&hidden).linear_cross_entropy(&self.rounded(self.head()), targets, Some(IGNORED_TARGET))

@@ -1,5 +1,7 @@
 //! The training loop: batches in, steps replayed, figures and checkpoints out.
 
+mod adaptive;
+mod budget;
 mod folder;
 mod sampling;
 mod setup;
@@ -149,6 +151,7 @@ impl Run {
         let report = self.report(session, &outcome, inputs.learning_rate, seconds, validation_loss);
         self.log.write(&report)?;
         observer.event(&Event::Step(&report));
+        session.adapt(self.step, observer)?;
         let (samples, saves) = (self.is_due(session.config.sample_every), self.is_due(session.config.save_every));
         if samples {
             self.sample(session, observer)?;
@@ -231,6 +234,8 @@ impl Run {
     }
 
     fn sample(&mut self, session: &mut Session, observer: &mut dyn Observer) -> Result<()> {
+        // What is resident of the step's code makes room for that of the sample; a checkpoint does likewise.
+        heap::give_back_code();
         let text = session.sample()?;
         let path = session.config.out.join("samples").join(format!("step-{:08}.txt", self.step));
         std::fs::write(&path, &text).map_err(atomic::failed("write", &path))?;
@@ -239,6 +244,7 @@ impl Run {
     }
 
     fn save(&mut self, session: &mut Session, observer: &mut dyn Observer) -> Result<()> {
+        heap::give_back_code();
         self.log.sync()?;
         let progress = Progress {
             step: self.step,
@@ -261,6 +267,7 @@ impl Run {
     fn finish(mut self, session: &mut Session, observer: &mut dyn Observer) -> Result<Summary> {
         // First, so that nothing that follows can lose what was trained.
         self.save(session, observer)?;
+        heap::give_back_code();
         session.export()?;
         if self.done {
             // Measured with the last step, unless that was taken before this session.

@@ -1,14 +1,16 @@
 //! From a configuration to a run that is ready to step: folder, tokenizer, tokens, program, weights.
 
+use super::adaptive::Adaptive;
+use super::budget::{self, RunMemory};
 use super::folder::FolderBefore;
 use crate::checkpoint::{Contents, Found, Progress, Store};
 use crate::config::{CONFIG_FILE, TokenizerKind, TrainConfig};
 use crate::data::{self, Batches, Corpus, Encoding, Stories, TokenFile, Windows};
 use crate::export::{self, Export};
 use crate::files::atomic;
-use crate::memory::heap;
+use crate::memory::{Budget, Stages, heap};
 use crate::run::{Event, Observer};
-use crate::step::{StepConfig, TrainingStep};
+use crate::step::TrainingStep;
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 use gradus_engine::backend::Cpu;
@@ -22,6 +24,9 @@ pub(crate) struct Session {
     pub tokenizer: Tokenizer,
     pub train: Arc<TokenFile>,
     pub validation: Option<Arc<TokenFile>>,
+    pub backend: Cpu,
+    /// How the micro-batch follows the memory, if it does.
+    pub adaptive: Option<Adaptive>,
     pub training: TrainingStep,
     pub batches: Batches,
     /// Steps of the whole run, if that is known.
@@ -36,6 +41,7 @@ pub(crate) struct Session {
 /// Makes everything ready, saying what takes time. A new run that cannot begin leaves nothing behind.
 pub(super) fn prepare(config: &TrainConfig, resume: bool, observer: &mut dyn Observer) -> Result<Session> {
     let corpus = corpus(config)?;
+    budget::check_early(config)?;
     let before = FolderBefore::of(&config.out);
     // From here on nobody else writes there, so what has come when something fails has come from here.
     let store = Store::open(&config.out)?;
@@ -56,7 +62,11 @@ fn prepare_in(
     // Before anything else: a run that is killed from here on can be resumed.
     save_config(&config)?;
     make_folders(&config.out)?;
-    let tokenizer = tokenizer(&config, &corpus, observer)?;
+    let stages = Stages::within(config.memory.map(Budget::bytes), &config);
+    let tokenizer = tokenizer(&config, &corpus, stages.words, observer)?;
+    if let Some(words) = stages.words {
+        tokenizer.limit_memory(words);
+    }
     fit_vocabulary(&mut config, &tokenizer)?;
     config.model.validate()?;
     let (train, validation) = tokens(&config, &corpus, &tokenizer, observer)?;
@@ -64,18 +74,31 @@ fn prepare_in(
     tokenizer.forget_words();
     heap::give_back();
     let backend = Cpu::new(config.threads)?;
-    if config.micro_batch == 0 {
-        config.micro_batch = largest_micro_batch(&config, &backend)?;
-    }
-    let training = TrainingStep::new(StepConfig::of(&config), &backend)?;
+    let memory = RunMemory::of(&config);
+    let chosen = memory.choose(&mut config, &backend)?;
+    let adaptive = memory.adaptive(&config);
+    heap::give_back();
+    let training = TrainingStep::link(chosen, &backend)?;
     let contents = Contents::of_program(training.program(), training.parameters(), TrainingStep::outlasts_a_step);
     save_config(&config)?;
     let windows = Windows::new(train.len(), config.sequence, config.seed);
     let steps = steps_of(&config, &windows);
-    let batches = Batches::new(train.clone(), windows, config.batch, 0)?;
+    let batches = Batches::new(train.clone(), windows, config.batch.size(), 0)?;
     let resumed = None;
-    let mut session =
-        Session { config, tokenizer, train, validation, training, batches, steps, resumed, store, contents };
+    let mut session = Session {
+        config,
+        tokenizer,
+        train,
+        validation,
+        backend,
+        adaptive,
+        training,
+        batches,
+        steps,
+        resumed,
+        store,
+        contents,
+    };
     session.fill_weights(resume)?;
     heap::give_back();
     heap::give_back_code();
@@ -98,7 +121,12 @@ fn make_folders(run: &Path) -> Result<()> {
 }
 
 /// The run's own tokenizer if it has one already; otherwise as stated.
-fn tokenizer(config: &TrainConfig, corpus: &Corpus, observer: &mut dyn Observer) -> Result<Tokenizer> {
+fn tokenizer(
+    config: &TrainConfig,
+    corpus: &Corpus,
+    limit: Option<u64>,
+    observer: &mut dyn Observer,
+) -> Result<Tokenizer> {
     let own = config.out.join("tokenizer.json");
     if own.exists() {
         return Tokenizer::open(&own);
@@ -111,7 +139,7 @@ fn tokenizer(config: &TrainConfig, corpus: &Corpus, observer: &mut dyn Observer)
         TokenizerKind::Char => Tokenizer::characters(texts())?,
         TokenizerKind::Bpe => {
             let progress = |done| observer.event(&Event::Preparing { what: "learning the vocabulary", done, total });
-            Tokenizer::train_bpe(config.vocab_size, texts(), None, progress)?
+            Tokenizer::train_bpe(config.vocab_size, texts(), limit, progress)?
         }
     };
     tokenizer.save(&own)?;
@@ -159,23 +187,9 @@ fn tokens(
 }
 
 fn steps_of(config: &TrainConfig, windows: &Windows) -> Option<u64> {
-    let by_epochs = config.epochs.map(|epochs| (epochs * windows.count() as f64 / config.batch as f64).ceil() as u64);
+    let by_epochs =
+        config.epochs.map(|epochs| (epochs * windows.count() as f64 / config.batch.size() as f64).ceil() as u64);
     config.steps.or(by_epochs)
-}
-
-/// The largest divisor of the batch whose plan leaves a tenth of the machine's memory free.
-fn largest_micro_batch(config: &TrainConfig, backend: &Cpu) -> Result<usize> {
-    let available = gradus_engine::available_memory();
-    let limit = available - available / 10;
-    let mut needed = 0;
-    for micro_batch in (1..=config.batch).rev().filter(|size| config.batch.is_multiple_of(*size)) {
-        let step = StepConfig::of(&TrainConfig { micro_batch, ..config.clone() });
-        needed = step.plan(backend)?.regions.total();
-        if needed <= limit {
-            return Ok(micro_batch);
-        }
-    }
-    Err(gradus_engine::Error::TooLarge { needed, available: limit }.into())
 }
 
 fn save_config(config: &TrainConfig) -> Result<()> {
@@ -185,7 +199,7 @@ fn save_config(config: &TrainConfig) -> Result<()> {
 impl Session {
     /// Tokens that a step is trained on.
     pub fn tokens_per_step(&self) -> u64 {
-        (self.config.batch * self.config.sequence) as u64
+        (self.config.batch.size() * self.config.sequence) as u64
     }
 
     /// Numbers in the model.
@@ -212,7 +226,7 @@ impl Session {
         found.restore(&self.contents, self.training.program_mut())?;
         let windows = Windows::new(self.train.len(), self.config.sequence, found.progress.seed);
         let position = found.progress.data_position;
-        self.batches = Batches::new(self.train.clone(), windows, self.config.batch, position)?;
+        self.batches = Batches::new(self.train.clone(), windows, self.config.batch.size(), position)?;
         self.resumed = Some(found.progress);
         Ok(())
     }

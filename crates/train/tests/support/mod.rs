@@ -2,7 +2,9 @@
 
 #![allow(dead_code)]
 
-use gradus_train::config::{Clip, OptimizerKind, Precision, ScheduleKind, TokenizerKind, TrainConfig, Validation};
+use gradus_train::config::{
+    Batch, Clip, OptimizerKind, Precision, Recomputation, ScheduleKind, TokenizerKind, TrainConfig, Validation,
+};
 use gradus_train::models::ModelConfig;
 use gradus_train::run::{Event, Observer, Stop};
 use std::path::{Path, PathBuf};
@@ -45,7 +47,9 @@ pub fn tiny(folder: &Path, name: &str) -> TrainConfig {
         tokenizer: TokenizerKind::Char,
         vocab_size: 0,
         validation: Validation::Fraction(0.1),
-        batch: 4,
+        batch: Batch::Fixed(4),
+        memory: None,
+        recompute: Recomputation::Auto,
         micro_batch: 2,
         steps: Some(40),
         epochs: None,

@@ -8,8 +8,7 @@ use crate::error::Place;
 use crate::graph::Initial;
 use crate::plan::{BufferId, BufferKind, Operand, Plan};
 use crate::{Error, Result};
-use gradus_kernels::{FaultCell, Job, Pool};
-use std::sync::Arc;
+use gradus_kernels::{FaultCell, Job};
 
 /// Jobs over an arena.
 pub(super) struct CpuExecutable {
@@ -17,7 +16,7 @@ pub(super) struct CpuExecutable {
     routines: Vec<Vec<LinkedStep>>,
     arena: Arena,
     fault: Box<FaultCell>,
-    pool: Arc<Pool>,
+    cpu: Cpu,
     worker_scratch: *mut u8,
     worker_scratch_bytes: usize,
     /// Where each buffer lies: offset and bytes.
@@ -39,7 +38,17 @@ impl CpuExecutable {
     pub fn link(cpu: &Cpu, plan: &Plan) -> Result<CpuExecutable> {
         let mut arena = Arena::new(plan.regions.total())?;
         for buffer in &plan.buffers {
-            if let BufferKind::State(_, Initial::Numbers(array)) | BufferKind::Constant(array) = &buffer.kind {
+            if let BufferKind::State(_, Initial::Numbers(array)) = &buffer.kind {
+                arena.bytes_mut(buffer.offset, buffer.bytes()).copy_from_slice(array.bytes());
+            }
+        }
+        CpuExecutable::over(arena, cpu, plan)
+    }
+
+    /// Links a plan over an arena that holds its states.
+    fn over(mut arena: Arena, cpu: &Cpu, plan: &Plan) -> Result<CpuExecutable> {
+        for buffer in &plan.buffers {
+            if let BufferKind::Constant(array) = &buffer.kind {
                 arena.bytes_mut(buffer.offset, buffer.bytes()).copy_from_slice(array.bytes());
             }
         }
@@ -65,7 +74,7 @@ impl CpuExecutable {
             routines,
             arena,
             fault,
-            pool: cpu.pool.clone(),
+            cpu: cpu.clone(),
             worker_scratch,
             worker_scratch_bytes: plan.worker_scratch,
             places: plan.buffers.iter().map(|buffer| (buffer.offset, buffer.bytes())).collect(),
@@ -79,7 +88,7 @@ impl Executable for CpuExecutable {
             for job in &step.jobs {
                 // SAFETY: the plan gave every operand its own live bytes in the arena (verified in debug builds),
                 // one job runs at a time, and `&mut self` keeps others out of the arena meanwhile.
-                unsafe { self.pool.run(job.as_ref(), self.worker_scratch, self.worker_scratch_bytes) };
+                unsafe { self.cpu.pool.run(job.as_ref(), self.worker_scratch, self.worker_scratch_bytes) };
             }
             if let Some(blame) = &step.blame
                 && let Some((_, detail)) = self.fault.take()
@@ -88,6 +97,14 @@ impl Executable for CpuExecutable {
             }
             done(index);
         }
+        Ok(())
+    }
+
+    fn relink(&mut self, plan: &Plan) -> Result<()> {
+        let nothing = Arena::new(0)?;
+        self.arena.resize(plan.regions.total())?;
+        let arena = std::mem::replace(&mut self.arena, nothing);
+        *self = CpuExecutable::over(arena, &self.cpu.clone(), plan)?;
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 #[macro_use]
 mod linker;
 mod executable;
+mod speeds;
 
 pub use linker::{Linker, Operand, Unsupported};
 
@@ -102,6 +103,10 @@ impl Machine for Cpu {
 
     fn workers(&self) -> usize {
         self.pool.threads()
+    }
+
+    fn seconds(&self, step: &Step) -> f64 {
+        speeds::seconds(step, self.isa, self.pool.threads())
     }
 }
 

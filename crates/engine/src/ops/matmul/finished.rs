@@ -20,6 +20,11 @@ impl FinishedMatmul {
         (!matmul.column_sums).then_some(FinishedMatmul { matmul: *matmul, finish, kept })
     }
 
+    /// The program alone, and where its operands besides the product begin, if the product is a result too.
+    pub(crate) fn finish_of_kept_product(&self) -> Option<(Elementwise, usize)> {
+        self.kept.then(|| (self.finish.clone(), self.product_operands()))
+    }
+
     fn product_operands(&self) -> usize {
         2 + self.matmul.has_bias as usize
     }

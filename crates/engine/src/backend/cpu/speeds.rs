@@ -1,0 +1,51 @@
+//! How long a step takes on a CPU, about. Plans are chosen by it, so it depends on nothing that changes from run to
+//! run: the figures are those of one core of a Zen 4 at 3.7 GHz (`gradus bench`, two threads), whatever the machine.
+//! What matters is how kinds of work compare, and that is much the same elsewhere.
+
+use crate::DType;
+use crate::ops::OpKind;
+use crate::plan::Step;
+use gradus_kernels::Isa;
+
+/// Bytes a second between the cores and the last cache, and between the cores and memory, all workers together.
+const CACHE_BANDWIDTH: f64 = 80e9;
+const MEMORY_BANDWIDTH: f64 = 45e9;
+/// What is moved by a step and still found in the last cache by the next.
+const CACHE_BYTES: u64 = 16 << 20;
+/// Operations a second of one worker outside of products: exponentials, norms, updates.
+const SCALAR_RATE: f64 = 12e9;
+/// Attention reaches this share of what products do.
+const ATTENTION_SHARE: f64 = 0.45;
+/// Handing a step to the workers and waiting for the last.
+const HANDOFF: f64 = 3e-6;
+
+/// How long a step takes with this instruction set and so many workers.
+pub(super) fn seconds(step: &Step, isa: Isa, workers: usize) -> f64 {
+    let cost = step.cost();
+    let bandwidth = if cost.bytes <= CACHE_BYTES { CACHE_BANDWIDTH } else { MEMORY_BANDWIDTH };
+    let rate = workers as f64 * rate(step, isa);
+    HANDOFF + (cost.operations as f64 / rate).max(cost.bytes as f64 / bandwidth)
+}
+
+/// Operations a second of one worker.
+fn rate(step: &Step, isa: Isa) -> f64 {
+    use OpKind::*;
+    let dtype = step.inputs.first().map_or(DType::F32, |input| input.dtype);
+    match step.op.kind() {
+        Matmul | FinishedMatmul | LinearCrossEntropy | LinearCrossEntropyGradient => product_rate(dtype, isa),
+        Conv2d | Conv2dInputGradient | Conv2dWeightGradient => product_rate(DType::F32, isa) / 2.0,
+        Attention | AttentionGradient => product_rate(dtype, isa) * ATTENTION_SHARE,
+        _ => SCALAR_RATE,
+    }
+}
+
+fn product_rate(dtype: DType, isa: Isa) -> f64 {
+    match (isa, dtype) {
+        (Isa::Amx, DType::Bf16) => 600e9,
+        (Isa::Avx512Bf16, DType::Bf16) => 180e9,
+        (Isa::Amx | Isa::Avx512Bf16 | Isa::Avx512, _) => 100e9,
+        (Isa::Avx2, _) => 90e9,
+        (Isa::Neon, _) => 40e9,
+        (Isa::Baseline, _) => 20e9,
+    }
+}

@@ -1,0 +1,69 @@
+//! Which results are made again where the gradient needs them, instead of being kept from the forward pass.
+//!
+//! A result that is not kept is *evicted*: after the forward pass its bytes are free, and before the first step of
+//! the gradient that reads it, the step that made it occurs a second time. The same operation on the same operands
+//! gives the same bits, so no choice made here changes a number.
+
+mod flow;
+mod ladder;
+
+pub(super) use flow::Flow;
+pub(super) use ladder::{Ladder, Rung};
+
+use super::{BufferId, Step};
+
+/// How it is chosen what to keep for the gradient and what to compute again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Recompute {
+    /// Everything is kept.
+    #[default]
+    None,
+    /// Only what enters every so many layers is kept; what is inside is computed again. Layers are those that the
+    /// trace was told of ([`crate::Trace::in_layer`]).
+    Block {
+        /// Layers computed again together.
+        every: usize,
+    },
+    /// What takes at most so many operations for each byte is computed again.
+    Selective {
+        /// The limit.
+        operations_per_byte: u64,
+    },
+    /// As little as possible is computed again for the plan to fit its limit.
+    Auto,
+}
+
+/// What a policy that needs no limit evicts.
+pub(super) fn evicted_by(policy: Recompute, flow: &Flow, steps: &[Step]) -> Vec<BufferId> {
+    let candidates = flow.candidates();
+    match policy {
+        Recompute::None | Recompute::Auto => vec![],
+        Recompute::Block { every } => {
+            let kept = entering_blocks(steps, every.max(1));
+            let in_layer = |id: BufferId| flow.writer(id).is_some_and(|step| steps[step].part.layer.is_some());
+            candidates.filter(|&id| in_layer(id) && !kept.contains(&id)).collect()
+        }
+        Recompute::Selective { operations_per_byte } => {
+            candidates.filter(|&id| flow.operations_to_remake(id) <= operations_per_byte * flow.bytes(id)).collect()
+        }
+    }
+}
+
+/// What the first of every so many layers reads of the layer before it.
+fn entering_blocks(steps: &[Step], every: usize) -> Vec<BufferId> {
+    let forward = || steps.iter().filter(|step| !step.part.backward);
+    let mut layer_of = std::collections::HashMap::new();
+    for step in forward() {
+        layer_of.extend(step.outputs.iter().map(|output| (output.buffer, step.part.layer)));
+    }
+    let mut entering = vec![];
+    for step in forward() {
+        let first_of_block = step.part.layer.is_none_or(|layer| layer.is_multiple_of(every));
+        for input in step.inputs.iter().filter(|_| first_of_block) {
+            if layer_of.get(&input.buffer).is_some_and(|layer| *layer != step.part.layer) {
+                entering.push(input.buffer);
+            }
+        }
+    }
+    entering
+}

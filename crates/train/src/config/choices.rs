@@ -1,0 +1,178 @@
+//! How many sequences make a step, and what is computed again: choices that may be left to the planner.
+
+use gradus_engine::plan::Recompute;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// Sequences a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "BatchValue", try_from = "BatchValue")]
+pub enum Batch {
+    /// So many.
+    Fixed(usize),
+    /// As many as can be computed at once in the memory there is; chosen before the run begins.
+    Auto,
+    /// So many, of which more or fewer are computed at once as the run's memory allows.
+    Adaptive(usize),
+}
+
+impl Batch {
+    /// Sequences a step; 0 as long as they are not chosen.
+    pub fn size(self) -> usize {
+        match self {
+            Batch::Fixed(size) | Batch::Adaptive(size) => size,
+            Batch::Auto => 0,
+        }
+    }
+}
+
+impl fmt::Display for Batch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Batch::Fixed(size) => write!(f, "{size}"),
+            Batch::Auto => write!(f, "auto"),
+            Batch::Adaptive(size) => write!(f, "adaptive:{size}"),
+        }
+    }
+}
+
+impl Batch {
+    /// Sequences of a step where only `adaptive` is said.
+    pub const USUAL: usize = 16;
+}
+
+impl FromStr for Batch {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Batch, String> {
+        let count = |text: &str| {
+            let count = text.parse::<usize>().ok().filter(|count| *count > 0);
+            count.ok_or_else(|| "give a number of sequences above 0, auto, adaptive or adaptive:N".to_string())
+        };
+        match (text, text.strip_prefix("adaptive:")) {
+            ("auto", _) => Ok(Batch::Auto),
+            ("adaptive", _) => Ok(Batch::Adaptive(Batch::USUAL)),
+            (_, Some(size)) => count(size).map(Batch::Adaptive),
+            _ => count(text).map(Batch::Fixed),
+        }
+    }
+}
+
+/// A batch in a file: a number where it is one.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum BatchValue {
+    Number(usize),
+    Text(String),
+}
+
+impl From<Batch> for BatchValue {
+    fn from(batch: Batch) -> BatchValue {
+        match batch {
+            Batch::Fixed(size) => BatchValue::Number(size),
+            other => BatchValue::Text(other.to_string()),
+        }
+    }
+}
+
+impl TryFrom<BatchValue> for Batch {
+    type Error = String;
+
+    fn try_from(value: BatchValue) -> Result<Batch, String> {
+        match value {
+            BatchValue::Number(size) => size.to_string().parse(),
+            BatchValue::Text(text) => text.parse(),
+        }
+    }
+}
+
+/// What of the forward pass is computed again for the gradient, rather than kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub enum Recomputation {
+    /// Nothing.
+    None,
+    /// All that is inside of a layer.
+    All,
+    /// All between every so many layers.
+    Every(usize),
+    /// What takes at most so many operations a byte.
+    Selective(u64),
+    /// As little as the memory allows.
+    #[default]
+    Auto,
+}
+
+impl Recomputation {
+    /// The planner's policy.
+    pub fn policy(self) -> Recompute {
+        match self {
+            Recomputation::None => Recompute::None,
+            Recomputation::All => Recompute::Block { every: 1 },
+            Recomputation::Every(every) => Recompute::Block { every },
+            Recomputation::Selective(operations_per_byte) => Recompute::Selective { operations_per_byte },
+            Recomputation::Auto => Recompute::Auto,
+        }
+    }
+}
+
+impl fmt::Display for Recomputation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Recomputation::None => write!(f, "none"),
+            Recomputation::All => write!(f, "all"),
+            Recomputation::Every(layers) => write!(f, "every:{layers}"),
+            Recomputation::Selective(operations) => write!(f, "selective:{operations}"),
+            Recomputation::Auto => write!(f, "auto"),
+        }
+    }
+}
+
+impl FromStr for Recomputation {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Recomputation, String> {
+        let advice = || "give none, all, every:N (layers), selective:N (operations a byte) or auto".to_string();
+        match text.split_once(':') {
+            None => match text {
+                "none" => Ok(Recomputation::None),
+                "all" => Ok(Recomputation::All),
+                "auto" => Ok(Recomputation::Auto),
+                _ => Err(advice()),
+            },
+            Some(("every", layers)) => {
+                let layers = layers.parse().ok().filter(|layers| *layers > 0);
+                layers.map(Recomputation::Every).ok_or_else(advice)
+            }
+            Some(("selective", operations)) => operations.parse().map(Recomputation::Selective).map_err(|_| advice()),
+            Some(_) => Err(advice()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_choice_reads_back() {
+        for text in ["12", "auto", "adaptive:8"] {
+            assert_eq!(text.parse::<Batch>().unwrap().to_string(), text);
+        }
+        assert_eq!("adaptive".parse(), Ok(Batch::Adaptive(Batch::USUAL)));
+        for text in ["none", "all", "every:3", "selective:20", "auto"] {
+            assert_eq!(text.parse::<Recomputation>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_no_choice_is_refused_with_what_to_give() {
+        for text in ["0", "", "-1", "many", "adaptive:0", "adaptive:"] {
+            assert!(text.parse::<Batch>().unwrap_err().contains("adaptive:N"), "{text:?}");
+        }
+        for text in ["", "some", "every:0", "every", "selective:x", "every:2:3"] {
+            assert!(text.parse::<Recomputation>().unwrap_err().contains("every:N"), "{text:?}");
+        }
+    }
+}

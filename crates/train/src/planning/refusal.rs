@@ -1,0 +1,106 @@
+//! What is said when a budget is too small: the smallest that works, and what would bring it down.
+
+use super::StepPlans;
+use crate::Result;
+use crate::config::OptimizerKind;
+use crate::memory::{Budget, Size};
+use crate::models::ModelConfig;
+use crate::step::StepConfig;
+use gradus_engine::backend::Backend;
+use gradus_engine::plan::Recompute;
+
+/// How many changes are told.
+const CHANGES_TOLD: usize = 3;
+
+/// A budget that cannot be kept.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Refusal {
+    /// The smallest arena that works.
+    pub smallest: usize,
+    /// What would bring it down most, the largest effect first.
+    pub changes: Vec<Change>,
+}
+
+/// A change to a run, and what it would need then.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Change {
+    /// Options, as on the command line.
+    pub options: String,
+    /// The smallest arena with it.
+    pub smallest: usize,
+}
+
+impl Refusal {
+    /// Finds the smallest arena and the changes that help.
+    pub fn of(plans: &StepPlans<'_>, config: &StepConfig, batch: usize, backend: &dyn Backend) -> Result<Refusal> {
+        let smallest = plans.smallest().arena();
+        let mut changes = vec![];
+        for (options, changed) in changes_to(config) {
+            let plans = StepPlans::new(&changed, batch, Recompute::Auto, backend)?;
+            let needs = plans.smallest().arena();
+            if needs < smallest {
+                changes.push(Change { options, smallest: needs });
+            }
+        }
+        changes.sort_by_key(|change| change.smallest);
+        changes.truncate(CHANGES_TOLD);
+        Ok(Refusal { smallest, changes })
+    }
+}
+
+impl Refusal {
+    /// What to tell whoever stated the budget, or runs on a machine that has no more than the limit: in one line.
+    /// The process needs `outside` besides the arena, and `stages` before there is one.
+    pub fn message(&self, stated: Option<Budget>, limit: u64, outside: u64, stages: u64) -> String {
+        let needed = |arena: usize| (arena as u64 + outside).max(stages);
+        let megabytes = |arena: usize| format!("{:.1}MB", (10.0 * needed(arena) as f64 / 1e6).ceil() / 10.0);
+        let smallest = megabytes(self.smallest);
+        let not_enough = match stated {
+            Some(Budget::Bytes(size)) => format!("--memory {size} is not enough: this run needs"),
+            Some(Budget::Share(share)) => {
+                format!("--memory {}% ({}) is not enough: this run needs", share * 100.0, Size(limit))
+            }
+            None => format!("the machine has {} to give: this run needs", Size(limit)),
+        };
+        let changes: Vec<String> =
+            self.changes.iter().map(|change| format!("{} ({})", change.options, megabytes(change.smallest))).collect();
+        let less = match changes.split_last() {
+            Some((last, [])) => format!("; less with {last}"),
+            Some((last, others)) => format!("; less with {} or {last}", others.join(", ")),
+            None => String::new(),
+        };
+        format!("{not_enough} {smallest} at least, so give --memory {smallest}{less}")
+    }
+}
+
+/// What could be changed: each a choice that users make, by itself.
+fn changes_to(config: &StepConfig) -> Vec<(String, StepConfig)> {
+    // One sequence at a time needs least, whatever was stated.
+    let base = StepConfig { micro_batch: 1, ..config.clone() };
+    let with_model = |model: ModelConfig| StepConfig { model, ..base.clone() };
+    let mut changes = vec![];
+    if config.micro_batch > 1 {
+        changes.push(("--micro-batch 1".to_string(), base.clone()));
+    }
+    if config.optimiser.kind == OptimizerKind::Adamw {
+        let optimiser =
+            |kind| StepConfig { optimiser: crate::optimisers::Optimiser { kind, ..config.optimiser }, ..base.clone() };
+        changes.push(("--optimizer lion".to_string(), optimiser(OptimizerKind::Lion)));
+        changes.push(("--optimizer sgd".to_string(), optimiser(OptimizerKind::Sgd)));
+    }
+    if config.sequence >= 64 {
+        let sequence = config.sequence / 2;
+        changes.push((format!("--sequence {sequence}"), StepConfig { sequence, ..base.clone() }));
+    }
+    if config.model.layers > 1 {
+        let layers = config.model.layers / 2;
+        changes.push((format!("--layers {layers}"), with_model(ModelConfig { layers, ..config.model.clone() })));
+    }
+    let model = &config.model;
+    if model.width / 2 >= model.heads && (model.width / 2).is_multiple_of(2 * model.heads) {
+        let (width, feed_forward) = (model.width / 2, model.feed_forward / 2);
+        let halved = ModelConfig { width, feed_forward, ..model.clone() };
+        changes.push((format!("--width {width}"), with_model(halved)));
+    }
+    changes
+}

@@ -1,0 +1,80 @@
+//! A micro-batch that follows the memory: larger while there is room, smaller before there is none.
+
+use super::setup::Session;
+use crate::Result;
+use crate::memory::ProcessMemory;
+use crate::planning::StepPlans;
+use crate::run::{Event, Observer};
+use crate::step::StepConfig;
+
+/// The band of the budget that the process's memory is kept in.
+const LOW: f64 = 0.80;
+const HIGH: f64 = 0.95;
+/// Steps between two looks at the memory.
+const LOOK_EVERY: u64 = 10;
+
+/// What is known of the memory while a run adapts to it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Adaptive {
+    /// The budget of the process.
+    pub budget: u64,
+    /// What was resident when no better micro-batch was found: there is no use in looking again before that changes.
+    settled_at: Option<u64>,
+}
+
+impl Adaptive {
+    pub fn new(budget: u64) -> Adaptive {
+        Adaptive { budget, settled_at: None }
+    }
+
+    /// The arena to look for when so much is resident with the present one; `None` inside of the band.
+    fn wanted_arena(&self, resident: u64, arena: usize) -> Option<usize> {
+        let share = resident as f64 / self.budget as f64;
+        let room = (HIGH * self.budget as f64) as i64 - resident as i64;
+        let is_settled = self.settled_at.is_some_and(|before| before.abs_diff(resident) < self.budget / 50);
+        let outside = !(LOW..=HIGH).contains(&share) && !is_settled;
+        outside.then(|| arena.saturating_add_signed(room as isize))
+    }
+}
+
+impl Session {
+    /// Looks at the memory now and then, and takes another micro-batch if it is outside of its band.
+    pub fn adapt(&mut self, step: u64, observer: &mut dyn Observer) -> Result<()> {
+        let Some(mut adaptive) = self.adaptive.filter(|_| step.is_multiple_of(LOOK_EVERY)) else { return Ok(()) };
+        let resident = ProcessMemory::read().now;
+        let arena = self.training.program().plan().regions.total();
+        let Some(wanted) = adaptive.wanted_arena(resident, arena) else { return Ok(()) };
+        let config = StepConfig { micro_batch: 0, ..StepConfig::of(&self.config) };
+        let plans = StepPlans::new(&config, self.config.batch.size(), self.config.recompute.policy(), &self.backend)?;
+        let chosen = plans.largest_within(wanted).unwrap_or_else(|| plans.smallest());
+        drop(plans);
+        let micro_batch = chosen.config.micro_batch;
+        let changes = micro_batch != self.config.micro_batch;
+        adaptive.settled_at = (!changes).then_some(resident);
+        self.adaptive = Some(adaptive);
+        if !changes {
+            return Ok(());
+        }
+        self.training.relink(chosen)?;
+        self.config.micro_batch = micro_batch;
+        observer.event(&Event::Adapted { step, micro_batch, memory_bytes: resident });
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_memory_is_kept_in_its_band() {
+        let adaptive = Adaptive::new(1000);
+        assert_eq!(adaptive.wanted_arena(900, 500), None);
+        assert_eq!(adaptive.wanted_arena(800, 500), None);
+        assert_eq!(adaptive.wanted_arena(700, 500), Some(750), "room up to 950");
+        assert_eq!(adaptive.wanted_arena(980, 500), Some(470), "30 too many");
+        assert_eq!(adaptive.wanted_arena(5000, 500), Some(0));
+        let settled = Adaptive { settled_at: Some(700), ..adaptive };
+        assert_eq!((settled.wanted_arena(705, 500), settled.wanted_arena(640, 500)), (None, Some(810)));
+    }
+}

@@ -1,0 +1,136 @@
+//! A step within a budget: what is computed again changes no bit, every limit is kept, more memory never takes more
+//! time, and a step goes on under another plan.
+
+use gradus_engine::backend::Cpu;
+use gradus_engine::plan::{Options, Recompute};
+use gradus_train::config::Precision;
+use gradus_train::models::{Family, ModelConfig};
+use gradus_train::optimisers::Optimiser;
+use gradus_train::planning::{ArenaBytes, Chosen, Refusal, StepPlans};
+use gradus_train::step::{StepConfig, StepScalars, TrainingStep};
+
+const BATCH: usize = 4;
+const SEQUENCE: usize = 32;
+const VOCABULARY: usize = 40;
+
+fn config(family: Family) -> StepConfig {
+    let model = match family {
+        Family::Gpt2 => ModelConfig::gpt2(VOCABULARY, 32, 4, 4, SEQUENCE),
+        Family::Llama => ModelConfig::llama(VOCABULARY, 32, 4, 4, SEQUENCE),
+    };
+    StepConfig {
+        model,
+        micro_batch: 0,
+        micro_batches: 0,
+        sequence: SEQUENCE,
+        optimiser: Optimiser::adamw(0.1),
+        clip_value: None,
+        dropout: 0.1,
+        precision: Precision::F32,
+        relinkable: false,
+        samples: false,
+    }
+}
+
+fn run(step: &mut TrainingStep, from: u64, count: u64) {
+    for number in from..from + count {
+        let token = |index: usize| ((index * 7 + number as usize * 13) % VOCABULARY) as i32;
+        let tokens: Vec<i32> = (0..BATCH * SEQUENCE).map(token).collect();
+        let targets: Vec<i32> = (0..BATCH * SEQUENCE).map(|index| token(index + 1)).collect();
+        let scalars = StepScalars { step: number, learning_rate: 1e-2, clip_norm: 1.0, seed: 5 };
+        step.run(&tokens, &targets, &scalars).unwrap();
+    }
+}
+
+/// The bits of everything that the step remembers, by name.
+fn states(step: &TrainingStep) -> Vec<(String, Vec<u8>)> {
+    let program = step.program();
+    let mut states: Vec<_> =
+        program.states().map(|(name, _)| (name.to_string(), program.bytes(name).unwrap().to_vec())).collect();
+    states.retain(|(name, _)| !StepConfig::is_gradient(name));
+    states.sort();
+    states
+}
+
+fn trained(chosen: Chosen, cpu: &Cpu, steps: u64) -> Vec<(String, Vec<u8>)> {
+    let mut step = TrainingStep::link(chosen, cpu).unwrap();
+    step.initialise(1).unwrap();
+    run(&mut step, 0, steps);
+    states(&step)
+}
+
+#[test]
+fn every_policy_gives_the_same_bits_in_less_memory() {
+    let cpu = Cpu::new(2).unwrap();
+    for family in [Family::Gpt2, Family::Llama] {
+        let config = StepConfig { micro_batch: BATCH, micro_batches: 1, ..config(family) };
+        let chosen = |recompute, limit| {
+            let options = Options { recompute, ..Options::default() };
+            Chosen { config: config.clone(), plan: config.planner(&cpu, options).unwrap().plan(limit) }
+        };
+        let kept = chosen(Recompute::None, usize::MAX);
+        let most = kept.arena();
+        let expected = trained(kept, &cpu, 3);
+        for (recompute, limit) in [
+            (Recompute::Block { every: 1 }, usize::MAX),
+            (Recompute::Block { every: 2 }, usize::MAX),
+            (Recompute::Selective { operations_per_byte: 8 }, usize::MAX),
+            (Recompute::Auto, most - 1),
+            (Recompute::Auto, 0),
+        ] {
+            let chosen = chosen(recompute, limit);
+            assert!(chosen.arena() < most, "{family:?} {recompute:?}: {} of {most}", chosen.arena());
+            let again =
+                chosen.plan.routines.iter().flat_map(|routine| &routine.steps).filter(|step| step.again).count();
+            assert!(again > 0, "{family:?} {recompute:?}");
+            assert!(trained(chosen, &cpu, 3) == expected, "{family:?} {recompute:?}: other bits");
+        }
+    }
+}
+
+#[test]
+fn every_limit_is_kept_and_more_memory_never_takes_more_time() {
+    let cpu = Cpu::new(2).unwrap();
+    let plans = StepPlans::new(&config(Family::Gpt2), BATCH, Recompute::Auto, &cpu).unwrap();
+    let (least, most) = (plans.smallest().arena(), plans.fastest_within(usize::MAX).unwrap().arena());
+    assert!(plans.fastest_within(least - 1).is_none());
+    let mut last = f64::INFINITY;
+    for limit in (least..=most).step_by((most - least) / 40) {
+        let chosen = plans.fastest_within(limit).unwrap();
+        assert!(chosen.arena() <= limit && chosen.seconds() <= last, "at {limit} of {least}..{most}");
+        last = chosen.seconds();
+        let bytes = ArenaBytes::of(&chosen.plan, &chosen.config);
+        let kinds = [bytes.weights, bytes.gradients, bytes.optimiser, bytes.activations, bytes.scratch, bytes.data];
+        assert_eq!(kinds.iter().sum::<usize>(), chosen.arena());
+    }
+    let curve = plans.curve();
+    assert!(curve.len() > 3 && curve.is_sorted_by(|a, b| a.arena < b.arena && a.seconds > b.seconds), "{curve:?}");
+}
+
+#[test]
+fn a_refusal_names_what_works() {
+    let cpu = Cpu::new(1).unwrap();
+    let config = config(Family::Gpt2);
+    let plans = StepPlans::new(&config, BATCH, Recompute::Auto, &cpu).unwrap();
+    let refusal = Refusal::of(&plans, &config, BATCH, &cpu).unwrap();
+    assert!(plans.fastest_within(refusal.smallest).is_some());
+    assert!(!refusal.changes.is_empty());
+    assert!(refusal.changes.iter().all(|change| change.smallest < refusal.smallest), "{refusal:?}");
+}
+
+#[test]
+fn a_step_goes_on_under_another_plan() {
+    let cpu = Cpu::new(2).unwrap();
+    let config = StepConfig { micro_batch: 2, micro_batches: 2, ..config(Family::Gpt2) };
+    let options = Options { recompute: Recompute::Auto, ..Options::default() };
+    let planner = config.planner(&cpu, options).unwrap();
+    let chosen = |limit| Chosen { config: config.clone(), plan: planner.plan(limit) };
+    let expected = trained(chosen(usize::MAX), &cpu, 4);
+    let mut step = TrainingStep::link(chosen(usize::MAX), &cpu).unwrap();
+    step.initialise(1).unwrap();
+    for (number, limit) in [usize::MAX, 0, usize::MAX, 0].into_iter().enumerate() {
+        step.relink(chosen(limit)).unwrap();
+        run(&mut step, number as u64, 1);
+    }
+    assert!(states(&step) == expected, "other bits");
+}
