@@ -65,6 +65,11 @@ impl Batches {
         Ok(Batches { ring, current: buffers(), position: first_position, batch: batch as u64, reader: Some(thread) })
     }
 
+    /// Bytes that batches of `batch` windows take: those read ahead and the one in use, tokens and targets.
+    pub fn bytes(batch: usize, sequence: usize) -> u64 {
+        (2 * (AHEAD + 1) * batch * sequence * size_of::<i32>()) as u64
+    }
+
     /// The next batch, waiting for it if it is not read yet.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Result<Batch<'_>> {

@@ -72,7 +72,7 @@ impl Windows {
 }
 
 /// Where the windows of an evaluation begin: one after the other, in order.
-pub fn validation_windows(file: &TokenFile, sequence: usize) -> impl ExactSizeIterator<Item = u64> + use<> {
+pub fn validation_windows(file: &TokenFile, sequence: usize) -> impl ExactSizeIterator<Item = u64> + Clone + use<> {
     let count = file.len().saturating_sub(1) / sequence as u64;
     (0..count as usize).map(move |window| window as u64 * sequence as u64)
 }

@@ -18,11 +18,11 @@ pub(crate) struct Decoder {
     /// How many tokens each prompt routine takes at most, the shortest first.
     prompt_lengths: Vec<usize>,
     /// Tokens of each sequence that are in the cache.
-    cached: usize,
+    pub(super) cached: usize,
     /// The tokens that may be chosen.
     allowed: Vec<usize>,
     /// What the routine that ran last gave: [count, v].
-    logits: Vec<f32>,
+    pub(super) logits: Vec<f32>,
 }
 
 impl Decoder {
@@ -133,7 +133,7 @@ impl Decoder {
 
     /// Brings the logits to the end of the sequences, which are of one length and went on by one token since, or
     /// are new.
-    fn advance(&mut self, program: &mut Program, sequences: &[Vec<i32>]) -> Result<()> {
+    pub(super) fn advance(&mut self, program: &mut Program, sequences: &[Vec<i32>]) -> Result<()> {
         let length = sequences[0].len();
         if self.cached == 0 || self.cached == self.config.context {
             // Of what does not fit, the last half of a context is kept, so that there is room to go on.

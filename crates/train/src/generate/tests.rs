@@ -1,7 +1,9 @@
 //! Cached decoding against the whole forward pass.
 
 use super::*;
+use crate::models::Model;
 use gradus_engine::backend::Cpu;
+use gradus_engine::{DType, Routine};
 
 const CONTEXT: usize = 12;
 const GREEDY: Sampling = Sampling { temperature: 0.0, top_k: None, top_p: 1.0, seed: 1 };
@@ -80,10 +82,10 @@ fn cached_logits_are_those_of_the_whole_pass_across_the_context() {
             let mut sequences = [0, 1].map(|sequence| (0..4).map(|place| token(sequence, place)).collect::<Vec<i32>>());
             let mut cached = vec![];
             for place in 4..4 + 2 * CONTEXT {
-                generator.advance(&sequences).unwrap();
-                cached.push(generator.cached);
-                for (sequence, row) in sequences.iter().zip(generator.logits.chunks_exact(29)) {
-                    let expected = whole.logits(&sequence[place - generator.cached..]);
+                generator.decoder.advance(&mut generator.program, &sequences).unwrap();
+                cached.push(generator.decoder.cached);
+                for (sequence, row) in sequences.iter().zip(generator.decoder.logits.chunks_exact(29)) {
+                    let expected = whole.logits(&sequence[place - generator.decoder.cached..]);
                     let worst = row.iter().zip(&expected).fold(0f32, |worst, (a, b)| worst.max((a - b).abs()));
                     let scale = expected.iter().fold(0f32, |largest, x| largest.max(x.abs()));
                     assert!(worst <= 1e-4 * scale.max(1.0), "{config:?}, place {place}: {worst} of {scale}");

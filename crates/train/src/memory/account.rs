@@ -5,7 +5,8 @@ use std::fmt;
 use std::ops::{Index, IndexMut};
 
 /// What memory is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
 #[allow(missing_docs)]
 pub enum Kind {
     Weights,

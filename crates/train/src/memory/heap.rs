@@ -25,29 +25,44 @@ pub fn give_back() {
     }
 }
 
-/// Lets go of the pages of the program's own code, of which preparing a run has touched much that training does not
-/// need: those that are needed come back from the system's cache of files.
+/// Lets go of the program's own pages that are as they are in its file: code and constants, of which preparing a run, a
+/// checkpoint or a sample touches much that a step does not need. Those that are needed come back from the system's
+/// cache of files.
 pub fn give_back_code() {
     #[cfg(target_os = "linux")]
-    for code in code_mappings(&std::fs::read_to_string("/proc/self/maps").unwrap_or_default()) {
-        // SAFETY: the mapping is of a file and cannot be written, so what is in it is what is in the file, and is
-        // read from there again when it is next touched.
+    for mapping in unchanged_mappings(&std::fs::read_to_string("/proc/self/smaps").unwrap_or_default()) {
+        // SAFETY: the mapping is of a file, cannot be written, and has no page that differs from the file, so what is
+        // in it is read from there again when it is next touched.
         unsafe {
-            libc::madvise(code.start as *mut libc::c_void, code.len(), libc::MADV_DONTNEED);
+            libc::madvise(mapping.start as *mut libc::c_void, mapping.len(), libc::MADV_DONTNEED);
         }
     }
 }
 
-/// The addresses of code that is mapped from files, in the text of `/proc/self/maps`.
+/// The addresses of what is mapped from files, cannot be written and was not changed by whoever loaded the program, in
+/// the text of `/proc/self/smaps`.
 #[cfg(target_os = "linux")]
-fn code_mappings(maps: &str) -> impl Iterator<Item = std::ops::Range<usize>> {
-    maps.lines().filter_map(|line| {
-        let mut fields = line.split_whitespace();
-        let (addresses, permissions) = (fields.next()?, fields.next()?);
-        fields.nth(3).filter(|path| permissions == "r-xp" && path.starts_with('/'))?;
-        let (start, end) = addresses.split_once('-')?;
-        Some(usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?)
-    })
+fn unchanged_mappings(smaps: &str) -> Vec<std::ops::Range<usize>> {
+    let mut unchanged = vec![];
+    let mut mapping = None;
+    for line in smaps.lines() {
+        if let Some(changed) = line.strip_prefix("Anonymous:") {
+            unchanged.extend(mapping.take().filter(|_| changed.trim() == "0 kB"));
+        } else if line.split_whitespace().next().is_some_and(|first| !first.ends_with(':')) {
+            mapping = file_mapping(line);
+        }
+    }
+    unchanged
+}
+
+/// The addresses of a mapping of a file that cannot be written, from the line that begins with them.
+#[cfg(target_os = "linux")]
+fn file_mapping(line: &str) -> Option<std::ops::Range<usize>> {
+    let mut fields = line.split_whitespace();
+    let (addresses, permissions) = (fields.next()?, fields.next()?);
+    fields.nth(3).filter(|path| path.starts_with('/') && matches!(permissions, "r--p" | "r-xp"))?;
+    let (start, end) = addresses.split_once('-')?;
+    Some(usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?)
 }
 
 #[cfg(all(test, target_os = "linux"))]
@@ -55,11 +70,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn code_is_what_is_mapped_to_be_run_and_never_written() {
-        let maps = "1000-3000 r--p 00000000 fd:01 7 /bin/x\n3000-5000 r-xp 00002000 fd:01 7 /bin/x\n\
-                    5000-6000 rw-p 00004000 fd:01 7 /bin/x\n7000-8000 r-xp 00000000 00:00 0 [vdso]\n\
-                    9000-a000 r-xp 00000000 00:00 0 \n";
-        assert_eq!(code_mappings(maps).collect::<Vec<_>>(), [0x3000..0x5000]);
+    fn only_mappings_of_files_that_nobody_changed_are_given_back() {
+        let mapping = |line: &str, changed: u32| format!("{line}\nRss: 8 kB\nAnonymous:   {changed} kB\nSwap: 0 kB\n");
+        let smaps = [
+            mapping("1000-3000 r--p 00000000 fd:01 7 /bin/x", 0),
+            mapping("3000-5000 r-xp 00002000 fd:01 7 /bin/x", 0),
+            mapping("5000-6000 r--p 00004000 fd:01 7 /bin/x", 4),
+            mapping("6000-7000 rw-p 00005000 fd:01 7 /bin/x", 0),
+            mapping("7000-8000 r-xp 00000000 00:00 0 [vdso]", 0),
+            mapping("9000-a000 r--p 00000000 00:00 0 ", 0),
+        ];
+        assert_eq!(unchanged_mappings(&smaps.concat()), [0x1000..0x3000, 0x3000..0x5000]);
     }
 
     #[test]

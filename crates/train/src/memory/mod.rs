@@ -3,11 +3,13 @@
 mod account;
 mod available;
 pub mod heap;
+mod predict;
 mod resident;
 mod size;
 
 pub use account::{Account, Entry, Kind};
 pub use available::available;
+pub use predict::{Outside, Stages};
 pub use resident::{Resident, resident_in};
 pub use size::{Budget, Size};
 

@@ -1,24 +1,10 @@
 //! What the bytes of an arena are for.
 
-use crate::step::StepConfig;
+use crate::memory::Kind;
+use crate::step::{StepConfig, TrainingStep};
 use gradus_engine::ops::OpKind;
 use gradus_engine::plan::{Buffer, BufferId, BufferKind, Plan};
-use serde::Serialize;
 use std::collections::HashSet;
-
-/// What memory is used for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-#[allow(missing_docs)]
-pub enum Kind {
-    Weights,
-    Gradients,
-    Optimiser,
-    Activations,
-    Scratch,
-    Data,
-    Runtime,
-}
 
 /// Bytes of an arena by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,6 +59,8 @@ impl Kinds {
         let kind = |(id, buffer): (BufferId, &Buffer)| match &buffer.kind {
             BufferKind::State(name, _) if weights.contains(&name[..]) => Kind::Weights,
             BufferKind::State(name, _) if StepConfig::is_gradient(name) => Kind::Gradients,
+            // Keys and values of a text that is being written.
+            BufferKind::State(name, _) if !TrainingStep::outlasts_a_step(name) => Kind::Activations,
             BufferKind::State(..) => Kind::Optimiser,
             BufferKind::Input(_) => Kind::Data,
             BufferKind::Scratch => Kind::Scratch,

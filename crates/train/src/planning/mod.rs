@@ -8,9 +8,10 @@ mod inference;
 mod kinds;
 mod refusal;
 
+pub use crate::memory::Kind;
 pub use curve::{CURVE_POINTS, Point};
 pub use inference::InferenceMemory;
-pub use kinds::{ArenaBytes, Kind, Kinds};
+pub use kinds::{ArenaBytes, Kinds};
 pub use refusal::{Change, Refusal};
 
 use crate::Result;

@@ -69,8 +69,10 @@ fn rounded_up(bytes: u64) -> String {
 
 impl Refusal {
     /// What to tell whoever stated the budget, or runs on a machine that has no more than the limit: in one line.
-    pub fn message(&self, stated: Option<Budget>, limit: u64, outside: u64) -> String {
-        let megabytes = |arena: usize| format!("{:.1}MB", (10.0 * (arena as u64 + outside) as f64 / 1e6).ceil() / 10.0);
+    /// The process needs `outside` besides the arena, and `stages` before there is one.
+    pub fn message(&self, stated: Option<Budget>, limit: u64, outside: u64, stages: u64) -> String {
+        let needed = |arena: usize| (arena as u64 + outside).max(stages);
+        let megabytes = |arena: usize| format!("{:.1}MB", (10.0 * needed(arena) as f64 / 1e6).ceil() / 10.0);
         let smallest = megabytes(self.smallest);
         let not_enough = match stated {
             Some(Budget::Bytes(size)) => format!("--memory {size} is not enough: this run needs"),

@@ -29,7 +29,7 @@ impl Tokenizer {
             let least = format!("--vocab-size {vocab_size} is too small: give {VOCABULARY_MIN} or more");
             return Err(problem(&"bpe", format!("{least} (256 bytes and the end of text)")));
         }
-        let mut words = WordCounts::default();
+        let mut words = WordCounts::within(limit);
         let mut bytes = 0;
         for text in texts {
             let text = text?;
@@ -88,36 +88,42 @@ fn training_bytes(words: &Tally) -> u64 {
 
 /// How often each word occurs. To cut text into words takes long, so it is first cut at spaces, which does not, and
 /// then only the distinct pieces into words.
-#[derive(Default)]
 struct WordCounts {
     words: Tally,
     pieces: Tally,
+    /// Bytes of distinct pieces held; more are cut into words, of which there are fewer.
+    piece_bytes_max: u64,
 }
 
 impl WordCounts {
-    /// Bytes of distinct pieces held; more are cut into words, of which there are fewer.
-    const PIECE_BYTES_MAX: usize = 12 << 20;
+    /// Enough for the distinct pieces of some tens of megabytes of text.
+    const PIECE_BYTES_MAX: u64 = 12 << 20;
+
+    fn within(limit: Option<u64>) -> WordCounts {
+        // A third: vectors that grow take half as much again for a while.
+        let piece_bytes_max = limit.map_or(u64::MAX, |limit| limit / 3).min(WordCounts::PIECE_BYTES_MAX);
+        WordCounts { words: Tally::default(), pieces: Tally::default(), piece_bytes_max }
+    }
 
     /// Counts the words of a text. The end of text is none.
     fn add(&mut self, text: &str) -> tokenizers::Result<()> {
         for piece in text.split(END_OF_TEXT).flat_map(|part| pieces(part, 1)) {
             self.pieces.add(piece, 1);
+            if self.pieces.bytes() as u64 > self.piece_bytes_max {
+                self.cut_pieces()?;
+            }
         }
-        match self.pieces.bytes() > WordCounts::PIECE_BYTES_MAX {
-            true => self.cut_pieces(),
-            false => Ok(()),
-        }
+        Ok(())
     }
 
     fn cut_pieces(&mut self) -> tokenizers::Result<()> {
-        for (piece, count) in self.pieces.iter() {
+        for (piece, count) in std::mem::take(&mut self.pieces).iter() {
             let mut cut = PreTokenizedString::from(piece);
             byte_level().pre_tokenize(&mut cut)?;
             for (word, _, _) in cut.get_splits(OffsetReferential::Original, OffsetType::None) {
                 self.words.add(word, count);
             }
         }
-        self.pieces.clear();
         Ok(())
     }
 
@@ -154,8 +160,8 @@ mod tests {
     #[test]
     fn counts_do_not_depend_on_when_pieces_are_cut_into_words() {
         let texts = ["It's one, and  one\n\nmore; it's", "one more one, that's it.", " one one"];
-        let mut at_once = WordCounts::default();
-        let mut often = WordCounts::default();
+        let mut at_once = WordCounts::within(None);
+        let mut often = WordCounts::within(None);
         for text in texts {
             at_once.add(text).unwrap();
             often.add(text).unwrap();

@@ -50,13 +50,6 @@ impl WordTable {
         self.ends.len()
     }
 
-    /// Forgets all words, but keeps their room.
-    pub fn clear(&mut self) {
-        self.text.clear();
-        self.ends.clear();
-        self.places.fill(FREE);
-    }
-
     /// Bytes that are held.
     pub fn bytes(&self) -> usize {
         self.text.capacity() + self.ends.capacity() * size_of::<usize>() + self.places.capacity() * size_of::<u32>()

@@ -2,7 +2,7 @@
 
 use super::adaptive::Adaptive;
 use crate::config::{Batch, TokenizerKind, TrainConfig};
-use crate::memory::{Budget, ProcessMemory, available};
+use crate::memory::{Budget, Outside, ProcessMemory, Stages, available};
 use crate::planning::{Chosen, Refusal, StepPlans};
 use crate::step::StepConfig;
 use crate::{Error, Result};
@@ -22,13 +22,17 @@ pub(super) struct RunMemory {
     limit: u64,
     /// Bytes that it will have resident besides the arena.
     outside: u64,
+    /// The least that the stages which are still to come before training need.
+    stages: u64,
 }
 
 impl RunMemory {
-    pub fn of(config: &TrainConfig, outside: u64) -> RunMemory {
+    /// For a run whose tokens are ready.
+    pub fn of(config: &TrainConfig) -> RunMemory {
         let now = ProcessMemory::read().now;
         let machine = now + (SHARE_TAKEN * available() as f64) as u64;
-        RunMemory { stated: config.memory, limit: config.memory.map_or(machine, Budget::bytes), outside }
+        let limit = config.memory.map_or(machine, Budget::bytes);
+        RunMemory { stated: config.memory, limit, outside: Outside::predict(config).total(), stages: 0 }
     }
 
     fn arena(&self) -> usize {
@@ -52,6 +56,7 @@ impl RunMemory {
             (_, Some(_)) => plans.fastest_within(self.arena()),
             (_, None) => plans.frugal_within(self.arena()),
         };
+        let chosen = chosen.filter(|_| self.limit >= self.stages);
         let chosen = chosen.map_or_else(|| Err(self.refusal(&plans, config, backend)?), Ok)?;
         config.micro_batch = chosen.config.micro_batch;
         Ok(chosen)
@@ -81,7 +86,7 @@ impl RunMemory {
 
     fn refusal(&self, plans: &StepPlans<'_>, config: &TrainConfig, backend: &Cpu) -> Result<Error> {
         let refusal = Refusal::of(plans, &StepConfig::of(config), config.batch.size(), backend)?;
-        Ok(Error::Config(refusal.message(self.stated, self.limit, self.outside)))
+        Ok(Error::Config(refusal.message(self.stated, self.limit, self.outside, self.stages)))
     }
 }
 
@@ -98,7 +103,7 @@ pub(super) fn check_early(config: &TrainConfig) -> Result<()> {
     let mut config = config.clone();
     config.model.vocabulary = vocabulary;
     config.model.validate()?;
-    let memory = RunMemory::of(&config, ProcessMemory::read().now);
+    let memory = RunMemory { stages: Stages::within(None, &config).smallest, ..RunMemory::of(&config) };
     let backend = Cpu::new(config.threads)?;
     memory.choose(&mut config, &backend).map(drop)
 }

@@ -11,7 +11,7 @@ use crate::checkpoint::Progress;
 use crate::clipping::NormStatistics;
 use crate::config::TrainConfig;
 use crate::files::atomic;
-use crate::memory::ProcessMemory;
+use crate::memory::{ProcessMemory, heap};
 use crate::metrics::MetricsLog;
 use crate::run::{Event, Observer, StepReport, Stop, Summary};
 use crate::schedule::Schedule;
@@ -152,11 +152,16 @@ impl Run {
         self.log.write(&report)?;
         observer.event(&Event::Step(&report));
         session.adapt(self.step, observer)?;
-        if self.is_due(session.config.sample_every) {
+        let (samples, saves) = (self.is_due(session.config.sample_every), self.is_due(session.config.save_every));
+        if samples {
             self.sample(session, observer)?;
         }
-        if self.is_due(session.config.save_every) {
+        if saves {
             self.save(session, observer)?;
+        }
+        if samples || saves || validation_loss.is_some() {
+            heap::give_back();
+            heap::give_back_code();
         }
         Ok(())
     }
@@ -229,6 +234,8 @@ impl Run {
     }
 
     fn sample(&mut self, session: &mut Session, observer: &mut dyn Observer) -> Result<()> {
+        // What is resident of the step's code makes room for that of the sample; a checkpoint does likewise.
+        heap::give_back_code();
         let text = session.sample()?;
         let path = session.config.out.join("samples").join(format!("step-{:08}.txt", self.step));
         std::fs::write(&path, &text).map_err(atomic::failed("write", &path))?;
@@ -237,6 +244,7 @@ impl Run {
     }
 
     fn save(&mut self, session: &mut Session, observer: &mut dyn Observer) -> Result<()> {
+        heap::give_back_code();
         self.log.sync()?;
         let progress = Progress {
             step: self.step,
@@ -259,6 +267,7 @@ impl Run {
     fn finish(mut self, session: &mut Session, observer: &mut dyn Observer) -> Result<Summary> {
         // First, so that nothing that follows can lose what was trained.
         self.save(session, observer)?;
+        heap::give_back_code();
         session.export()?;
         if self.done {
             // Measured with the last step, unless that was taken before this session.

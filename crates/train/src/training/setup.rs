@@ -8,7 +8,7 @@ use crate::config::{CONFIG_FILE, TokenizerKind, TrainConfig};
 use crate::data::{self, Batches, Corpus, Encoding, Stories, TokenFile, Windows};
 use crate::export::{self, Export};
 use crate::files::atomic;
-use crate::memory::{ProcessMemory, heap};
+use crate::memory::{Budget, Stages, heap};
 use crate::run::{Event, Observer};
 use crate::step::TrainingStep;
 use crate::tokenizer::Tokenizer;
@@ -62,7 +62,11 @@ fn prepare_in(
     // Before anything else: a run that is killed from here on can be resumed.
     save_config(&config)?;
     make_folders(&config.out)?;
-    let tokenizer = tokenizer(&config, &corpus, observer)?;
+    let stages = Stages::within(config.memory.map(Budget::bytes), &config);
+    let tokenizer = tokenizer(&config, &corpus, stages.words, observer)?;
+    if let Some(words) = stages.words {
+        tokenizer.limit_memory(words);
+    }
     fit_vocabulary(&mut config, &tokenizer)?;
     config.model.validate()?;
     let (train, validation) = tokens(&config, &corpus, &tokenizer, observer)?;
@@ -70,9 +74,10 @@ fn prepare_in(
     tokenizer.forget_words();
     heap::give_back();
     let backend = Cpu::new(config.threads)?;
-    let memory = RunMemory::of(&config, ProcessMemory::read().now);
+    let memory = RunMemory::of(&config);
     let chosen = memory.choose(&mut config, &backend)?;
     let adaptive = memory.adaptive(&config);
+    heap::give_back();
     let training = TrainingStep::link(chosen, &backend)?;
     let contents = Contents::of_program(training.program(), training.parameters(), TrainingStep::outlasts_a_step);
     save_config(&config)?;
@@ -116,7 +121,12 @@ fn make_folders(run: &Path) -> Result<()> {
 }
 
 /// The run's own tokenizer if it has one already; otherwise as stated.
-fn tokenizer(config: &TrainConfig, corpus: &Corpus, observer: &mut dyn Observer) -> Result<Tokenizer> {
+fn tokenizer(
+    config: &TrainConfig,
+    corpus: &Corpus,
+    limit: Option<u64>,
+    observer: &mut dyn Observer,
+) -> Result<Tokenizer> {
     let own = config.out.join("tokenizer.json");
     if own.exists() {
         return Tokenizer::open(&own);
@@ -129,7 +139,7 @@ fn tokenizer(config: &TrainConfig, corpus: &Corpus, observer: &mut dyn Observer)
         TokenizerKind::Char => Tokenizer::characters(texts())?,
         TokenizerKind::Bpe => {
             let progress = |done| observer.event(&Event::Preparing { what: "learning the vocabulary", done, total });
-            Tokenizer::train_bpe(config.vocab_size, texts(), None, progress)?
+            Tokenizer::train_bpe(config.vocab_size, texts(), limit, progress)?
         }
     };
     tokenizer.save(&own)?;

@@ -14,10 +14,10 @@ impl Session {
     pub fn validation_loss(&mut self, micro_batches: usize) -> Result<Option<f32>> {
         let Some(file) = self.validation.clone() else { return Ok(None) };
         let (size, sequence) = (self.config.micro_batch, self.config.sequence);
-        let all: Vec<u64> = validation_windows(&file, sequence).collect();
+        let all = validation_windows(&file, sequence);
         let affordable = WEIGHT_TOKENS_MAX / (self.parameter_count() * size * sequence).max(1);
         let wanted = (micro_batches.min(affordable.max(1)) * size).min(all.len());
-        let starts: Vec<u64> = (0..wanted).map(|index| all[index * all.len() / wanted]).collect();
+        let starts: Vec<u64> = (0..wanted).filter_map(|index| all.clone().nth(index * all.len() / wanted)).collect();
         let mut window = vec![0i32; sequence + 1];
         let (mut tokens, mut targets) = (vec![0i32; size * sequence], vec![0i32; size * sequence]);
         let (mut total, mut count) = (0.0f64, 0usize);
