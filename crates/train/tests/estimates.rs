@@ -19,6 +19,8 @@ fn config(micro_batch: usize, micro_batches: usize) -> StepConfig {
         clip_value: None,
         dropout: 0.0,
         precision: Precision::F32,
+        relinkable: false,
+        samples: false,
     }
 }
 

@@ -21,6 +21,8 @@ fn trained(model: &ModelConfig, precision: Precision, micro_batch: usize, thread
         clip_value: None,
         dropout: 0.0,
         precision,
+        relinkable: false,
+        samples: false,
     };
     let mut training = TrainingStep::new(config, &Cpu::new(threads).unwrap()).unwrap();
     training.initialise(3).unwrap();

@@ -1,7 +1,6 @@
 //! `gradus plan`: what a training run will take, without training and without its memory.
 
 mod map;
-mod outside;
 mod page;
 mod recomputed;
 mod report;
@@ -13,7 +12,7 @@ use clap::ArgMatches;
 use gradus_engine::backend::Cpu;
 use gradus_train::Result;
 use gradus_train::files::atomic;
-use report::{Asked, Report};
+use report::Report;
 use std::path::{Path, PathBuf};
 
 /// Where the page is written if nothing else is said.
@@ -25,8 +24,7 @@ pub fn run(command_line: &ArgMatches) -> Result<()> {
     // A file of options states the folder of a run as `out`, not a page: so the command line alone counts.
     let page = command_line.get_one::<PathBuf>("out").map_or(Path::new(PAGE), |path| path);
     let backend = Cpu::new(planned.config.threads)?;
-    let asked = Asked::of(&planned);
-    let (report, chosen) = Report::of(&asked, &backend)?;
+    let (report, chosen) = Report::of(&planned.config, &backend)?;
     atomic::write_file(page, page::html(&report, &chosen).as_bytes())?;
     if planned.json {
         return print::out(report.json(page));

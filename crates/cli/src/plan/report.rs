@@ -1,46 +1,15 @@
 //! What is told of a planned run, in numbers.
 
-use super::outside::{Outside, outside_bytes};
 use super::recomputed::{Recomputed, recomputed};
-use crate::resolve::Planned;
 use gradus_engine::backend::Backend;
-use gradus_engine::plan::Recompute;
 use gradus_train::Result;
-use gradus_train::config::Precision;
-use gradus_train::memory::Budget;
-use gradus_train::planning::{ArenaBytes, Chosen, Point, Refusal, StepPlans};
+use gradus_train::config::{Precision, TrainConfig};
+use gradus_train::memory::{Budget, Outside};
+use gradus_train::planning::{ArenaBytes, Chosen, Point, RunMemory, StepPlans};
 use gradus_train::step::StepConfig;
 use serde::Serialize;
 use serde_json::json;
 use std::path::Path;
-
-/// What is to be planned.
-pub struct Asked {
-    /// The step; a micro-batch of 0 is chosen.
-    pub config: StepConfig,
-    /// Sequences a step.
-    pub batch: usize,
-    /// Most bytes that the process may have resident.
-    pub budget: Option<u64>,
-    /// What to compute again.
-    pub recompute: Recompute,
-    /// Threads, the main one included.
-    pub threads: usize,
-}
-
-impl Asked {
-    /// From resolved options.
-    pub fn of(planned: &Planned) -> Asked {
-        let config = &planned.config;
-        Asked {
-            config: StepConfig::of(config),
-            batch: config.batch.size(),
-            budget: config.memory.map(Budget::bytes),
-            recompute: config.recompute.policy(),
-            threads: config.threads,
-        }
-    }
-}
 
 /// What a planned run takes.
 #[derive(Clone, Debug, Serialize)]
@@ -105,15 +74,15 @@ pub struct CurvePoint {
 
 impl Report {
     /// Plans, and says what the plan takes; or refuses a budget that cannot be kept.
-    pub fn of(asked: &Asked, backend: &dyn Backend) -> Result<(Report, Chosen)> {
-        let outside = outside_bytes();
-        let plans = StepPlans::new(&asked.config, asked.batch, asked.recompute, backend)?;
-        let arena = asked.budget.map(|budget| budget.saturating_sub(outside.total()) as usize);
-        let Some(chosen) = plans.within(arena) else {
-            let refusal = Refusal::of(&plans, &asked.config, asked.batch, backend)?;
-            return Err(refusal.error(asked.budget.unwrap_or(0), outside.total()));
-        };
-        let tokens = (asked.batch * asked.config.sequence) as f64;
+    pub fn of(config: &TrainConfig, backend: &dyn Backend) -> Result<(Report, Chosen)> {
+        let memory = RunMemory::of_any_machine(config);
+        let outside = memory.outside;
+        let mut resolved = config.clone();
+        let chosen = memory.choose(&mut resolved, backend)?;
+        let batch = resolved.batch.size();
+        let open = StepConfig { micro_batch: config.micro_batch, ..chosen.config.clone() };
+        let plans = StepPlans::new(&open, batch, config.recompute.policy(), backend)?;
+        let tokens = (batch * config.sequence) as f64;
         let point = |point: Point| CurvePoint {
             memory_bytes: point.arena as u64 + outside.total(),
             seconds_per_step: point.seconds,
@@ -125,17 +94,17 @@ impl Report {
             family: chosen.config.model.family,
             parameters: chosen.config.model.parameter_count(),
             precision: chosen.config.precision,
-            threads: asked.threads,
+            threads: config.threads,
             sequence: chosen.config.sequence,
-            batch: asked.batch,
+            batch,
             micro_batch: chosen.config.micro_batch,
-            budget_bytes: asked.budget,
+            budget_bytes: config.memory.map(Budget::bytes),
             peak_bytes: chosen.arena() as u64 + outside.total(),
             peak_by_kind: ByKind::of(&ArenaBytes::of(&chosen.plan, &chosen.config), outside),
             seconds_per_step: chosen.seconds(),
             tokens_per_second: tokens / chosen.seconds(),
             recomputed: recomputed(&chosen),
-            smallest_budget_bytes: plans.smallest().arena() as u64 + outside.total(),
+            smallest_budget_bytes: memory.smallest_budget(plans.smallest().arena()),
             curve,
         };
         Ok((report, chosen))

@@ -1,5 +1,6 @@
 //! Evaluation and generation within a budget: the first plan that fits, or a refusal with the smallest that would.
 
+use super::refusal::rounded_up;
 use crate::memory::{Budget, ProcessMemory, Size, available};
 use crate::{Error, Result};
 use gradus_engine::plan::Plan;
@@ -36,7 +37,7 @@ impl InferenceMemory {
             }
             smallest = smallest.min(needed);
         }
-        let smallest = format!("{:.1}MB", (smallest as f64 / 1e5).ceil() / 10.0);
+        let smallest = rounded_up(smallest);
         Err(Error::Config(match self.budget {
             Some(_) => {
                 format!(

@@ -7,12 +7,14 @@ mod curve;
 mod inference;
 mod kinds;
 mod refusal;
+mod run_memory;
 
 pub use crate::memory::Kind;
 pub use curve::{CURVE_POINTS, Point};
 pub use inference::InferenceMemory;
 pub use kinds::{ArenaBytes, Kinds};
 pub use refusal::{Change, Refusal};
+pub use run_memory::RunMemory;
 
 use crate::Result;
 use crate::step::StepConfig;

@@ -1,11 +1,11 @@
 //! What is said when a budget is too small: the smallest that works, and what would bring it down.
 
 use super::StepPlans;
+use crate::Result;
 use crate::config::OptimizerKind;
 use crate::memory::{Budget, Size};
 use crate::models::ModelConfig;
 use crate::step::StepConfig;
-use crate::{Error, Result};
 use gradus_engine::backend::Backend;
 use gradus_engine::plan::Recompute;
 
@@ -46,20 +46,10 @@ impl Refusal {
         changes.truncate(CHANGES_TOLD);
         Ok(Refusal { smallest, changes })
     }
-
-    /// The one line that says so, for a budget that covers so many bytes outside of the arena too.
-    pub fn error(&self, budget: u64, outside: u64) -> Error {
-        let needs = |arena: usize| rounded_up(arena as u64 + outside);
-        let changes = self.changes.iter().map(|change| format!("{} with {}", needs(change.smallest), change.options));
-        let changes = changes.collect::<Vec<_>>().join(", ");
-        let instead = if changes.is_empty() { changes } else { format!(" ({changes})") };
-        let (budget, smallest) = (rounded_up(budget), needs(self.smallest));
-        Error::Config(format!("--memory {budget} is too little: this run needs {smallest} at least{instead}"))
-    }
 }
 
 /// Bytes as `--memory` takes them, never fewer than there are.
-fn rounded_up(bytes: u64) -> String {
+pub(super) fn rounded_up(bytes: u64) -> String {
     match bytes {
         ..1_000_000 => format!("{}KB", bytes.div_ceil(1_000)),
         1_000_000..10_000_000_000 => format!("{:.1}MB", bytes.div_ceil(100_000) as f64 / 10.0),
@@ -70,10 +60,10 @@ fn rounded_up(bytes: u64) -> String {
 impl Refusal {
     /// What to tell whoever stated the budget, or runs on a machine that has no more than the limit: in one line.
     /// The process needs `outside` besides the arena, and `stages` before there is one.
-    pub fn message(&self, stated: Option<Budget>, limit: u64, outside: u64, stages: u64) -> String {
+    pub(super) fn message(&self, stated: Option<Budget>, limit: u64, outside: u64, stages: u64) -> String {
         let needed = |arena: usize| (arena as u64 + outside).max(stages);
-        let megabytes = |arena: usize| format!("{:.1}MB", (10.0 * needed(arena) as f64 / 1e6).ceil() / 10.0);
-        let smallest = megabytes(self.smallest);
+        let stated_as = |arena: usize| rounded_up(needed(arena));
+        let smallest = stated_as(self.smallest);
         let not_enough = match stated {
             Some(Budget::Bytes(size)) => format!("--memory {size} is not enough: this run needs"),
             Some(Budget::Share(share)) => {
@@ -82,7 +72,7 @@ impl Refusal {
             None => format!("the machine has {} to give: this run needs", Size(limit)),
         };
         let changes: Vec<String> =
-            self.changes.iter().map(|change| format!("{} ({})", change.options, megabytes(change.smallest))).collect();
+            self.changes.iter().map(|change| format!("{} ({})", change.options, stated_as(change.smallest))).collect();
         let less = match changes.split_last() {
             Some((last, [])) => format!("; less with {last}"),
             Some((last, others)) => format!("; less with {} or {last}", others.join(", ")),

@@ -1,7 +1,6 @@
 //! The training loop: batches in, steps replayed, figures and checkpoints out.
 
 mod adaptive;
-mod budget;
 mod folder;
 mod sampling;
 mod setup;

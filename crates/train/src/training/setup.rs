@@ -1,14 +1,14 @@
 //! From a configuration to a run that is ready to step: folder, tokenizer, tokens, program, weights.
 
 use super::adaptive::Adaptive;
-use super::budget::{self, RunMemory};
 use super::folder::FolderBefore;
 use crate::checkpoint::{Contents, Found, Progress, Store};
-use crate::config::{CONFIG_FILE, TokenizerKind, TrainConfig};
+use crate::config::{Batch, CONFIG_FILE, TokenizerKind, TrainConfig};
 use crate::data::{self, Batches, Corpus, Encoding, Stories, TokenFile, Windows};
 use crate::export::{self, Export};
 use crate::files::atomic;
 use crate::memory::{Budget, Stages, heap};
+use crate::planning::RunMemory;
 use crate::run::{Event, Observer};
 use crate::step::TrainingStep;
 use crate::tokenizer::Tokenizer;
@@ -41,7 +41,7 @@ pub(crate) struct Session {
 /// Makes everything ready, saying what takes time. A new run that cannot begin leaves nothing behind.
 pub(super) fn prepare(config: &TrainConfig, resume: bool, observer: &mut dyn Observer) -> Result<Session> {
     let corpus = corpus(config)?;
-    budget::check_early(config)?;
+    refuse_early(config)?;
     let before = FolderBefore::of(&config.out);
     // From here on nobody else writes there, so what has come when something fails has come from here.
     let store = Store::open(&config.out)?;
@@ -50,6 +50,21 @@ pub(super) fn prepare(config: &TrainConfig, resume: bool, observer: &mut dyn Obs
             before.restore();
         }
     })
+}
+
+/// Refuses a budget that cannot be kept before anything is read or written, as far as the model is known by then.
+fn refuse_early(config: &TrainConfig) -> Result<()> {
+    let mut config = config.clone();
+    config.model.vocabulary = match &config.tokenizer {
+        TokenizerKind::Byte => config.vocab_size.max(Tokenizer::bytes().vocabulary()),
+        TokenizerKind::Bpe | TokenizerKind::Char | TokenizerKind::File(_) => config.vocab_size,
+    };
+    if config.memory.is_none() || config.init.is_some() || config.model.vocabulary == 0 {
+        return Ok(());
+    }
+    config.model.validate()?;
+    let backend = Cpu::new(config.threads)?;
+    RunMemory::before_stages(&config).choose(&mut config, &backend).map(drop)
 }
 
 fn prepare_in(
@@ -76,7 +91,7 @@ fn prepare_in(
     let backend = Cpu::new(config.threads)?;
     let memory = RunMemory::of(&config);
     let chosen = memory.choose(&mut config, &backend)?;
-    let adaptive = memory.adaptive(&config);
+    let adaptive = matches!(config.batch, Batch::Adaptive(_)).then(|| Adaptive::new(memory.limit));
     heap::give_back();
     let training = TrainingStep::link(chosen, &backend)?;
     let contents = Contents::of_program(training.program(), training.parameters(), TrainingStep::outlasts_a_step);

@@ -1,12 +1,11 @@
 //! From a run's memory to the plan of its step.
 
-use super::adaptive::Adaptive;
-use crate::config::{Batch, TokenizerKind, TrainConfig};
+use super::{Chosen, Refusal, StepPlans};
+use crate::config::{Batch, TrainConfig};
 use crate::memory::{Budget, Outside, ProcessMemory, Stages, available};
-use crate::planning::{Chosen, Refusal, StepPlans};
 use crate::step::StepConfig;
 use crate::{Error, Result};
-use gradus_engine::backend::Cpu;
+use gradus_engine::backend::Backend;
 use gradus_engine::plan::Recompute;
 
 /// The most sequences that `--batch auto` takes.
@@ -16,12 +15,12 @@ const SHARE_TAKEN: f64 = 0.9;
 
 /// The memory of a run: what the process may hold, and what it holds besides the arena.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct RunMemory {
+pub struct RunMemory {
     stated: Option<Budget>,
     /// Bytes that the process may have resident.
-    limit: u64,
+    pub limit: u64,
     /// Bytes that it will have resident besides the arena.
-    outside: u64,
+    pub outside: Outside,
     /// The least that the stages which are still to come before training need.
     stages: u64,
 }
@@ -32,20 +31,31 @@ impl RunMemory {
         let now = ProcessMemory::read().now;
         let machine = now + (SHARE_TAKEN * available() as f64) as u64;
         let limit = config.memory.map_or(machine, Budget::bytes);
-        RunMemory { stated: config.memory, limit, outside: Outside::predict(config).total(), stages: 0 }
+        RunMemory { stated: config.memory, limit, outside: Outside::predict(config), stages: 0 }
+    }
+
+    /// For a run whose stages before training are still to come.
+    pub fn before_stages(config: &TrainConfig) -> RunMemory {
+        RunMemory { stages: Stages::within(None, config).smallest, ..RunMemory::of(config) }
+    }
+
+    /// For a run that is only asked about, whatever the machine has.
+    pub fn of_any_machine(config: &TrainConfig) -> RunMemory {
+        let memory = RunMemory::before_stages(config);
+        RunMemory { limit: if config.memory.is_some() { memory.limit } else { u64::MAX }, ..memory }
+    }
+
+    /// The least that the process needs with an arena of this size.
+    pub fn smallest_budget(&self, arena: usize) -> u64 {
+        (arena as u64 + self.outside.total()).max(self.stages)
     }
 
     fn arena(&self) -> usize {
-        self.limit.saturating_sub(self.outside) as usize
-    }
-
-    /// What a run that adapts its micro-batch goes by.
-    pub fn adaptive(&self, config: &TrainConfig) -> Option<Adaptive> {
-        matches!(config.batch, Batch::Adaptive(_)).then(|| Adaptive::new(self.limit))
+        self.limit.saturating_sub(self.outside.total()) as usize
     }
 
     /// Chooses what the configuration leaves open: the batch, the micro-batch, what is computed again.
-    pub fn choose(&self, config: &mut TrainConfig, backend: &Cpu) -> Result<Chosen> {
+    pub fn choose(&self, config: &mut TrainConfig, backend: &dyn Backend) -> Result<Chosen> {
         if config.batch == Batch::Auto {
             config.batch = Batch::Fixed(self.largest_batch(config, backend)?);
         }
@@ -64,7 +74,7 @@ impl RunMemory {
 
     /// The most sequences that can be computed at once; with nothing computed again, unless the policy says so or not
     /// even one fits otherwise.
-    fn largest_batch(&self, config: &TrainConfig, backend: &Cpu) -> Result<usize> {
+    fn largest_batch(&self, config: &TrainConfig, backend: &dyn Backend) -> Result<usize> {
         let policy = match config.recompute.policy() {
             Recompute::Auto => Recompute::None,
             stated => stated,
@@ -84,26 +94,8 @@ impl RunMemory {
         Ok(fitting)
     }
 
-    fn refusal(&self, plans: &StepPlans<'_>, config: &TrainConfig, backend: &Cpu) -> Result<Error> {
+    fn refusal(&self, plans: &StepPlans<'_>, config: &TrainConfig, backend: &dyn Backend) -> Result<Error> {
         let refusal = Refusal::of(plans, &StepConfig::of(config), config.batch.size(), backend)?;
-        Ok(Error::Config(refusal.message(self.stated, self.limit, self.outside, self.stages)))
+        Ok(Error::Config(refusal.message(self.stated, self.limit, self.outside.total(), self.stages)))
     }
-}
-
-/// Refuses a budget that cannot be kept before anything is read or written, as far as the model is known by then.
-pub(super) fn check_early(config: &TrainConfig) -> Result<()> {
-    let vocabulary = match &config.tokenizer {
-        TokenizerKind::Bpe => config.vocab_size,
-        TokenizerKind::Byte => 256.max(config.vocab_size),
-        TokenizerKind::Char | TokenizerKind::File(_) => config.vocab_size,
-    };
-    if config.memory.is_none() || config.init.is_some() || vocabulary == 0 {
-        return Ok(());
-    }
-    let mut config = config.clone();
-    config.model.vocabulary = vocabulary;
-    config.model.validate()?;
-    let memory = RunMemory { stages: Stages::within(None, &config).smallest, ..RunMemory::of(&config) };
-    let backend = Cpu::new(config.threads)?;
-    memory.choose(&mut config, &backend).map(drop)
 }
