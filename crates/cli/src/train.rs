@@ -6,6 +6,7 @@ use crate::{interrupt, print, terminal};
 use clap::ArgMatches;
 use gradus_train::Result;
 use gradus_train::config::TrainConfig;
+use gradus_train::memory::{Account, Kind};
 use gradus_train::run::Summary;
 
 /// Trains as the options say.
@@ -19,6 +20,7 @@ pub fn run(command_line: &ArgMatches) -> Result<()> {
     if !json {
         print::out(summary_line(&summary) + "\n")?;
         if !quiet {
+            print::out(account_table(&summary.account))?;
             print::out(next_command(&config, &summary) + "\n")?;
         }
     }
@@ -39,6 +41,20 @@ fn summary_line(summary: &Summary) -> String {
         bytes(summary.peak_memory_bytes),
         summary.run_folder.display()
     )
+}
+
+/// What was predicted of the memory and what was measured while training, by kind.
+fn account_table(account: &Account) -> String {
+    let mut table = format!("{:14}{:>10}{:>10}\n", "memory", "predicted", "measured");
+    let mut row = |name: &str, predicted: &str, measured: u64| {
+        table += &format!("  {name:12}{predicted:>10}{:>10}\n", bytes(measured));
+    };
+    for kind in Kind::ALL {
+        row(kind.name(), &bytes(account[kind].predicted), account[kind].measured);
+    }
+    row("unexplained", "", account.unexplained().max(0) as u64);
+    row("peak", &bytes(account.predicted()), account.peak);
+    table
 }
 
 /// What the user will want to do next, to be copied.
@@ -62,6 +78,8 @@ mod tests {
     use super::*;
 
     fn summary(interrupted: bool) -> Summary {
+        let mut account = Account::default();
+        account.peak = 85_000_000;
         Summary {
             steps: 20,
             tokens: 2_000,
@@ -72,6 +90,7 @@ mod tests {
             peak_memory_bytes: 85_000_000,
             run_folder: "runs/my text-1".into(),
             interrupted,
+            account,
         }
     }
 
@@ -80,6 +99,9 @@ mod tests {
         let config = resolve(&crate::layers::nothing_given()).unwrap().config;
         let line = summary_line(&summary(false));
         assert!(line.starts_with("trained: 20 steps") && line.contains("validation loss 1.7500"), "{line}");
+        let table = account_table(&summary(false).account);
+        assert_eq!(table.lines().count(), 10, "a line a kind, and three more:\n{table}");
+        assert!(table.contains("unexplained") && table.lines().last().unwrap().ends_with("85.0 MB"), "{table}");
         let command = next_command(&config, &summary(false));
         assert!(command.ends_with("gradus generate 'runs/my text-1/model' --prompt \"Once upon a time\""), "{command}");
         let command = next_command(&config, &summary(true));

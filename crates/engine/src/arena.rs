@@ -50,6 +50,12 @@ impl Arena {
         Ok(())
     }
 
+    /// Where it lies, for those who ask the system what of it is resident.
+    pub fn addresses(&self) -> std::ops::Range<usize> {
+        let start = self.map.as_ptr() as usize;
+        start..start + self.map.len()
+    }
+
     /// The address of a byte. Pages are aligned to more than any buffer is.
     pub fn at(&mut self, offset: usize) -> *mut u8 {
         assert!(offset <= self.map.len(), "offset {offset} of an arena of {}", self.map.len());

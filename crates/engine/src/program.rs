@@ -305,6 +305,11 @@ impl Program {
         Ok(number[0])
     }
 
+    /// Where the arena lies, if the host can see it: for measuring what of it is resident.
+    pub fn addresses(&self) -> Option<std::ops::Range<usize>> {
+        self.executable.addresses()
+    }
+
     /// What the program will do, to the byte.
     pub fn plan(&self) -> &Plan {
         &self.plan

@@ -1,5 +1,6 @@
 //! What a training run tells while it goes, and how it is asked to stop.
 
+use crate::memory::Account;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -142,4 +143,6 @@ pub struct Summary {
     pub run_folder: PathBuf,
     /// Whether it was asked to stop before its end.
     pub interrupted: bool,
+    /// The memory of this session, by kind.
+    pub account: Account,
 }

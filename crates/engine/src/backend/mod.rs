@@ -12,6 +12,7 @@ pub use reference::{Reference, evaluate};
 
 use crate::plan::{self, BufferId, Machine, Plan};
 use crate::{Layout, Result};
+use std::ops::Range;
 
 /// Something that can compute plans.
 pub trait Backend: Machine {
@@ -30,6 +31,9 @@ pub trait Executable: Send {
 
     /// From now on another plan, which must place the same states alike: they stay, everything else begins anew.
     fn relink(&mut self, plan: &Plan) -> Result<()>;
+
+    /// Where the arena lies, if the host can see it.
+    fn addresses(&self) -> Option<Range<usize>>;
 
     /// Writes a buffer, whole.
     fn write(&mut self, buffer: BufferId, bytes: &[u8]);

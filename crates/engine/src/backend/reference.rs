@@ -99,6 +99,10 @@ impl Executable for ReferenceExecutable {
         bytes.copy_from_slice(Array::from_f64(operand.ty(), &picked.data).bytes());
     }
 
+    fn addresses(&self) -> Option<std::ops::Range<usize>> {
+        None
+    }
+
     fn look(&self, _buffer: BufferId) -> Option<&[u8]> {
         None
     }

@@ -79,6 +79,15 @@ impl Account {
         Kind::ALL.iter().map(|kind| self[*kind].measured).sum()
     }
 
+    /// Everything there is to tell, as an object.
+    pub fn figures(&self) -> serde_json::Value {
+        let mut figures = serde_json::to_value(self).expect("numbers can be written");
+        figures["predicted"] = self.predicted().into();
+        figures["measured"] = self.measured().into();
+        figures["unexplained"] = self.unexplained().into();
+        figures
+    }
+
     /// What was resident at the peak beyond what is measured of the kinds; negative if that is more than the peak.
     pub fn unexplained(&self) -> i64 {
         self.peak as i64 - self.measured() as i64

@@ -2,7 +2,6 @@
 //!
 //! The figures were measured on x86-64 Linux, with the settings of [`super::heap`].
 
-use super::Resident;
 use crate::config::{TokenizerKind, TrainConfig};
 use crate::data::Batches;
 
@@ -39,12 +38,6 @@ impl Outside {
         let threads = config.threads as u64 + 1;
         let runtime = PROGRAM_BYTES + HEAP_BYTES + config.model.layers as u64 * LAYER_BYTES + threads * STACK_BYTES;
         Outside { data, runtime }
-    }
-
-    /// What is resident besides an arena of which so much is. What the run's data takes of it is known by its sizes.
-    pub fn measure(config: &TrainConfig, arena_resident: u64) -> Outside {
-        let data = data_bytes(config);
-        Outside { data, runtime: Resident::read().total().saturating_sub(arena_resident + data) }
     }
 
     /// All of it.

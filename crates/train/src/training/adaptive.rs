@@ -1,8 +1,9 @@
 //! A micro-batch that follows the memory: larger while there is room, smaller before there is none.
 
+use super::account;
 use super::setup::Session;
 use crate::Result;
-use crate::memory::ProcessMemory;
+use crate::memory::{Outside, ProcessMemory};
 use crate::planning::StepPlans;
 use crate::run::{Event, Observer};
 use crate::step::StepConfig;
@@ -55,6 +56,7 @@ impl Session {
         if !changes {
             return Ok(());
         }
+        self.predicted = account::predicted(&chosen, Outside::predict(&self.config));
         self.training.relink(chosen)?;
         self.config.micro_batch = micro_batch;
         observer.event(&Event::Adapted { step, micro_batch, memory_bytes: resident });

@@ -1,5 +1,6 @@
 //! The training loop: batches in, steps replayed, figures and checkpoints out.
 
+mod account;
 mod adaptive;
 mod folder;
 mod sampling;
@@ -16,6 +17,7 @@ use crate::run::{Event, Observer, StepReport, Stop, Summary};
 use crate::schedule::Schedule;
 use crate::step::{Outcome, StepScalars, is_not_finite};
 use crate::{Error, Result};
+use account::TrainingPeak;
 use setup::Session;
 use std::time::Instant;
 
@@ -54,6 +56,7 @@ struct Run {
     /// Seconds of a step, lately.
     step_seconds: f64,
     interrupted: bool,
+    peak: TrainingPeak,
 }
 
 impl Run {
@@ -81,13 +84,14 @@ impl Run {
             validation_loss: None,
             step_seconds: 0.0,
             interrupted: false,
+            peak: TrainingPeak::begin(),
         };
         run.done = run.is_at_end(config);
         observer.event(&Event::Started {
             parameters: session.parameter_count(),
             tokens: session.train.len(),
             steps: run.steps,
-            memory_bytes: session.training.program().plan().regions.total() as u64,
+            memory_bytes: session.predicted.predicted(),
             resumed_at: resumed.map(|progress| progress.step),
         });
         Ok(run)
@@ -147,7 +151,9 @@ impl Run {
             (false, true) => self.validate(session, observer, VALIDATION_ALONG)?,
             (false, false) => None,
         };
-        let report = self.report(session, &outcome, inputs.learning_rate, seconds, validation_loss);
+        let memory = ProcessMemory::read();
+        self.peak.see(memory);
+        let report = self.report(session, &outcome, inputs.learning_rate, seconds, validation_loss, memory);
         self.log.write(&report)?;
         observer.event(&Event::Step(&report));
         session.adapt(self.step, observer)?;
@@ -196,8 +202,8 @@ impl Run {
         learning_rate: f32,
         seconds: f64,
         validation_loss: Option<f32>,
+        memory: ProcessMemory,
     ) -> StepReport {
-        let memory = ProcessMemory::read();
         let by_steps = self.steps.map(|steps| steps.saturating_sub(self.step) as f64 * self.step_seconds);
         let by_time = session.config.time_seconds.map(|limit| (limit - self.seconds()).max(0.0));
         let seconds_left = match (by_steps, by_time) {
@@ -286,7 +292,9 @@ impl Run {
             peak_memory_bytes: ProcessMemory::read().peak,
             run_folder: session.config.out.clone(),
             interrupted: self.interrupted,
+            account: session.account(self.peak),
         };
+        self.log.write_account(self.step, &summary.account)?;
         observer.event(&Event::Finished(&summary));
         Ok(summary)
     }

@@ -1,5 +1,6 @@
 //! From a configuration to a run that is ready to step: folder, tokenizer, tokens, program, weights.
 
+use super::account;
 use super::adaptive::Adaptive;
 use super::folder::FolderBefore;
 use crate::checkpoint::{Contents, Found, Progress, Store};
@@ -7,7 +8,7 @@ use crate::config::{Batch, CONFIG_FILE, TokenizerKind, TrainConfig};
 use crate::data::{self, Batches, Corpus, Encoding, Stories, TokenFile, Windows};
 use crate::export::{self, Export};
 use crate::files::atomic;
-use crate::memory::{Budget, Stages, heap};
+use crate::memory::{Account, Budget, Stages, heap};
 use crate::planning::RunMemory;
 use crate::run::{Event, Observer};
 use crate::step::TrainingStep;
@@ -27,6 +28,8 @@ pub(crate) struct Session {
     pub backend: Cpu,
     /// How the micro-batch follows the memory, if it does.
     pub adaptive: Option<Adaptive>,
+    /// What is predicted of the memory.
+    pub predicted: Account,
     pub training: TrainingStep,
     pub batches: Batches,
     /// Steps of the whole run, if that is known.
@@ -93,6 +96,7 @@ fn prepare_in(
     let chosen = memory.choose(&mut config, &backend)?;
     let adaptive = matches!(config.batch, Batch::Adaptive(_)).then(|| Adaptive::new(memory.limit));
     heap::give_back();
+    let predicted = account::predicted(&chosen, memory.outside);
     let training = TrainingStep::link(chosen, &backend)?;
     let contents = Contents::of_program(training.program(), training.parameters(), TrainingStep::outlasts_a_step);
     save_config(&config)?;
@@ -107,6 +111,7 @@ fn prepare_in(
         validation,
         backend,
         adaptive,
+        predicted,
         training,
         batches,
         steps,

@@ -9,6 +9,7 @@ use crate::graph::Initial;
 use crate::plan::{BufferId, BufferKind, Operand, Plan};
 use crate::{Error, Result};
 use gradus_kernels::{FaultCell, Job};
+use std::ops::Range;
 
 /// Jobs over an arena.
 pub(super) struct CpuExecutable {
@@ -106,6 +107,10 @@ impl Executable for CpuExecutable {
         let arena = std::mem::replace(&mut self.arena, nothing);
         *self = CpuExecutable::over(arena, &self.cpu.clone(), plan)?;
         Ok(())
+    }
+
+    fn addresses(&self) -> Option<Range<usize>> {
+        Some(self.arena.addresses())
     }
 
     fn write(&mut self, buffer: BufferId, bytes: &[u8]) {

@@ -1,0 +1,89 @@
+//! The account of a run's memory: what was predicted for each kind, what is resident of it, and what is left unexplained.
+
+use super::setup::Session;
+use crate::memory::{Account, Entry, Kind, Outside, ProcessMemory, Resident, resident_in};
+use crate::planning::{ArenaBytes, Chosen};
+use std::ops::Range;
+
+/// What is predicted of a chosen plan and all around it.
+pub(super) fn predicted(chosen: &Chosen, outside: Outside) -> Account {
+    let arena = ArenaBytes::of(&chosen.plan, &chosen.config);
+    let mut account = Account::default();
+    for (kind, bytes) in [
+        (Kind::Weights, arena.weights as u64),
+        (Kind::Gradients, arena.gradients as u64),
+        (Kind::Optimiser, arena.optimiser as u64),
+        (Kind::Activations, arena.activations as u64),
+        (Kind::Scratch, arena.scratch as u64),
+        (Kind::Data, arena.data as u64 + outside.data),
+        (Kind::Runtime, outside.runtime),
+    ] {
+        account[kind].predicted = bytes;
+    }
+    account
+}
+
+/// The most that was resident while a run trained. The system's count never falls, so a stage before training that took
+/// more would hide it; then the largest of what was seen after each step stands for it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TrainingPeak {
+    before: u64,
+    seen: u64,
+}
+
+impl TrainingPeak {
+    pub fn begin() -> TrainingPeak {
+        TrainingPeak { before: ProcessMemory::read().peak, seen: 0 }
+    }
+
+    pub fn see(&mut self, memory: ProcessMemory) {
+        self.seen = self.seen.max(memory.now);
+    }
+
+    fn bytes(&self) -> u64 {
+        let peak = ProcessMemory::read().peak;
+        if peak > self.before { peak } else { self.seen }
+    }
+}
+
+impl Session {
+    /// Measures each kind as it is now.
+    pub fn account(&self, peak: TrainingPeak) -> Account {
+        let mut account = self.predicted;
+        let regions = &self.training.program().plan().regions;
+        let arena = self.training.program().addresses().unwrap_or(0..0);
+        let transients = arena.start + regions.total() - regions.workers - regions.transients;
+        let persistent = Residence::of(arena.start..transients);
+        let replayed = Residence::of(transients..arena.end);
+        for kind in [Kind::Weights, Kind::Gradients, Kind::Optimiser, Kind::Activations, Kind::Scratch] {
+            // States are touched whole; of what a replay uses, so much as it touched.
+            let share = if matches!(kind, Kind::Activations | Kind::Scratch) { replayed } else { persistent };
+            account[kind].measured = share.of_bytes(account[kind].predicted);
+        }
+        let outside = Resident::read();
+        let data = account[Kind::Data].predicted;
+        account[Kind::Data].measured = data;
+        let named = outside.files + outside.heap + outside.stack;
+        account[Kind::Runtime] = Entry { measured: named.saturating_sub(data), ..account[Kind::Runtime] };
+        account.peak = peak.bytes();
+        account
+    }
+}
+
+/// The share of some addresses that is resident.
+#[derive(Clone, Copy)]
+struct Residence {
+    share: f64,
+}
+
+impl Residence {
+    fn of(addresses: Range<usize>) -> Residence {
+        let length = addresses.len() as f64;
+        let resident = resident_in(addresses).map_or(length, |bytes| bytes as f64);
+        Residence { share: if length > 0.0 { (resident / length).min(1.0) } else { 1.0 } }
+    }
+
+    fn of_bytes(self, bytes: u64) -> u64 {
+        (self.share * bytes as f64) as u64
+    }
+}
