@@ -23,7 +23,7 @@ use std::time::Instant;
 
 /// Steps in a row that may be skipped before the run is given up.
 const SKIPPED_IN_A_ROW_MAX: u32 = 5;
-/// Micro-batches of held-out text in a validation along the way, and at the end.
+/// Batches of held-out text in a validation along the way, and at the end.
 const VALIDATION_ALONG: usize = 24;
 const VALIDATION_AT_END: usize = 256;
 
@@ -226,13 +226,8 @@ impl Run {
         }
     }
 
-    fn validate(
-        &mut self,
-        session: &mut Session,
-        observer: &mut dyn Observer,
-        micro_batches: usize,
-    ) -> Result<Option<f32>> {
-        let Some(loss) = session.validation_loss(micro_batches)? else { return Ok(None) };
+    fn validate(&mut self, session: &mut Session, observer: &mut dyn Observer, batches: usize) -> Result<Option<f32>> {
+        let Some(loss) = session.validation_loss(batches)? else { return Ok(None) };
         self.validation_loss = Some(loss);
         observer.event(&Event::Validated { step: self.step, loss });
         Ok(Some(loss))

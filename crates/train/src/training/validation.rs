@@ -9,29 +9,30 @@ use crate::models::IGNORED_TARGET;
 const WEIGHT_TOKENS_MAX: usize = 2_000_000_000_000;
 
 impl Session {
-    /// The mean loss over at most so many micro-batches of the held-out text, evenly spread over it; `None` if none
-    /// is held out.
-    pub fn validation_loss(&mut self, micro_batches: usize) -> Result<Option<f32>> {
+    /// The mean loss over at most so many batches of the held-out text, evenly spread over it; `None` if none is held
+    /// out.
+    pub fn validation_loss(&mut self, batches: usize) -> Result<Option<f32>> {
         let Some(file) = self.validation.clone() else { return Ok(None) };
         let (size, sequence) = (self.config.micro_batch, self.config.sequence);
         let all = validation_windows(&file, sequence);
-        let affordable = WEIGHT_TOKENS_MAX / (self.parameter_count() * size * sequence).max(1);
-        let wanted = (micro_batches.min(affordable.max(1)) * size).min(all.len());
+        let batch = self.config.batch.size();
+        let affordable = WEIGHT_TOKENS_MAX / (self.parameter_count() * batch * sequence).max(1);
+        let wanted = (batches.min(affordable.max(1)) * batch).min(all.len());
         let starts: Vec<u64> = (0..wanted).filter_map(|index| all.clone().nth(index * all.len() / wanted)).collect();
         let mut window = vec![0i32; sequence + 1];
         let (mut tokens, mut targets) = (vec![0i32; size * sequence], vec![0i32; size * sequence]);
         let (mut total, mut count) = (0.0f64, 0usize);
-        for batch in starts.chunks(size) {
+        for rows in starts.chunks(size) {
             // Rows that the last batch does not fill are there, but do not count.
             tokens.fill(0);
             targets.fill(IGNORED_TARGET);
-            for (row, &start) in batch.iter().enumerate() {
+            for (row, &start) in rows.iter().enumerate() {
                 file.read(start, &mut window)?;
                 tokens[row * sequence..][..sequence].copy_from_slice(&window[..sequence]);
                 targets[row * sequence..][..sequence].copy_from_slice(&window[1..]);
             }
-            total += self.training.evaluate(&tokens, &targets)? as f64 * batch.len() as f64;
-            count += batch.len();
+            total += self.training.evaluate(&tokens, &targets)? as f64 * rows.len() as f64;
+            count += rows.len();
         }
         Ok((count > 0).then(|| (total / count as f64) as f32))
     }
