@@ -85,7 +85,7 @@ mod tests {
         assert_eq!(duration(f64::NAN), "0s");
         let size = bytes_to_three_digits;
         assert_eq!((size(0), size(999), size(999_600)), ("0 B".into(), "999 B".into(), "1.00 MB".into()));
-        assert_eq!((size(84_350_000), size(1_534_000_000)), ("84.4 MB".into(), "1.53 GB".into()));
+        assert_eq!((size(84_360_000), size(1_534_000_000)), ("84.4 MB".into(), "1.53 GB".into()));
         assert_eq!(
             (short_time(0.0123), short_time(1.25), short_time(200.0)),
             ("12.3 ms".into(), "1.250 s".into(), "3m20s".into())
