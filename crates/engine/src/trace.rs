@@ -157,7 +157,8 @@ impl Trace {
         self.in_part(Part { backward: true, ..self.0.part.get() }, work)
     }
 
-    fn in_part<R>(&self, part: Part, work: impl FnOnce() -> R) -> R {
+    /// Runs `work` as part of whatever this says.
+    pub(crate) fn in_part<R>(&self, part: Part, work: impl FnOnce() -> R) -> R {
         let before = self.0.part.replace(part);
         let result = work();
         self.0.part.set(before);

@@ -31,6 +31,11 @@ fn sums_of(op: &dyn Operation) -> Vec<usize> {
 }
 
 impl Continued {
+    /// The operation that goes on.
+    pub(crate) fn inner(&self) -> &dyn Operation {
+        self.op.as_ref()
+    }
+
     fn kernels(&self) -> &dyn Kernels {
         match self.op.lowering() {
             Lowering::Kernels(kernels) | Lowering::SideBySide(_, kernels) => kernels,
@@ -199,7 +204,9 @@ fn continued(of: &Tensor, node: usize, wanted: &[(usize, usize)], earlier: &[&Te
     }
     let operands: Vec<Tensor> = node.inputs.iter().map(|&input| trace.tensor(input)).collect();
     let all: Vec<&Tensor> = operands.iter().chain(earlier.iter().copied()).collect();
-    Some(trace.apply_shared(Arc::new(Continued { op, operands: operands.len(), sums }), &all))
+    let op = Arc::new(Continued { op, operands: operands.len(), sums });
+    // It stands for that node, whatever the part of the step that asks for the sums.
+    Some(trace.in_part(node.part, || trace.apply_shared(op, &all)))
 }
 
 /// A sum with a term added, piece by piece where the term is put together of several.

@@ -143,6 +143,7 @@ mod updates;
 mod view;
 
 pub use batch_norm::BatchNorm;
+pub(crate) use continued::Continued;
 pub use continued::accumulated;
 pub use conv2d::Conv2dOptions;
 pub use elementwise::{Argument, Elementwise, Function, Instruction, ScalarProgram};

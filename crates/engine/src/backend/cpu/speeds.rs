@@ -3,9 +3,10 @@
 //! What matters is how kinds of work compare, and that is much the same elsewhere.
 
 use crate::DType;
-use crate::ops::OpKind;
+use crate::ops::{self, OpKind};
 use crate::plan::Step;
 use gradus_kernels::Isa;
+use std::any::Any;
 
 /// Bytes a second between the cores and the last cache, and between the cores and memory, all workers together.
 const CACHE_BANDWIDTH: f64 = 80e9;
@@ -31,7 +32,8 @@ pub(super) fn seconds(step: &Step, isa: Isa, workers: usize) -> f64 {
 fn rate(step: &Step, isa: Isa) -> f64 {
     use OpKind::*;
     let dtype = step.inputs.first().map_or(DType::F32, |input| input.dtype);
-    match step.op.kind() {
+    let continued = (step.op.as_ref() as &dyn Any).downcast_ref::<ops::Continued>();
+    match continued.map_or(step.op.kind(), |continued| continued.inner().kind()) {
         Matmul | FinishedMatmul | LinearCrossEntropy | LinearCrossEntropyGradient => product_rate(dtype, isa),
         Conv2d | Conv2dInputGradient | Conv2dWeightGradient => product_rate(DType::F32, isa) / 2.0,
         Attention | AttentionGradient => product_rate(dtype, isa) * ATTENTION_SHARE,
