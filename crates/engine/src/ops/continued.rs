@@ -36,6 +36,16 @@ impl Continued {
         self.op.as_ref()
     }
 
+    /// How many operands it has besides the earlier sums.
+    pub(crate) fn operands(&self) -> usize {
+        self.operands
+    }
+
+    /// Which of its results are sums.
+    pub(crate) fn sums(&self) -> &[usize] {
+        &self.sums
+    }
+
     fn kernels(&self) -> &dyn Kernels {
         match self.op.lowering() {
             Lowering::Kernels(kernels) | Lowering::SideBySide(_, kernels) => kernels,

@@ -2,6 +2,7 @@
 //! products that they follow.
 
 mod absorb;
+mod continuing;
 mod fuse;
 
 use super::Request;
@@ -14,6 +15,7 @@ pub(super) fn simplify(graph: &Graph, request: &Request, simplify: bool) -> (Gra
     let mut rooted = prune(graph, request);
     if simplify {
         rooted = merge(&rooted.0, &rooted.1);
+        rooted = continuing::continue_at_once(&rooted.0, &rooted.1);
         rooted = fuse::fuse(&rooted.0, &rooted.1);
         rooted = prune(&rooted.0, &rooted.1);
         rooted = absorb::absorb(&rooted.0, &rooted.1);
@@ -36,6 +38,11 @@ impl<'a> Rewrite<'a> {
     /// Where the operands of an old node are in the new graph.
     pub fn inputs(&self, node: &Node) -> Vec<Value> {
         node.inputs.iter().map(|input| self.map[input]).collect()
+    }
+
+    /// Whether something stands for an old node already.
+    pub fn has(&self, index: usize) -> bool {
+        self.map.contains_key(&Value { node: index, output: 0 })
     }
 
     /// Adds a node that stands for an old one.
