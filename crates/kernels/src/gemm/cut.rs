@@ -26,6 +26,11 @@ struct Limits {
 /// instead of four for two workers, weight gradients take 4 % longer.
 const TILES_PER_WORKER: usize = 2;
 
+/// Columns below which a tile whose rows are read where they lie is not cut before its rows are. With 64, products of 512
+/// rows with 256 columns took 3 to 6 % less time than with square tiles in f32, and 3 to 11 % less in bf16; with 128, half
+/// of that.
+const NARROW: usize = 64;
+
 /// Multiplications below which a tile is not cut further: some 20 microseconds of work.
 const PART_WORK: usize = 1 << 20;
 
@@ -74,8 +79,9 @@ impl Cut {
         let tiles = |tile_rows, tile_columns| products * parts_of(rows, tile_rows) * parts_of(columns, tile_columns);
         let enough = if workers == 1 { 1 } else { workers * TILES_PER_WORKER };
         while tiles(tile_rows, tile_columns) < enough && tile_rows * tile_columns * depth >= 2 * PART_WORK {
-            // Near-square tiles are packed the least for what they compute.
-            if tile_rows > tile_columns / 2 && tile_rows > panel.rows {
+            // Near-square tiles are packed the least for what they compute; where rows are not packed, tall ones.
+            let narrow = if rows_in_place { tile_columns <= NARROW } else { tile_columns / 2 < tile_rows };
+            if narrow && tile_rows > panel.rows {
                 tile_rows = even_share(rows, tile_rows.div_ceil(2), panel.rows);
             } else if tile_columns > panel.columns {
                 tile_columns = even_share(columns, tile_columns.div_ceil(2), panel.columns);
