@@ -71,8 +71,9 @@ impl Refusal {
             }
             None => format!("the machine has {} to give: this run needs", Size(limit)),
         };
-        let changes: Vec<String> =
-            self.changes.iter().map(|change| format!("{} ({})", change.options, stated_as(change.smallest))).collect();
+        let helps = |change: &&Change| needed(change.smallest) < needed(self.smallest);
+        let told = |change: &Change| format!("{} ({})", change.options, stated_as(change.smallest));
+        let changes: Vec<String> = self.changes.iter().filter(helps).map(told).collect();
         let less = match changes.split_last() {
             Some((last, [])) => format!("; less with {last}"),
             Some((last, others)) => format!("; less with {} or {last}", others.join(", ")),
