@@ -133,7 +133,6 @@ fn each_impossible_combination_is_one_line() {
         (&["no/such.txt"], "no/such.txt: no such file or folder"),
         (&["--validation", "no/such.txt"], "no/such.txt: no such file or folder"),
         (&["--text-field", "body"], "--text-field"),
-        (&["--memory", "1GB"], "--memory is not there yet"),
         (&["--resume"], "--resume needs the folder"),
         (&["--resume", "no/run"], "no/run: not the folder of a run"),
         (&["--resume", "a", "--out", "b"], "two folders"),
