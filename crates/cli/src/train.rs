@@ -1,6 +1,6 @@
 //! `gradus train`.
 
-use crate::numbers::{bytes, count, duration, rounded};
+use crate::numbers::{bytes, bytes_to_three_digits, count, duration, rounded};
 use crate::resolve::{Resolved, resolve};
 use crate::{interrupt, print, terminal};
 use clap::ArgMatches;
@@ -47,13 +47,13 @@ fn summary_line(summary: &Summary) -> String {
 fn account_table(account: &Account) -> String {
     let mut table = format!("{:14}{:>10}{:>10}\n", "memory", "predicted", "measured");
     let mut row = |name: &str, predicted: &str, measured: u64| {
-        table += &format!("  {name:12}{predicted:>10}{:>10}\n", bytes(measured));
+        table += &format!("  {name:12}{predicted:>10}{:>10}\n", bytes_to_three_digits(measured));
     };
     for kind in Kind::ALL {
-        row(kind.name(), &bytes(account[kind].predicted), account[kind].measured);
+        row(kind.name(), &bytes_to_three_digits(account[kind].predicted), account[kind].measured);
     }
     row("unexplained", "", account.unexplained().max(0) as u64);
-    row("peak", &bytes(account.predicted()), account.peak);
+    row("peak", &bytes_to_three_digits(account.predicted()), account.peak);
     table
 }
 
