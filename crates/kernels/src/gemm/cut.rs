@@ -11,6 +11,9 @@ use std::ops::Range;
 const TILE_COLUMNS: usize = 256;
 const ROWS_IN_PLACE: Limits = Limits { tile_rows: 512, depth: 512 };
 const ROWS_PACKED: Limits = Limits { tile_rows: 256, depth: 256 };
+/// Packed rows of a tile if that shares out the tiles more evenly: of 9 tiles of a 768 x 768 weight gradient, one of two
+/// workers computes 5, and it took 9 % longer than 6 tiles of 384 rows.
+const MORE_ROWS_PACKED: usize = 384;
 
 /// With at most so many rows, fetching the columns weighs more: the next block's are asked for while this one's are
 /// multiplied. A step of GPT-2 124M over 256 tokens took 1 % less time in f32 and 3 to 5 % less in bf16; products of
@@ -77,8 +80,19 @@ impl Cut {
         let mut tile_rows = even_share(rows, limits.tile_rows, panel.rows);
         let mut tile_columns = even_share(columns, TILE_COLUMNS, panel.columns);
         let tiles = |tile_rows, tile_columns| products * parts_of(rows, tile_rows) * parts_of(columns, tile_columns);
+        if !rows_in_place {
+            let more_rows = even_share(rows, MORE_ROWS_PACKED, panel.rows);
+            // Rows of tiles that the worker with most of them computes.
+            let most = |tile_rows| tiles(tile_rows, tile_columns).div_ceil(workers) * tile_rows;
+            if most(more_rows) < most(tile_rows) {
+                tile_rows = more_rows;
+            }
+        }
         let enough = if workers == 1 { 1 } else { workers * TILES_PER_WORKER };
-        while tiles(tile_rows, tile_columns) < enough && tile_rows * tile_columns * depth >= 2 * PART_WORK {
+        // Narrower tiles cost nothing where rows are read in place: a few tiles are cut until they can be shared evenly.
+        let uneven = |tiles: usize| rows_in_place && tiles < 8 * workers && !tiles.is_multiple_of(workers);
+        let too_few = |tiles: usize| tiles < enough || uneven(tiles);
+        while too_few(tiles(tile_rows, tile_columns)) && tile_rows * tile_columns * depth >= 2 * PART_WORK {
             // Near-square tiles are packed the least for what they compute; where rows are not packed, tall ones.
             let narrow = if rows_in_place { tile_columns <= NARROW } else { tile_columns / 2 < tile_rows };
             if narrow && tile_rows > panel.rows {
