@@ -35,7 +35,7 @@ fn print_logits(folder: &Path, text: &str) -> Result<()> {
     let routine = Routine::new("run").output("logits", &logits);
     let mut program = trace.compile(&Cpu::new(2)?, &[routine])?;
 
-    read_model_weights(folder, &config, |name, _, numbers| Ok(program.write(name, numbers)?))?;
+    read_model_weights(folder, &config, &mut program)?;
     program.write("tokens", &ids.iter().map(|&id| id as i32).collect::<Vec<_>>())?;
     program.run("run")?;
     let logits: Vec<f32> = program.read("logits")?.to_vec()?;

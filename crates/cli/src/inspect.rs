@@ -80,10 +80,7 @@ fn metrics_report(path: &Path, text: &mut String) -> Result<()> {
         if let Some(loss) = metrics.get("validation_loss") {
             validation_loss = loss.clone();
         }
-        // The line of an account has figures of memory alone.
-        if metrics.contains_key("loss") {
-            last = Value::Object(metrics);
-        }
+        last = Value::Object(metrics);
     }
     line(text, "progress", "");
     for key in ["step", "tokens", "loss", "tokens_per_second", "peak_memory_bytes"] {

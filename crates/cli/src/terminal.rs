@@ -226,6 +226,7 @@ mod tests {
             step_ms: 8.0,
             memory_bytes: 85_000_000,
             peak_memory_bytes: 90_000_000,
+            account: None,
             seconds_left: Some(65.0),
         }
     }

@@ -1,7 +1,6 @@
 //! `metrics.jsonl`: a line for every step, that other tools read.
 
 use crate::files::atomic;
-use crate::memory::Account;
 use crate::run::StepReport;
 use crate::{Error, Result};
 use serde::Deserialize;
@@ -50,15 +49,6 @@ impl MetricsLog {
         self.file.write_all(&self.line).map_err(|error| atomic::failed("write", &self.path)(error))
     }
 
-    /// Adds the account of a session that ended after this step.
-    pub fn write_account(&mut self, step: u64, account: &Account) -> Result<()> {
-        self.line.clear();
-        let figures = serde_json::json!({"step": step, "account": account.figures()});
-        serde_json::to_writer(&mut self.line, &figures).expect("numbers can be written to memory");
-        self.line.push(b'\n');
-        self.file.write_all(&self.line).map_err(|error| atomic::failed("write", &self.path)(error))
-    }
-
     /// Makes the lines so far last, as a checkpoint that goes on after them does.
     pub fn sync(&self) -> Result<()> {
         self.file.sync_data().map_err(|error| atomic::failed("write", &self.path)(error))
@@ -75,8 +65,7 @@ fn kept(file: &File, last: u64) -> io::Result<(u64, f32)> {
         match serde_json::from_slice::<Line>(&line) {
             Ok(read) if read.step <= last && line.ends_with(b"\n") => {
                 bytes += line.len() as u64;
-                // The line of an account has no loss.
-                loss = read.loss.unwrap_or(loss);
+                loss = read.loss.unwrap_or(f32::NAN);
             }
             _ => return Ok((bytes, loss)),
         }

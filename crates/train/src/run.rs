@@ -117,6 +117,9 @@ pub struct StepReport {
     pub memory_bytes: u64,
     /// Most bytes of memory the process has had.
     pub peak_memory_bytes: u64,
+    /// What the memory was for, by kind, after the last step of a session.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub account: Option<Account>,
     /// Seconds until the run ends, where known.
     #[serde(skip)]
     pub seconds_left: Option<f64>,

@@ -84,12 +84,16 @@ impl Report {
         let plans = StepPlans::new(&open, batch, config.recompute.policy(), backend)?;
         let tokens = (batch * config.sequence) as f64;
         let point = |point: Point| CurvePoint {
-            memory_bytes: point.arena as u64 + outside.total(),
+            memory_bytes: memory.smallest_budget(point.arena),
             seconds_per_step: point.seconds,
             tokens_per_second: tokens / point.seconds,
             micro_batch: point.micro_batch,
         };
-        let curve: Vec<CurvePoint> = plans.curve().into_iter().map(point).collect();
+        let mut curve: Vec<CurvePoint> = plans.curve().into_iter().map(point).collect();
+        // Where the stages before training need more than the arena, the fastest of all arenas below that is had.
+        curve.reverse();
+        curve.dedup_by_key(|point| point.memory_bytes);
+        curve.reverse();
         let report = Report {
             family: chosen.config.model.family,
             parameters: chosen.config.model.parameter_count(),

@@ -1,6 +1,7 @@
 //! The account of a run: what was predicted and what was measured, by kind, and what neither explains.
 
-use serde::Serialize;
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
 use std::fmt;
 use std::ops::{Index, IndexMut};
 
@@ -55,7 +56,7 @@ pub struct Entry {
 }
 
 /// Bytes by kind. Whoever plans the arena fills in its kinds; the others come from [`super::Outside`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Account {
     weights: Entry,
     gradients: Entry,
@@ -79,18 +80,24 @@ impl Account {
         Kind::ALL.iter().map(|kind| self[*kind].measured).sum()
     }
 
-    /// Everything there is to tell, as an object.
-    pub fn figures(&self) -> serde_json::Value {
-        let mut figures = serde_json::to_value(self).expect("numbers can be written");
-        figures["predicted"] = self.predicted().into();
-        figures["measured"] = self.measured().into();
-        figures["unexplained"] = self.unexplained().into();
-        figures
-    }
-
     /// What was resident at the peak beyond what is measured of the kinds; negative if that is more than the peak.
     pub fn unexplained(&self) -> i64 {
         self.peak as i64 - self.measured() as i64
+    }
+}
+
+/// The kinds, and the sums over them.
+impl Serialize for Account {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        for kind in Kind::ALL {
+            map.serialize_entry(kind.name(), &self[kind])?;
+        }
+        map.serialize_entry("predicted", &self.predicted())?;
+        map.serialize_entry("measured", &self.measured())?;
+        map.serialize_entry("unexplained", &self.unexplained())?;
+        map.serialize_entry("peak", &self.peak)?;
+        map.end()
     }
 }
 

@@ -132,7 +132,9 @@ impl<'a> StepPlans<'a> {
     }
 
     fn smallest_draft(&self) -> Draft<'_> {
-        self.drafts(0).min_by_key(|draft| draft.arena).expect("a batch has a divisor")
+        let smallest = self.drafts(0).min_by_key(|draft| draft.arena).expect("a batch has a divisor");
+        // Of what takes as little, the fastest.
+        self.fastest_draft(smallest.arena).unwrap_or(smallest)
     }
 
     /// What each way comes to for this limit, or at its smallest.

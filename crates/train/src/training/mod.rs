@@ -100,7 +100,6 @@ impl Run {
     fn until_the_end(&mut self, session: &mut Session, observer: &mut dyn Observer) -> Result<()> {
         while !self.done && !self.interrupted {
             self.take_step(session, observer)?;
-            self.interrupted = !self.done && observer.should_stop() == Stop::AfterStep;
         }
         Ok(())
     }
@@ -146,6 +145,7 @@ impl Run {
         self.step_seconds = if self.step_seconds == 0.0 { seconds } else { 0.9 * self.step_seconds + 0.1 * seconds };
         self.loss = outcome.loss;
         self.done = self.is_at_end(&session.config);
+        self.interrupted = !self.done && observer.should_stop() == Stop::AfterStep;
         let validation_loss = match (self.done, self.is_due(session.config.eval_every)) {
             (true, _) => self.validate(session, observer, VALIDATION_AT_END)?,
             (false, true) => self.validate(session, observer, VALIDATION_ALONG)?,
@@ -153,7 +153,8 @@ impl Run {
         };
         let memory = ProcessMemory::read();
         self.peak.see(memory);
-        let report = self.report(session, &outcome, inputs.learning_rate, seconds, validation_loss, memory);
+        let mut report = self.report(session, &outcome, inputs.learning_rate, seconds, validation_loss, memory);
+        report.account = (self.done || self.interrupted).then(|| session.account(self.peak));
         self.log.write(&report)?;
         observer.event(&Event::Step(&report));
         session.adapt(self.step, observer)?;
@@ -222,6 +223,7 @@ impl Run {
             step_ms: seconds * 1e3,
             memory_bytes: memory.now,
             peak_memory_bytes: memory.peak,
+            account: None,
             seconds_left,
         }
     }
@@ -289,7 +291,6 @@ impl Run {
             interrupted: self.interrupted,
             account: session.account(self.peak),
         };
-        self.log.write_account(self.step, &summary.account)?;
         observer.event(&Event::Finished(&summary));
         Ok(summary)
     }
