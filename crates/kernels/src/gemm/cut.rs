@@ -9,7 +9,9 @@ use std::ops::Range;
 /// take half of a second-level cache of 1 MB; a row panel lies in a first-level cache of 32 KB with room to spare.
 /// Found by measurement on the products of language models.
 const TILE_COLUMNS: usize = 256;
-const ROWS_IN_PLACE: Limits = Limits { tile_rows: 512, depth: 512 };
+/// Rows that are read in place are as many as share the packing of the columns: with 1024 instead of 512, the products of
+/// language models took 0.6 to 1.8 % less time.
+const ROWS_IN_PLACE: Limits = Limits { tile_rows: 1024, depth: 512 };
 const ROWS_PACKED: Limits = Limits { tile_rows: 256, depth: 256 };
 /// Packed rows of a tile if that shares out the tiles more evenly: of 9 tiles of a 768 x 768 weight gradient, one of two
 /// workers computes 5, and it took 9 % longer than 6 tiles of 384 rows.
