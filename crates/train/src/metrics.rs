@@ -80,6 +80,7 @@ mod tests {
         StepReport {
             step,
             steps: None,
+            account: None,
             seconds_left: None,
             tokens: step * 100,
             loss: 2.5,
