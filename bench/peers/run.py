@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Gradus beside PyTorch, burn and candle on the same work, in one run on one machine.
+"""Gradus beside PyTorch, burn, candle, gemm and faer on the same work, in one run on one machine.
 
-Prints Markdown: the median of each, how many times as fast Gradus is as PyTorch's best mode, its share of the machine's
+Prints Markdown: the median of each, how many times as fast Gradus is as the best other, its share of the machine's
 limit, and peak memory. Programs take turns, round after round, so that whatever disturbs the machine disturbs all of
 them alike.
 """
@@ -24,13 +24,14 @@ STEPS = [f"steps/{configuration}/{precision}" for configuration in CONFIGURATION
 FAMILIES = ["matmul", "linear", "adamw", "layer-norm", "cross-entropy", "attention"]
 TORCH_MODES = ["eager", "compiled"]
 RUST_PEERS = ["burn", "candle"]
+PRODUCT_CRATES = ["gemm", "faer"]
 
 
 def options():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="*", metavar="NAME", help="steps, kernels, a family of kernels, or the"
                         " beginning of a step's name, such as steps/reference [default: all]")
-    parser.add_argument("--quick", action="store_true", help="leave burn and candle out")
+    parser.add_argument("--quick", action="store_true", help="leave the Rust peers out")
     parser.add_argument("--rounds", type=int, default=3, help="turns that every program takes [default: 3]")
     parser.add_argument("--time", type=float, default=6.0, help="seconds of a step in a turn; a kernel has a twelfth"
                         " [default: 6]")
@@ -137,6 +138,9 @@ def kernel_turn(family, arguments, programs, runner):
     # Of the others, each is one call of a kernel that is compiled already.
     for mode in TORCH_MODES if family == "cross-entropy" else ["eager"]:
         yield partial(runner.peer, f"torch {mode}", [*torch_kernels, family, mode, seconds, arguments.threads])
+    if family == "matmul" and "products" in programs:
+        for crate in PRODUCT_CRATES:
+            yield partial(runner.peer, crate, [programs["products"], crate, seconds, arguments.threads])
 
 
 def turns(arguments, *others):
@@ -162,16 +166,16 @@ def refuse_unknown(beginnings):
 
 
 def table(heading, names, runner, contenders):
-    """A Markdown table of rates by the median of the rounds, with the ratio to PyTorch's best mode."""
-    columns = ["work", "unit", *contenders, "gradus / best PyTorch", "gradus, of limit"]
+    """A Markdown table of rates by the median of the rounds, with the ratio to the best other."""
+    columns = ["work", "unit", *contenders, "gradus / best other", "gradus, of limit"]
     lines = [f"### {heading}", "", row(columns), row(["---", "---", *["---:"] * (len(columns) - 2)])]
     for name in names:
         results, about = runner.found[name], runner.about.get(name, {})
         seconds = {contender: statistics.median(round["seconds"] for round in rounds)
                    for contender, rounds in results.items()}
         cells = [cell(about.get("amount"), seconds.get(contender), results.get(contender)) for contender in contenders]
-        torch = [seconds[contender] for contender in seconds if contender.startswith("torch")]
-        ratio = f"{min(torch) / seconds['gradus']:.2f}" if torch and "gradus" in seconds else ""
+        others = [seconds[contender] for contender in seconds if contender != "gradus"]
+        ratio = f"{min(others) / seconds['gradus']:.2f}" if others and "gradus" in seconds else ""
         share = f"{about['share']:.0%}" if about.get("share") else ""
         lines.append(row([name, about.get("unit", ""), *cells, ratio, share]))
     return "\n".join(lines) + "\n"
@@ -208,7 +212,7 @@ def report(arguments, runner, versions):
     for heading, is_step in (("Training steps", True), ("Kernels", False)):
         names = [name for name in runner.found if name.startswith("steps/") == is_step]
         known = {contender for name in names for contender in runner.found[name]}
-        order = ["gradus", *(f"torch {mode}" for mode in TORCH_MODES), *RUST_PEERS]
+        order = ["gradus", *(f"torch {mode}" for mode in TORCH_MODES), *RUST_PEERS, *PRODUCT_CRATES]
         if names:
             print(table(heading, names, runner, [contender for contender in order if contender in known]))
 
@@ -221,7 +225,9 @@ def main():
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
     programs = {"python": python, "gradus": arguments.gradus or built(ROOT, "gradus", target, native=False)}
     if not arguments.quick:
-        for peer in RUST_PEERS:
+        steps = any(is_wanted(name, "steps", arguments.what) for name in STEPS)
+        products = is_wanted("matmul", "kernels", arguments.what)
+        for peer in (RUST_PEERS if steps else []) + (["products"] if products else []):
             programs[peer] = built(HERE / peer, f"gradus-peer-{peer}", arguments.folder / peer, native=True)
     torch_version = subprocess.run([python, "-c", "import torch; print(torch.__version__)"], check=True, text=True,
                                    stdout=subprocess.PIPE).stdout.strip()
