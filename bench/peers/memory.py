@@ -21,13 +21,12 @@ ROOT = HERE.parent.parent
 
 # By name of torch_step.py: options of `gradus train`, and steps that are enough to see a steady speed.
 MODELS = {
-    "reference": ("--vocab-size 788 --width 256 --layers 6 --heads 8 --sequence 128 --batch 32", 12),
-    "11m": ("--vocab-size 4096 --width 320 --layers 8 --heads 8 --sequence 256 --batch 8", 12),
+    "reference": ("--vocab-size 788 --width 256 --layers 6 --heads 8 --sequence 128 --batch 32", 10),
+    "11m": ("--vocab-size 4096 --width 320 --layers 8 --heads 8 --sequence 256 --batch 8", 8),
     "124m-256": ("--preset gpt2 --vocab-size 50257 --tokenizer byte --sequence 256 --batch 4", 4),
-    "124kb": ("--vocab-size 256 --tokenizer byte --width 32 --layers 2 --heads 2 --sequence 64 --batch 8", 200),
+    "124kb": ("--vocab-size 257 --tokenizer byte --width 32 --layers 2 --heads 2 --sequence 64 --batch 8", 200),
 }
-TORCH_MODES = ["eager", "compiled", "compiled:0.5", "compiled:0.25", "compiled:0.05", "eager:checkpoint",
-               "compiled:checkpoint"]
+TORCH_MODES = ["eager", "compiled", "compiled:0.5", "compiled:0.05", "eager:checkpoint"]
 
 
 def options():
@@ -47,7 +46,7 @@ def train(arguments, model, memory, out):
     """Trains and gives the process's peak memory, the speed of the later steps, the account and the weights' sum."""
     flags, steps = MODELS[model]
     command = [arguments.gradus, "train", arguments.text, *flags.split(), "--steps", steps, "--out", out, "--seed", 1,
-               "--threads", arguments.threads, "--eval-every", 0, "--sample-every", 0, "--save-every", 0, "--quiet"]
+               "--threads", arguments.threads, "--validation", 0, "--eval-every", 0, "--sample-every", 0, "--save-every", 0, "--quiet"]
     if memory:
         command += ["--memory", memory]
     process = subprocess.Popen([str(part) for part in command], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL,
@@ -69,7 +68,7 @@ def train(arguments, model, memory, out):
 def budgets(arguments, model, folder):
     """Budgets from the smallest that works to unlimited."""
     _, refusal = train(arguments, model, "1MB", f"{folder}/refused")
-    found = re.search(r"--memory (\d+(?:\.\d+)?)MB", refusal)
+    found = re.search(r"give --memory (\d+(?:\.\d+)?)MB", refusal)
     if not found:
         sys.exit(f"{model}: no smallest budget in {refusal!r}")
     smallest = float(found.group(1))
