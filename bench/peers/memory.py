@@ -76,14 +76,13 @@ def budgets(arguments, model, folder):
     most = max(free["peak"] / 1e6 * 1.5, smallest * 1.05)
     steps = arguments.budgets - 1
     sizes = [smallest * (most / smallest) ** (index / (steps - 1)) for index in range(steps)]
-    return [f"{size:.1f}MB" for size in sizes] + [None], free
+    return [f"{size:.1f}MB" for size in sizes] + [None]
 
 
 def gradus_table(arguments, model):
     print(f"| memory stated | measured peak | predicted | unexplained | tokens/s | weights |\n|{'---:|' * 5}---|")
     with tempfile.TemporaryDirectory() as folder:
-        sizes, _ = budgets(arguments, model, folder)
-        for index, memory in enumerate(sizes):
+        for index, memory in enumerate(budgets(arguments, model, folder)):
             result, error = train(arguments, model, memory, f"{folder}/{index}")
             if error:
                 sys.exit(f"{model} with {memory}: {error}")

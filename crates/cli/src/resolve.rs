@@ -294,6 +294,9 @@ fn train_config(args: &TrainArgs, model: ModelConfig, sequence: usize) -> Result
 fn batches(args: &TrainArgs) -> Result<(Batch, usize)> {
     let batch = args.batch.unwrap_or(Batch::Fixed(Batch::USUAL));
     let micro_batch = args.micro_batch.unwrap_or(0);
+    if batch == Batch::Auto && micro_batch > 0 {
+        return refused("--batch auto computes all its sequences at once; leave --micro-batch out, or state the batch");
+    }
     if micro_batch > 0 && !batch.size().is_multiple_of(micro_batch) {
         return refused(format!(
             "--batch {batch} is not divisible by --micro-batch {micro_batch}; choose a divisor, or leave --micro-batch out"

@@ -124,6 +124,7 @@ fn each_impossible_combination_is_one_line() {
         (&["--width", "100", "--heads", "3"][..], "width 100 is not divisible by heads 3"),
         (&["--model", "llama", "--heads", "4", "--kv-heads", "3"], "heads 4 is not divisible by kv-heads 3"),
         (&["--kv-heads", "2"], "kv-heads"),
+        (&["--batch", "auto", "--micro-batch", "4"], "leave --micro-batch out"),
         (&["--batch", "10", "--micro-batch", "4"], "--batch 10 is not divisible by --micro-batch 4"),
         (&["--sequence", "64", "--context", "32"], "--sequence 64 is longer"),
         (&["--warmup-steps", "50", "--steps", "10"], "--warmup-steps 50 is longer"),

@@ -1,7 +1,8 @@
 //! What the process has resident, as the system counts it: the stages before training, loading, and a stated budget.
 #![cfg(target_os = "linux")]
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -13,16 +14,18 @@ impl Place {
     fn new(name: &str, bytes: usize) -> Place {
         let folder = std::env::temp_dir().join(format!("gradus-memory-{}-{name}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
-        let (mut text, mut state) = (String::with_capacity(bytes + 64), 1u64);
-        while text.len() < bytes {
+        // Written bit by bit, and compared so below: a process that is started counts what its parent had resident.
+        let mut text = BufWriter::new(File::create(folder.join("text.txt")).unwrap());
+        let (mut written, mut state) = (0, 1u64);
+        while written < bytes {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             let number = (state >> 33) as f64 / (1u64 << 31) as f64;
-            text.push_str(&format!("w{:x} ", (number.powi(8) * 200_000.0) as u64));
-            if state.is_multiple_of(11) {
-                text.push('\n');
-            }
+            let end = if state.is_multiple_of(11) { '\n' } else { ' ' };
+            let word = format!("w{:x}{end}", (number.powi(8) * 200_000.0) as u64);
+            text.write_all(word.as_bytes()).unwrap();
+            written += word.len();
         }
-        fs::write(folder.join("text.txt"), text).unwrap();
+        text.flush().unwrap();
         Place(folder)
     }
 
@@ -43,6 +46,17 @@ impl Place {
         assert_eq!((waited, status), (child.id() as i32, 0), "{arguments}");
         // SAFETY: all zeros is a value of it, and the call has filled it in.
         1024 * unsafe { usage.assume_init() }.ru_maxrss as u64
+    }
+
+    /// Has a command refused for too little memory, writing nothing, and then done with what it says is enough.
+    fn keeps_what_it_says_is_enough(&self, command: &str, written: &str) {
+        let said = self.refusal(&format!("{command} --memory 3MB"));
+        assert!(said.contains("at least, so give --memory") && said.lines().count() == 1, "{command}: {said}");
+        assert!(!self.path(written).exists(), "{command}");
+        let smallest = said.split("so give --memory ").nth(1).unwrap().split("MB").next().unwrap();
+        let limit: f64 = 1e6 * smallest.parse::<f64>().unwrap();
+        let peak = self.peak(&format!("{command} --memory {smallest}MB"));
+        assert!(peak as f64 <= limit, "{command}: {peak} bytes where {smallest} MB are said to be enough");
     }
 
     /// Runs the command, which must be refused, and gives what it says.
@@ -70,18 +84,17 @@ fn a_large_text_takes_little_memory() {
     let peak = place.peak(&format!("train text.txt --out run --vocab-size 700 {TINY}"));
     assert!(peak < 60_000_000, "{peak} bytes to learn the tokens of 24 MB of text, and to make them");
     assert!(size(&place.path("run/data/train.tokens")) > 10_000_000);
-    let before = fs::read(place.path("run/tokenizer.json")).unwrap();
 
     let peak = place.peak(&format!("train text.txt --out tight --vocab-size 700 --memory 45MB {TINY}"));
     assert!(peak < 45_000_000, "{peak} bytes where 45 MB are stated");
-    assert!(fs::read(place.path("tight/tokenizer.json")).unwrap() == before, "the same tokens");
+    assert!(same(&place.path("run/tokenizer.json"), &place.path("tight/tokenizer.json")));
     assert!(same(&place.path("run/data/train.tokens"), &place.path("tight/data/train.tokens")));
     assert!(same(&place.path("run/model/model.safetensors"), &place.path("tight/model/model.safetensors")));
 }
 
 #[test]
 fn weights_are_held_once() {
-    let place = Place::new("weights", 200_000);
+    let place = Place::new("weights", 40_000);
     let whole = place.peak(&format!("train text.txt --out run --steps 3 {SMALL}"));
     let weights = size(&place.path("run/model/model.safetensors"));
     assert!(weights > 12_000_000, "{weights}");
@@ -99,13 +112,42 @@ fn weights_are_held_once() {
 #[test]
 fn a_budget_that_cannot_be_kept_is_refused_before_anything_is_written() {
     let place = Place::new("refused", 100_000);
-    let said = place.refusal(&format!("train text.txt --out run --memory 5MB --vocab-size 300 {TINY}"));
-    assert!(said.contains("at least, so give --memory") && said.lines().count() == 1, "{said}");
-    assert!(!place.path("run").exists());
-    let stated = said.split("so give --memory ").nth(1).unwrap().split("MB").next().unwrap();
-    let smallest: f64 = stated.parse().unwrap();
-    let peak = place.peak(&format!("train text.txt --out run --memory {smallest}MB --vocab-size 300 {TINY}"));
-    assert!(peak as f64 <= smallest * 1e6, "{peak} bytes where {smallest} MB are said to be enough");
+    for (run, tokenizer) in [("bpe", "--vocab-size 300"), ("byte", "--tokenizer byte")] {
+        place.keeps_what_it_says_is_enough(&format!("train text.txt --out {run} {tokenizer} {TINY}"), run);
+    }
+    // How large the model is depends on the characters that the text has, and not even they can be read.
+    let said = place.refusal(&format!("train text.txt --out char --tokenizer char --memory 3MB {TINY}"));
+    assert!(said.contains("is not enough: what comes before training takes"), "{said}");
+    assert!(!place.path("char").exists());
+    place.keeps_what_it_says_is_enough("eval byte/model text.txt", "nothing");
+    place.keeps_what_it_says_is_enough("generate byte/model --prompt w --max-tokens 8", "nothing");
+}
+
+#[test]
+fn as_many_sequences_are_taken_as_fit() {
+    let place = Place::new("auto", 200_000);
+    let options = TINY.replace("--batch 4", "--batch auto");
+    let peak = place.peak(&format!("train text.txt --out run --tokenizer byte --memory 50MB {options}"));
+    assert!((35_000_000..=50_000_000).contains(&peak), "{peak}");
+    let config = fs::read_to_string(place.path("run/config.toml")).unwrap();
+    let batch = config.lines().find_map(|line| line.strip_prefix("batch = ")).unwrap();
+    assert!(batch.parse::<usize>().unwrap() > 64, "{batch}");
+}
+
+#[test]
+fn an_adaptive_run_computes_more_at_once_where_there_is_room_and_trains_the_same() {
+    let place = Place::new("adaptive", 200_000);
+    let options = TINY.replace("--batch 4 --steps 3 --quiet", "--steps 24 --tokenizer byte --json");
+    let adaptive = format!("train text.txt --out a --batch adaptive:32 --micro-batch 2 --memory 60MB {options}");
+    let output = Command::new(env!("CARGO_BIN_EXE_gradus"))
+        .current_dir(&place.0)
+        .args(adaptive.split_whitespace())
+        .output()
+        .unwrap();
+    let told = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && told.contains("\"micro_batch\":32"), "{told}");
+    place.peak(&format!("train text.txt --out b --batch 32 {options}"));
+    assert!(same(&place.path("a/model/model.safetensors"), &place.path("b/model/model.safetensors")));
 }
 
 fn size(path: &Path) -> u64 {
@@ -113,5 +155,6 @@ fn size(path: &Path) -> u64 {
 }
 
 fn same(one: &Path, other: &Path) -> bool {
-    fs::read(one).unwrap() == fs::read(other).unwrap()
+    let [one, other] = [one, other].map(|path| BufReader::new(File::open(path).unwrap()).bytes());
+    one.map(Result::unwrap).eq(other.map(Result::unwrap))
 }

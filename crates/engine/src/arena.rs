@@ -1,5 +1,6 @@
 //! The one piece of memory that a program lives in, mapped once and never grown.
 
+use crate::process::available_memory;
 use crate::{Error, Result};
 use memmap2::MmapMut;
 
@@ -11,7 +12,7 @@ pub(crate) struct Arena {
 impl Arena {
     /// Maps `bytes` bytes, unless the machine has less.
     pub fn new(bytes: usize) -> Result<Arena> {
-        let available = available_memory();
+        let available = available_memory() as usize;
         if bytes > available {
             return Err(Error::TooLarge { needed: bytes, available });
         }
@@ -28,7 +29,7 @@ impl Arena {
     /// memory where the system can grow and shrink the first. If that fails, nothing has changed.
     pub fn resize(&mut self, bytes: usize) -> Result<()> {
         let grown_by = bytes.saturating_sub(self.map.len());
-        let available = available_memory();
+        let available = available_memory() as usize;
         if grown_by > available {
             return Err(Error::TooLarge { needed: grown_by, available });
         }
@@ -71,16 +72,4 @@ impl Arena {
     pub fn bytes_mut(&mut self, offset: usize, length: usize) -> &mut [u8] {
         &mut self.map[offset..offset + length]
     }
-}
-
-/// The bytes that this process may still take: what the machine has free, or what its group is limited to.
-pub fn available_memory() -> usize {
-    let free = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
-        let line = text.lines().find(|line| line.starts_with("MemAvailable:"))?;
-        line.split_whitespace().nth(1)?.parse::<usize>().ok().map(|kilobytes| kilobytes * 1024)
-    });
-    let group =
-        |file: &str| std::fs::read_to_string(format!("/sys/fs/cgroup/{file}")).ok()?.trim().parse::<usize>().ok();
-    let group_free = group("memory.max").map(|limit| limit.saturating_sub(group("memory.current").unwrap_or(0)));
-    free.unwrap_or(usize::MAX).min(group_free.unwrap_or(usize::MAX))
 }

@@ -10,16 +10,17 @@ mod error;
 pub mod graph;
 pub mod ops;
 pub mod plan;
+mod process;
 mod program;
 mod shape;
 mod tape;
 mod trace;
 
-pub use arena::available_memory;
 pub use array::Array;
 pub use autodiff::{gradient, gradient_terms};
 pub use dtype::{DType, Native};
 pub use error::{Error, Place, Result};
+pub use process::{ProcessMemory, available_memory};
 pub use program::{Program, Routine};
 pub use shape::{Layout, Shape, TensorType};
 pub use tape::GradientTape;

@@ -50,6 +50,22 @@ pub struct StepConfig {
 }
 
 impl StepConfig {
+    /// A step over so many sequences of the model's context at once: AdamW, f32, nothing dropped or clipped by value.
+    pub fn plain(model: ModelConfig, batch: usize) -> StepConfig {
+        StepConfig {
+            sequence: model.context,
+            model,
+            micro_batch: batch,
+            micro_batches: 1,
+            optimiser: Optimiser::adamw(0.1),
+            clip_value: None,
+            dropout: 0.0,
+            precision: Precision::F32,
+            relinkable: false,
+            samples: false,
+        }
+    }
+
     /// The part of a run's configuration that shapes its program. A micro-batch of 0 is still to be chosen.
     pub fn of(config: &TrainConfig) -> StepConfig {
         StepConfig {

@@ -2,26 +2,13 @@
 
 use gradus_engine::backend::Cpu;
 use gradus_engine::plan::{Options, Recompute};
-use gradus_train::config::{OptimizerKind, Precision};
 use gradus_train::models::ModelConfig;
-use gradus_train::optimisers::Optimiser;
 use gradus_train::planning::{ArenaBytes, StepPlans};
 use gradus_train::step::StepConfig;
 
 fn config(micro_batch: usize, micro_batches: usize) -> StepConfig {
-    let optimiser = Optimiser { kind: OptimizerKind::Adamw, weight_decay: 0.1, beta1: 0.9, beta2: 0.95 };
-    StepConfig {
-        model: ModelConfig::gpt2(100, 32, 3, 2, 32),
-        micro_batch,
-        micro_batches,
-        sequence: 32,
-        optimiser,
-        clip_value: None,
-        dropout: 0.0,
-        precision: Precision::F32,
-        relinkable: false,
-        samples: false,
-    }
+    let plain = StepConfig::plain(ModelConfig::gpt2(100, 32, 3, 2, 32), micro_batch);
+    StepConfig { micro_batches, ..plain }
 }
 
 #[test]

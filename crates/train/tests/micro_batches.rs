@@ -3,7 +3,6 @@
 use gradus_engine::backend::Cpu;
 use gradus_train::config::Precision;
 use gradus_train::models::ModelConfig;
-use gradus_train::optimisers::Optimiser;
 use gradus_train::step::{StepConfig, StepScalars, TrainingStep};
 
 const BATCH: usize = 32;
@@ -11,28 +10,28 @@ const SEQUENCE: usize = 32;
 const VOCABULARY: usize = 61;
 
 /// The bits of all weights and losses after a few steps with micro-batches of so many sequences.
-fn trained(model: &ModelConfig, precision: Precision, micro_batch: usize, threads: usize) -> Vec<(String, Vec<u32>)> {
+fn trained(
+    (model, sequence): (&ModelConfig, usize),
+    precision: Precision,
+    micro_batch: usize,
+    threads: usize,
+) -> Vec<(String, Vec<u32>)> {
     let config = StepConfig {
-        model: model.clone(),
         micro_batch,
         micro_batches: BATCH / micro_batch,
-        sequence: SEQUENCE,
-        optimiser: Optimiser::adamw(0.1),
-        clip_value: None,
-        dropout: 0.0,
+        sequence,
         precision,
-        relinkable: false,
-        samples: false,
+        ..StepConfig::plain(model.clone(), BATCH)
     };
     let mut training = TrainingStep::new(config, &Cpu::new(threads).unwrap()).unwrap();
     training.initialise(3).unwrap();
     let mut outcomes = vec![];
     for step in 0..3 {
         let token = |place: usize| ((place * place / 7 + place * 3 + step as usize * 11) % VOCABULARY) as i32;
-        let tokens: Vec<i32> = (0..BATCH * SEQUENCE).map(token).collect();
+        let tokens: Vec<i32> = (0..BATCH * sequence).map(token).collect();
         // Some targets do not count, and not as many in every sequence.
         let target = |place: usize| if place % 37 == 5 { -100 } else { token(place + 1) };
-        let targets: Vec<i32> = (0..BATCH * SEQUENCE).map(target).collect();
+        let targets: Vec<i32> = (0..BATCH * sequence).map(target).collect();
         let inputs = StepScalars { step, learning_rate: 1e-2, clip_norm: 1.0, seed: 5 };
         let outcome = training.run(&tokens, &targets, &inputs).unwrap();
         outcomes.extend([outcome.loss.to_bits(), outcome.gradient_norm.to_bits()]);
@@ -45,11 +44,11 @@ fn trained(model: &ModelConfig, precision: Precision, micro_batch: usize, thread
     weights.chain([("losses and norms".to_string(), outcomes)]).collect()
 }
 
-fn check(model: ModelConfig) {
+fn check(model: ModelConfig, sequence: usize) {
     for precision in [Precision::F32, Precision::Bf16] {
-        let whole = trained(&model, precision, BATCH, 2);
+        let whole = trained((&model, sequence), precision, BATCH, 2);
         for (micro_batch, threads) in [(1, 1), (2, 3), (4, 2), (8, 4), (16, 1)] {
-            let pieces = trained(&model, precision, micro_batch, threads);
+            let pieces = trained((&model, sequence), precision, micro_batch, threads);
             for ((name, whole), (_, pieces)) in whole.iter().zip(&pieces) {
                 assert!(whole == pieces, "{name} in {precision:?}, {micro_batch} sequences at once");
             }
@@ -59,16 +58,24 @@ fn check(model: ModelConfig) {
 
 #[test]
 fn gpt2_with_tied_embeddings() {
-    check(ModelConfig::gpt2(VOCABULARY, 32, 2, 2, SEQUENCE));
+    check(ModelConfig::gpt2(VOCABULARY, 32, 2, 2, SEQUENCE), SEQUENCE);
 }
 
 #[test]
 fn gpt2_on_sequences_shorter_than_its_context() {
     // With so many classes, the logits of a row are summed in several blocks.
-    check(ModelConfig { tie_embeddings: false, ..ModelConfig::gpt2(1601, 48, 1, 3, SEQUENCE + 9) });
+    check(ModelConfig { tie_embeddings: false, ..ModelConfig::gpt2(1601, 48, 1, 3, SEQUENCE + 9) }, SEQUENCE);
 }
 
 #[test]
 fn llama() {
-    check(ModelConfig::llama(VOCABULARY, 32, 2, 4, SEQUENCE));
+    check(ModelConfig::llama(VOCABULARY, 32, 2, 4, SEQUENCE), SEQUENCE);
+}
+
+/// The gradient of attention is cut in other ways where there are few heads and sequences.
+#[test]
+fn sequences_of_several_blocks_of_attention() {
+    for sequence in [192, 256, 320] {
+        check(ModelConfig::gpt2(VOCABULARY, 32, 1, 2, sequence), sequence);
+    }
 }

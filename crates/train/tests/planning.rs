@@ -3,9 +3,7 @@
 
 use gradus_engine::backend::Cpu;
 use gradus_engine::plan::{Options, Recompute};
-use gradus_train::config::Precision;
 use gradus_train::models::{Family, ModelConfig};
-use gradus_train::optimisers::Optimiser;
 use gradus_train::planning::{ArenaBytes, Chosen, Refusal, StepPlans};
 use gradus_train::step::{StepConfig, StepScalars, TrainingStep};
 
@@ -18,18 +16,7 @@ fn config(family: Family) -> StepConfig {
         Family::Gpt2 => ModelConfig::gpt2(VOCABULARY, 32, 4, 4, SEQUENCE),
         Family::Llama => ModelConfig::llama(VOCABULARY, 32, 4, 4, SEQUENCE),
     };
-    StepConfig {
-        model,
-        micro_batch: 0,
-        micro_batches: 0,
-        sequence: SEQUENCE,
-        optimiser: Optimiser::adamw(0.1),
-        clip_value: None,
-        dropout: 0.1,
-        precision: Precision::F32,
-        relinkable: false,
-        samples: false,
-    }
+    StepConfig { micro_batch: 0, micro_batches: 0, dropout: 0.1, ..StepConfig::plain(model, BATCH) }
 }
 
 fn run(step: &mut TrainingStep, from: u64, count: u64) {

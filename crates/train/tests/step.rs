@@ -10,18 +10,7 @@ const BATCH: usize = 4;
 const SEQUENCE: usize = 12;
 
 fn config() -> StepConfig {
-    StepConfig {
-        model: ModelConfig::gpt2(29, 16, 2, 2, SEQUENCE),
-        micro_batch: BATCH,
-        micro_batches: 1,
-        sequence: SEQUENCE,
-        optimiser: Optimiser::adamw(0.1),
-        clip_value: None,
-        dropout: 0.0,
-        precision: Precision::F32,
-        relinkable: false,
-        samples: false,
-    }
+    StepConfig::plain(ModelConfig::gpt2(29, 16, 2, 2, SEQUENCE), BATCH)
 }
 
 fn new(config: StepConfig) -> TrainingStep {

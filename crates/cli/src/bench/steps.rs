@@ -9,7 +9,6 @@ use gradus_kernels::limits::Limit;
 use gradus_train::config::Precision;
 use gradus_train::memory::ProcessMemory;
 use gradus_train::models::ModelConfig;
-use gradus_train::optimisers::Optimiser;
 use gradus_train::step::{StepConfig, StepScalars, TrainingStep};
 use gradus_train::{Error, Result};
 use std::collections::BTreeMap;
@@ -101,18 +100,7 @@ fn measure_apart(name: &str, setting: &Setting) -> Result<Sample> {
 /// Measures in this process, which must have done nothing else.
 fn measure(configuration: &Configuration, precision: Precision, setting: &Setting) -> Result<Sample> {
     let Configuration { model, batch, .. } = configuration;
-    let config = StepConfig {
-        model: model.clone(),
-        micro_batch: *batch,
-        micro_batches: 1,
-        sequence: model.context,
-        optimiser: Optimiser::adamw(0.1),
-        clip_value: None,
-        dropout: 0.0,
-        precision,
-        relinkable: false,
-        samples: false,
-    };
+    let config = StepConfig { precision, ..StepConfig::plain(model.clone(), *batch) };
     let mut step = TrainingStep::new(config, &setting.cpu)?;
     step.initialise(1)?;
     let count = batch * model.context;

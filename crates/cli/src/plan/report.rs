@@ -3,12 +3,13 @@
 use super::recomputed::{Recomputed, recomputed};
 use gradus_engine::backend::Backend;
 use gradus_train::Result;
-use gradus_train::config::{Precision, TrainConfig};
-use gradus_train::memory::{Budget, Outside};
+use gradus_train::config::{Batch, Precision, TrainConfig};
+use gradus_train::memory::Budget;
 use gradus_train::planning::{ArenaBytes, Chosen, Point, RunMemory, StepPlans};
 use gradus_train::step::StepConfig;
 use serde::Serialize;
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// What a planned run takes.
@@ -33,7 +34,7 @@ pub struct Report {
     /// The most that will be resident.
     pub peak_bytes: u64,
     /// What for.
-    pub peak_by_kind: ByKind,
+    pub peak_by_kind: BTreeMap<&'static str, u64>,
     /// How long a step takes, about.
     pub seconds_per_step: f64,
     /// Tokens a second.
@@ -44,19 +45,6 @@ pub struct Report {
     pub smallest_budget_bytes: u64,
     /// Time against memory.
     pub curve: Vec<CurvePoint>,
-}
-
-/// Bytes by kind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[allow(missing_docs)]
-pub struct ByKind {
-    pub weights: u64,
-    pub gradients: u64,
-    pub optimiser: u64,
-    pub activations: u64,
-    pub scratch: u64,
-    pub data: u64,
-    pub runtime: u64,
 }
 
 /// What a budget brings.
@@ -75,7 +63,9 @@ pub struct CurvePoint {
 impl Report {
     /// Plans, and says what the plan takes; or refuses a budget that cannot be kept.
     pub fn of(config: &TrainConfig, backend: &dyn Backend) -> Result<(Report, Chosen)> {
-        let memory = RunMemory::of_any_machine(config);
+        // As many sequences as fit are those that fit here.
+        let of = if config.batch == Batch::Auto { RunMemory::of } else { RunMemory::of_any_machine };
+        let memory = of(config);
         let outside = memory.outside;
         let mut resolved = config.clone();
         let chosen = memory.choose(&mut resolved, backend)?;
@@ -94,6 +84,7 @@ impl Report {
         curve.reverse();
         curve.dedup_by_key(|point| point.memory_bytes);
         curve.reverse();
+        let by_kind = ArenaBytes::of(&chosen.plan, &chosen.config).by_kind(outside);
         let report = Report {
             family: chosen.config.model.family,
             parameters: chosen.config.model.parameter_count(),
@@ -104,7 +95,7 @@ impl Report {
             micro_batch: chosen.config.micro_batch,
             budget_bytes: config.memory.map(Budget::bytes),
             peak_bytes: chosen.arena() as u64 + outside.total(),
-            peak_by_kind: ByKind::of(&ArenaBytes::of(&chosen.plan, &chosen.config), outside),
+            peak_by_kind: by_kind.map(|(kind, bytes)| (kind.name(), bytes)).into(),
             seconds_per_step: chosen.seconds(),
             tokens_per_second: tokens / chosen.seconds(),
             recomputed: recomputed(&chosen),
@@ -119,32 +110,5 @@ impl Report {
         let mut document = serde_json::to_value(self).expect("a report is plain data");
         document["page"] = json!(page);
         serde_json::to_string_pretty(&document).expect("a document is plain data") + "\n"
-    }
-}
-
-impl ByKind {
-    fn of(arena: &ArenaBytes, outside: Outside) -> ByKind {
-        ByKind {
-            weights: arena.weights as u64,
-            gradients: arena.gradients as u64,
-            optimiser: arena.optimiser as u64,
-            activations: arena.activations as u64,
-            scratch: arena.scratch as u64,
-            data: arena.data as u64 + outside.data,
-            runtime: outside.runtime,
-        }
-    }
-
-    /// Each kind's name and bytes.
-    pub fn each(&self) -> [(&'static str, u64); 7] {
-        [
-            ("weights", self.weights),
-            ("gradients", self.gradients),
-            ("optimiser", self.optimiser),
-            ("activations", self.activations),
-            ("scratch", self.scratch),
-            ("data", self.data),
-            ("runtime", self.runtime),
-        ]
     }
 }

@@ -3,6 +3,7 @@
 use super::recomputed::Recomputed;
 use super::report::Report;
 use crate::numbers::{bytes_to_three_digits as size, count, rounded, short_time};
+use gradus_train::memory::Kind;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -34,8 +35,12 @@ fn line(text: &mut String, line: std::fmt::Arguments<'_>) {
 fn memory(text: &mut String, report: &Report) {
     let stated = report.budget_bytes.map_or(String::new(), |budget| format!(" of {} stated", size(budget)));
     line(text, format_args!("predicted peak memory: {}{stated}", size(report.peak_bytes)));
-    for (kind, bytes) in report.peak_by_kind.each() {
-        line(text, format_args!("  {kind:12} {:>9}  {}", size(bytes), bar(bytes as f64, report.peak_bytes as f64)));
+    for kind in Kind::ALL {
+        let bytes = report.peak_by_kind[kind.name()];
+        line(
+            text,
+            format_args!("  {:12} {:>9}  {}", kind.name(), size(bytes), bar(bytes as f64, report.peak_bytes as f64)),
+        );
     }
     line(text, format_args!("smallest budget that works: {}", size(report.smallest_budget_bytes)));
 }

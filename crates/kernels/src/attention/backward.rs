@@ -21,7 +21,9 @@ const SEGMENTS_MOST: usize = 4;
 /// Queries of a part of the last job.
 const ROWS_PER_PART: usize = 256;
 
-/// How the keys are cut: into one segment where there are heads and sequences enough, else into a few.
+/// How the keys are cut: into one segment where there are heads and sequences enough, else into their blocks if these
+/// are few. A query's gradient is the sum over blocks, from the first to the last, either way: so it has the same bits
+/// however many sequences are computed at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Segments {
     count: usize,
@@ -36,8 +38,9 @@ impl Segments {
     /// The cut for a problem.
     pub fn new(problem: &Problem) -> Segments {
         let heads = (problem.batch * problem.key_heads).max(1);
-        let wished = PARTS_ENOUGH.div_ceil(heads).min(SEGMENTS_MOST);
-        let length = problem.keys.div_ceil(wished).next_multiple_of(BLOCK);
+        let blocks = problem.keys.div_ceil(BLOCK);
+        let in_blocks = heads < PARTS_ENOUGH && blocks <= SEGMENTS_MOST;
+        let length = if in_blocks { BLOCK } else { blocks.max(1) * BLOCK };
         let share_rows = problem.queries + ROW_MULTIPLE;
         let share = problem.batch * problem.heads * share_rows * problem.padded_depth();
         Segments { count: problem.keys.div_ceil(length), length, share_rows, share }

@@ -1,6 +1,6 @@
 //! Sizes in bytes as people write and read them.
 
-use super::{ProcessMemory, available};
+use super::{ProcessMemory, available_memory};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -64,7 +64,7 @@ impl Budget {
     pub fn bytes(self) -> u64 {
         match self {
             Budget::Bytes(Size(bytes)) => bytes,
-            Budget::Share(share) => (share * (available() + ProcessMemory::read().now) as f64) as u64,
+            Budget::Share(share) => (share * (available_memory() + ProcessMemory::read().now) as f64) as u64,
         }
     }
 }

@@ -1,12 +1,15 @@
 //! Evaluation and generation within a budget: the first plan that fits, or a refusal with the smallest that would.
 
 use super::refusal::rounded_up;
-use crate::memory::{Budget, ProcessMemory, Size, available};
+use crate::memory::{Budget, ProcessMemory, Size, available_memory};
 use crate::{Error, Result};
 use gradus_engine::plan::Plan;
 
 /// What a process takes beyond what it holds when its arena is planned: code not yet touched, the plan's jobs, texts.
 const STILL_TO_COME: u64 = 7_000_000;
+
+/// How much what a process holds by then differs from run to run.
+const FROM_RUN_TO_RUN: u64 = 500_000;
 
 /// The memory of a process that computes with a model without training it.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +25,7 @@ impl InferenceMemory {
     /// Within a budget, or without one within what the machine has.
     pub fn within(budget: Option<Budget>) -> InferenceMemory {
         let now = ProcessMemory::read().now;
-        let limit = budget.map_or_else(|| now + available(), Budget::bytes);
+        let limit = budget.map_or_else(|| now + available_memory(), Budget::bytes);
         InferenceMemory { budget, limit, outside: now + STILL_TO_COME }
     }
 
@@ -37,7 +40,7 @@ impl InferenceMemory {
             }
             smallest = smallest.min(needed);
         }
-        let smallest = rounded_up(smallest);
+        let smallest = rounded_up(smallest + FROM_RUN_TO_RUN);
         Err(Error::Config(match self.budget {
             Some(_) => {
                 format!(

@@ -1,6 +1,6 @@
 //! What the bytes of an arena are for.
 
-use crate::memory::Kind;
+use crate::memory::{Kind, Outside};
 use crate::step::{StepConfig, TrainingStep};
 use gradus_engine::ops::OpKind;
 use gradus_engine::plan::{Buffer, BufferId, BufferKind, Plan};
@@ -24,6 +24,19 @@ pub struct ArenaBytes {
 }
 
 impl ArenaBytes {
+    /// Each kind and its bytes, with what lies outside of the arena.
+    pub fn by_kind(&self, outside: Outside) -> [(Kind, u64); 7] {
+        [
+            (Kind::Weights, self.weights as u64),
+            (Kind::Gradients, self.gradients as u64),
+            (Kind::Optimiser, self.optimiser as u64),
+            (Kind::Activations, self.activations as u64),
+            (Kind::Scratch, self.scratch as u64),
+            (Kind::Data, self.data as u64 + outside.data),
+            (Kind::Runtime, outside.runtime),
+        ]
+    }
+
     /// What an arena's bytes are for, at the place where most of them are used.
     pub fn of(plan: &Plan, config: &StepConfig) -> ArenaBytes {
         let kinds = Kinds::of(plan, config);

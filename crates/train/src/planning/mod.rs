@@ -21,9 +21,9 @@ use crate::step::StepConfig;
 use gradus_engine::backend::Backend;
 use gradus_engine::plan::{Estimate, Options, Plan, Planner, Recompute};
 
-/// Without a budget, a plan may be slower than the fastest by this share if it takes less memory: the difference
-/// cannot be measured.
-const NO_LOSS: f64 = 1.03;
+/// Without a budget, a plan may be predicted to be slower than the fastest by this factor if it takes less memory. Steps
+/// of the reference model in 1 and in 8 micro-batches are predicted 2.8 % apart, and took 718 and 708 ms.
+const AS_GOOD: f64 = 1.03;
 
 /// All ways to take a training step.
 pub struct StepPlans<'a> {
@@ -101,16 +101,8 @@ impl<'a> StepPlans<'a> {
     /// The smallest way that is as fast as the fastest, as far as can be told, within this many bytes.
     pub fn frugal_within(&self, arena: usize) -> Option<Chosen> {
         let fastest = self.fastest_draft(arena)?.seconds;
-        let drafts = self.drafts(arena).filter(|draft| draft.arena <= arena && draft.seconds <= fastest * NO_LOSS);
+        let drafts = self.drafts(arena).filter(|draft| draft.arena <= arena && draft.seconds <= fastest * AS_GOOD);
         drafts.min_by_key(|draft| draft.arena).map(|draft| draft.planned())
-    }
-
-    /// The way to take within a stated arena, or without one: the fastest, or the smallest that is as good as that.
-    pub fn within(&self, arena: Option<usize>) -> Option<Chosen> {
-        match arena {
-            Some(arena) => self.fastest_within(arena),
-            None => self.frugal_within(usize::MAX),
-        }
     }
 
     /// The way with the largest micro-batch that needs nothing computed again beyond its policy, within this many bytes;

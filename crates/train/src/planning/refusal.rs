@@ -46,31 +46,13 @@ impl Refusal {
         changes.truncate(CHANGES_TOLD);
         Ok(Refusal { smallest, changes })
     }
-}
 
-/// Bytes as `--memory` takes them, never fewer than there are.
-pub(super) fn rounded_up(bytes: u64) -> String {
-    match bytes {
-        ..1_000_000 => format!("{}KB", bytes.div_ceil(1_000)),
-        1_000_000..10_000_000_000 => format!("{:.1}MB", bytes.div_ceil(100_000) as f64 / 10.0),
-        _ => format!("{:.2}GB", bytes.div_ceil(10_000_000) as f64 / 100.0),
-    }
-}
-
-impl Refusal {
     /// What to tell whoever stated the budget, or runs on a machine that has no more than the limit: in one line.
     /// The process needs `outside` besides the arena, and `stages` before there is one.
     pub(super) fn message(&self, stated: Option<Budget>, limit: u64, outside: u64, stages: u64) -> String {
         let needed = |arena: usize| (arena as u64 + outside).max(stages);
         let stated_as = |arena: usize| rounded_up(needed(arena));
         let smallest = stated_as(self.smallest);
-        let not_enough = match stated {
-            Some(Budget::Bytes(size)) => format!("--memory {size} is not enough: this run needs"),
-            Some(Budget::Share(share)) => {
-                format!("--memory {}% ({}) is not enough: this run needs", share * 100.0, Size(limit))
-            }
-            None => format!("the machine has {} to give: this run needs", Size(limit)),
-        };
         let helps = |change: &&Change| needed(change.smallest) < needed(self.smallest);
         let told = |change: &Change| format!("{} ({})", change.options, stated_as(change.smallest));
         let changes: Vec<String> = self.changes.iter().filter(helps).map(told).collect();
@@ -79,7 +61,26 @@ impl Refusal {
             Some((last, others)) => format!("; less with {} or {last}", others.join(", ")),
             None => String::new(),
         };
-        format!("{not_enough} {smallest} at least, so give --memory {smallest}{less}")
+        let advice = if stated.is_some() { format!(", so give --memory {smallest}") } else { String::new() };
+        format!("{}: this run needs {smallest} at least{advice}{less}", not_enough(stated, limit))
+    }
+}
+
+/// What was stated, or what the machine has, and that it is too little.
+pub(super) fn not_enough(stated: Option<Budget>, limit: u64) -> String {
+    match stated {
+        Some(Budget::Bytes(size)) => format!("--memory {size} is not enough"),
+        Some(Budget::Share(share)) => format!("--memory {}% ({}) is not enough", share * 100.0, Size(limit)),
+        None => format!("the machine has {} to give", Size(limit)),
+    }
+}
+
+/// Bytes as `--memory` takes them, never fewer than there are.
+pub(super) fn rounded_up(bytes: u64) -> String {
+    match bytes {
+        ..1_000_000 => format!("{}KB", bytes.div_ceil(1_000)),
+        1_000_000..10_000_000_000 => format!("{:.1}MB", bytes.div_ceil(100_000) as f64 / 10.0),
+        _ => format!("{:.2}GB", bytes.div_ceil(10_000_000) as f64 / 100.0),
     }
 }
 

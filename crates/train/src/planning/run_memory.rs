@@ -1,8 +1,9 @@
 //! From a run's memory to the plan of its step.
 
+use super::refusal::{not_enough, rounded_up};
 use super::{Chosen, Refusal, StepPlans};
 use crate::config::{Batch, TrainConfig};
-use crate::memory::{Budget, Outside, ProcessMemory, Stages, available};
+use crate::memory::{Budget, Outside, ProcessMemory, Stages, available_memory};
 use crate::step::StepConfig;
 use crate::{Error, Result};
 use gradus_engine::backend::Backend;
@@ -21,28 +22,41 @@ pub struct RunMemory {
     pub limit: u64,
     /// Bytes that it will have resident besides the arena.
     pub outside: Outside,
-    /// The least that the stages which are still to come before training need.
+    /// The least that the stages before training need.
     stages: u64,
 }
 
 impl RunMemory {
-    /// For a run whose tokens are ready.
+    /// For a run on this machine: what is stated, but never more than there is.
     pub fn of(config: &TrainConfig) -> RunMemory {
-        let now = ProcessMemory::read().now;
-        let machine = now + (SHARE_TAKEN * available() as f64) as u64;
-        let limit = config.memory.map_or(machine, Budget::bytes);
-        RunMemory { stated: config.memory, limit, outside: Outside::predict(config), stages: 0 }
-    }
-
-    /// For a run whose stages before training are still to come.
-    pub fn before_stages(config: &TrainConfig) -> RunMemory {
-        RunMemory { stages: Stages::within(None, config).smallest, ..RunMemory::of(config) }
+        let (now, free) = (ProcessMemory::read().now, available_memory() as f64);
+        let memory = RunMemory::of_any_machine(config);
+        match memory.stated {
+            Some(_) if memory.limit <= now + free as u64 => memory,
+            _ => RunMemory { stated: None, limit: now + (SHARE_TAKEN * free) as u64, ..memory },
+        }
     }
 
     /// For a run that is only asked about, whatever the machine has.
     pub fn of_any_machine(config: &TrainConfig) -> RunMemory {
-        let memory = RunMemory::before_stages(config);
-        RunMemory { limit: if config.memory.is_some() { memory.limit } else { u64::MAX }, ..memory }
+        RunMemory {
+            stated: config.memory,
+            limit: config.memory.map_or(u64::MAX, Budget::bytes),
+            outside: Outside::predict(config),
+            stages: Stages::within(None, config).smallest,
+        }
+    }
+
+    /// Refuses a budget that not even the stages before training can keep, where the model is not yet known.
+    pub fn check_stages(&self) -> Result<()> {
+        match self.limit < self.stages {
+            true => Err(Error::Config(format!(
+                "{}: what comes before training takes {} by itself",
+                not_enough(self.stated, self.limit),
+                rounded_up(self.stages),
+            ))),
+            false => Ok(()),
+        }
     }
 
     /// The least that the process needs with an arena of this size.

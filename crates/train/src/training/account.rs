@@ -7,17 +7,8 @@ use std::ops::Range;
 
 /// What is predicted of a chosen plan and all around it.
 pub(super) fn predicted(chosen: &Chosen, outside: Outside) -> Account {
-    let arena = ArenaBytes::of(&chosen.plan, &chosen.config);
     let mut account = Account::default();
-    for (kind, bytes) in [
-        (Kind::Weights, arena.weights as u64),
-        (Kind::Gradients, arena.gradients as u64),
-        (Kind::Optimiser, arena.optimiser as u64),
-        (Kind::Activations, arena.activations as u64),
-        (Kind::Scratch, arena.scratch as u64),
-        (Kind::Data, arena.data as u64 + outside.data),
-        (Kind::Runtime, outside.runtime),
-    ] {
+    for (kind, bytes) in ArenaBytes::of(&chosen.plan, &chosen.config).by_kind(outside) {
         account[kind].predicted = bytes;
     }
     account

@@ -62,12 +62,16 @@ fn refuse_early(config: &TrainConfig) -> Result<()> {
         TokenizerKind::Byte => config.vocab_size.max(Tokenizer::bytes().vocabulary()),
         TokenizerKind::Bpe | TokenizerKind::Char | TokenizerKind::File(_) => config.vocab_size,
     };
-    if config.memory.is_none() || config.init.is_some() || config.model.vocabulary == 0 {
+    if config.memory.is_none() {
         return Ok(());
+    }
+    let memory = RunMemory::of(&config);
+    if config.init.is_some() || config.model.vocabulary == 0 {
+        return memory.check_stages();
     }
     config.model.validate()?;
     let backend = Cpu::new(config.threads)?;
-    RunMemory::before_stages(&config).choose(&mut config, &backend).map(drop)
+    memory.choose(&mut config, &backend).map(drop)
 }
 
 fn prepare_in(

@@ -1,15 +1,40 @@
-//! How much memory this process may still take.
+//! What the system says of this process's memory: what it holds, and what it may still take.
 
-use super::field;
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read;
 use std::path::{Path, PathBuf};
+
+/// Resident memory now and at its peak, in bytes; zero where the system does not say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProcessMemory {
+    /// Resident now.
+    pub now: u64,
+    /// The most that was ever resident.
+    pub peak: u64,
+}
+
+impl ProcessMemory {
+    /// Asks the system. Allocates nothing.
+    pub fn read() -> ProcessMemory {
+        let mut text = [0u8; 4096];
+        let length = File::open("/proc/self/status").and_then(|mut file| file.read(&mut text)).unwrap_or(0);
+        ProcessMemory { now: field(&text[..length], b"VmRSS:"), peak: field(&text[..length], b"VmHWM:") }
+    }
+}
+
+/// The bytes that a line like `VmRSS:    1234 kB` states.
+fn field(text: &[u8], name: &[u8]) -> u64 {
+    let line = text.split(|&byte| byte == b'\n').find(|line| line.starts_with(name));
+    let digits = line.into_iter().flatten().filter(|byte| byte.is_ascii_digit());
+    1024 * digits.fold(0, |number, digit| 10 * number + (digit - b'0') as u64)
+}
 
 /// A limit that is as good as none.
 const UNLIMITED: u64 = 1 << 60;
 
 /// Bytes that the process may still take: the least of what the machine has free, what the control groups that the
 /// process is in leave, and what its own limits leave. Where the system says nothing, there is no limit.
-pub fn available() -> u64 {
+pub fn available_memory() -> u64 {
     let machine = fs::read("/proc/meminfo").map_or(0, |text| field(&text, b"MemAvailable:"));
     let machine = if machine == 0 { UNLIMITED } else { machine };
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -57,7 +82,10 @@ fn left_in_folder(folder: &Path, files: &GroupFiles) -> u64 {
     let Some(limit) = number(files.limit).filter(|limit| *limit < UNLIMITED) else { return UNLIMITED };
     // Files that were read are counted too, but make room when it is needed.
     let statistics = fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
-    let files_read = statistics.lines().filter_map(|line| line.strip_prefix("inactive_file ")?.parse::<u64>().ok());
+    let files_read = statistics.lines().filter_map(|line| {
+        let (name, bytes) = line.split_once(' ')?;
+        bytes.parse::<u64>().ok().filter(|_| matches!(name, "inactive_file" | "active_file"))
+    });
     let used = number(files.used).unwrap_or(0).saturating_sub(files_read.sum());
     limit.saturating_sub(used)
 }
@@ -76,34 +104,42 @@ fn left_of_limits(limits: &str, status: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::testing::Folder;
+
+    #[test]
+    fn lines_are_read_in_kilobytes() {
+        let text = b"Name:\tx\nVmHWM:\t    2048 kB\nVmRSS:\t  1024 kB\n";
+        assert_eq!((field(text, b"VmRSS:"), field(text, b"VmHWM:"), field(text, b"VmX:")), (1 << 20, 2 << 20, 0));
+        #[cfg(target_os = "linux")]
+        assert!(ProcessMemory::read().now > 100_000 && ProcessMemory::read().peak >= 100_000);
+    }
 
     #[test]
     fn the_machine_leaves_something() {
-        let left = available();
+        let left = available_memory();
         assert!(left > 1 << 20, "{left}");
     }
 
     #[test]
     fn the_tightest_group_counts_in_both_versions() {
-        let folder = Folder::new("groups");
+        let folder = std::env::temp_dir().join(format!("gradus-groups-{}", std::process::id()));
         let write = |path: &str, text: &str| {
-            let path = folder.path().join(path);
+            let path = folder.join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         };
         write("a/b/memory.max", "max\n");
         write("a/memory.max", "1000\n");
         write("a/memory.current", "700\n");
-        write("a/memory.stat", "anon 600\ninactive_file 100\n");
-        assert_eq!(left_in_groups("0::/a/b\n", folder.path()), 400);
-        assert_eq!(left_in_groups("0::/elsewhere\n", folder.path()), UNLIMITED);
+        write("a/memory.stat", "anon 600\ninactive_file 70\nactive_file 30\n");
+        assert_eq!(left_in_groups("0::/a/b\n", &folder), 400);
+        assert_eq!(left_in_groups("0::/elsewhere\n", &folder), UNLIMITED);
         write("memory/c/memory.limit_in_bytes", "500\n");
         write("memory/c/memory.usage_in_bytes", "200\n");
         write("memory/memory.limit_in_bytes", "9223372036854771712\n");
-        assert_eq!(left_in_groups("4:cpu,memory:/c\n3:devices:/\n", folder.path()), 300);
-        assert_eq!(left_in_groups("4:memory:/c\n0::/a\n", folder.path()), 300);
-        assert_eq!(left_in_groups("", folder.path()), UNLIMITED);
+        assert_eq!(left_in_groups("4:cpu,memory:/c\n3:devices:/\n", &folder), 300);
+        assert_eq!(left_in_groups("4:memory:/c\n0::/a\n", &folder), 300);
+        assert_eq!(left_in_groups("", &folder), UNLIMITED);
+        fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]
