@@ -5,27 +5,24 @@ use super::microkernel::Level;
 use crate::parts_of;
 use std::ops::Range;
 
-/// The largest tile and words of a block of its depth. Its packed columns, and its rows where they are packed too,
-/// take half of a second-level cache of 1 MB; a row panel lies in a first-level cache of 32 KB with room to spare.
-/// Found by measurement on the products of language models.
+/// The largest tile of rows that are read where they lie, and words of a block of its depth: its packed columns take half
+/// of a second-level cache of 1 MB, and a row panel lies in a first-level cache of 32 KB with room to spare. Found by
+/// measurement on the products of language models; with 1024 rows instead of 512, which share the packing of the columns,
+/// they took 0.6 to 1.8 % less time.
 const TILE_COLUMNS: usize = 256;
-/// Rows that are read in place are as many as share the packing of the columns: with 1024 instead of 512, the products of
-/// language models took 0.6 to 1.8 % less time.
-const ROWS_IN_PLACE: Limits = Limits { tile_rows: 1024, depth: 512 };
-const ROWS_PACKED: Limits = Limits { tile_rows: 256, depth: 256 };
-/// Packed rows of a tile if that shares out the tiles more evenly: of 9 tiles of a 768 x 768 weight gradient, one of two
-/// workers computes 5, and it took 9 % longer than 6 tiles of 384 rows.
-const MORE_ROWS_PACKED: usize = 384;
+const TILE_ROWS: usize = 1024;
+const DEPTH: usize = 512;
+/// Of a tile whose rows are packed too: rows and columns together, and words of a block of its depth.
+const LINES_PACKED: usize = 640;
+const DEPTH_PACKED: usize = 256;
+/// Multiplications in about the time in which a word is packed. Tiles chosen with it, rather than the most nearly square
+/// ones of 256 lines, took 4 to 8 % less time for weight gradients of 1280 x 320.
+const PACKING: usize = 24;
 
 /// With at most so many rows, fetching the columns weighs more: the next block's are asked for while this one's are
 /// multiplied. A step of GPT-2 124M over 256 tokens took 1 % less time in f32 and 3 to 5 % less in bf16; products of
 /// more rows, and rows that are packed, took more.
 const FEW_ROWS: usize = 256;
-
-struct Limits {
-    tile_rows: usize,
-    depth: usize,
-}
 
 /// Tiles of a large product for each worker. More tiles share out the work more evenly, and pack more: with eight
 /// instead of four for two workers, weight gradients take 4 % longer.
@@ -38,6 +35,8 @@ const NARROW: usize = 64;
 
 /// Multiplications below which a tile is not cut further: some 20 microseconds of work.
 const PART_WORK: usize = 1 << 20;
+/// Multiplications in about the time that it takes to begin a tile.
+const TILE_WORK: usize = PART_WORK / 8;
 
 /// The panels of a level: rows, columns, steps of the depth in a word, and words that come together.
 #[derive(Clone, Copy, Debug)]
@@ -77,35 +76,13 @@ pub(super) struct Cut {
 
 impl Cut {
     pub fn new(sizes: Sizes, products: usize, workers: usize, panel: Panel, rows_in_place: bool) -> Cut {
-        let Sizes { rows, columns, depth } = sizes;
-        let limits = if rows_in_place { ROWS_IN_PLACE } else { ROWS_PACKED };
-        let mut tile_rows = even_share(rows, limits.tile_rows, panel.rows);
-        let mut tile_columns = even_share(columns, TILE_COLUMNS, panel.columns);
-        let tiles = |tile_rows, tile_columns| products * parts_of(rows, tile_rows) * parts_of(columns, tile_columns);
-        if !rows_in_place {
-            let more_rows = even_share(rows, MORE_ROWS_PACKED, panel.rows);
-            // Rows of tiles that the worker with most of them computes.
-            let most = |tile_rows| tiles(tile_rows, tile_columns).div_ceil(workers) * tile_rows;
-            if most(more_rows) < most(tile_rows) {
-                tile_rows = more_rows;
-            }
-        }
-        let enough = if workers == 1 { 1 } else { workers * TILES_PER_WORKER };
-        // Narrower tiles cost nothing where rows are read in place: a few tiles are cut until they can be shared evenly.
-        let uneven = |tiles: usize| rows_in_place && tiles < 8 * workers && !tiles.is_multiple_of(workers);
-        let too_few = |tiles: usize| tiles < enough || uneven(tiles);
-        while too_few(tiles(tile_rows, tile_columns)) && tile_rows * tile_columns * depth >= 2 * PART_WORK {
-            // Near-square tiles are packed the least for what they compute; where rows are not packed, tall ones.
-            let narrow = if rows_in_place { tile_columns <= NARROW } else { tile_columns / 2 < tile_rows };
-            if narrow && tile_rows > panel.rows {
-                tile_rows = even_share(rows, tile_rows.div_ceil(2), panel.rows);
-            } else if tile_columns > panel.columns {
-                tile_columns = even_share(columns, tile_columns.div_ceil(2), panel.columns);
-            } else {
-                break;
-            }
-        }
-        let depth_blocks = parts_of(depth, limits.depth * panel.steps).max(1);
+        let Sizes { rows, depth, .. } = sizes;
+        let (tile_rows, tile_columns) = match rows_in_place {
+            true => tile_in_place(sizes, products, workers, panel),
+            false => tile_packed(sizes, products, workers, panel),
+        };
+        let depth_limit = if rows_in_place { DEPTH } else { DEPTH_PACKED };
+        let depth_blocks = parts_of(depth, depth_limit * panel.steps).max(1);
         let tile_work = (tile_rows * tile_columns * depth).max(1);
         Cut {
             sizes,
@@ -151,6 +128,49 @@ impl Cut {
         let rows = if self.rows_in_place { self.panel.rows } else { self.tile_rows };
         (rows * self.depth_block / self.panel.steps).next_multiple_of(16)
     }
+}
+
+/// The tile of rows that are read where they lie.
+fn tile_in_place(sizes: Sizes, products: usize, workers: usize, panel: Panel) -> (usize, usize) {
+    let Sizes { rows, columns, depth } = sizes;
+    let mut tile_rows = even_share(rows, TILE_ROWS, panel.rows);
+    let mut tile_columns = even_share(columns, TILE_COLUMNS, panel.columns);
+    let tiles = |tile_rows, tile_columns| products * parts_of(rows, tile_rows) * parts_of(columns, tile_columns);
+    let enough = if workers == 1 { 1 } else { workers * TILES_PER_WORKER };
+    // Narrower tiles cost nothing where rows are read in place: a few tiles are cut until they can be shared evenly.
+    let uneven = |tiles: usize| tiles < 8 * workers && !tiles.is_multiple_of(workers);
+    let too_few = |tiles: usize| tiles < enough || uneven(tiles);
+    while too_few(tiles(tile_rows, tile_columns)) && tile_rows * tile_columns * depth >= 2 * PART_WORK {
+        if tile_columns <= NARROW && tile_rows > panel.rows {
+            tile_rows = even_share(rows, tile_rows.div_ceil(2), panel.rows);
+        } else if tile_columns > panel.columns {
+            tile_columns = even_share(columns, tile_columns.div_ceil(2), panel.columns);
+        } else {
+            break;
+        }
+    }
+    (tile_rows, tile_columns)
+}
+
+/// The tile of rows that are packed, as columns are: the one with which the last worker is done first.
+fn tile_packed(sizes: Sizes, products: usize, workers: usize, panel: Panel) -> (usize, usize) {
+    let Sizes { rows, columns, depth } = sizes;
+    let tiles = |tile_rows, tile_columns| products * parts_of(rows, tile_rows) * parts_of(columns, tile_columns);
+    let work = products * rows * columns * depth;
+    // With few tiles, a worker that is held up holds up all.
+    let enough = if workers == 1 { 1 } else { (workers * TILES_PER_WORKER).min(work / PART_WORK) };
+    let time = |&(tile_rows, tile_columns): &(usize, usize)| {
+        let tiles = tiles(tile_rows, tile_columns);
+        let numbers = tile_rows * tile_columns + PACKING * (tile_rows + tile_columns);
+        (tiles < enough, tiles.div_ceil(workers) * (numbers * depth + TILE_WORK))
+    };
+    let limits = || (1..LINES_PACKED / panel.columns).map(|panels| panels * panel.columns);
+    let candidates = limits().flat_map(|across| limits().map(move |down| (down, across)));
+    candidates
+        .filter(|(down, across)| down + across <= LINES_PACKED)
+        .map(|(down, across)| (even_share(rows, down, panel.rows), even_share(columns, across, panel.columns)))
+        .min_by_key(time)
+        .unwrap_or((panel.rows, panel.columns))
 }
 
 /// The size of a piece, when `total` is cut into the fewest even pieces of at most about `limit`; whole panels.

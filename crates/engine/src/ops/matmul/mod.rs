@@ -108,7 +108,8 @@ impl Operation for Matmul {
         if self.column_sums {
             return at.through(|x| vec![x[0].matmul_as(&x[1], self.types), x[1].cast(DType::F32).sum(&[0])]);
         }
-        let (a, b, g) = (&at.inputs[0], &at.inputs[1], &at.gradient(0));
+        // Rounded once, rather than by every product as it packs.
+        let (a, b, g) = (&at.inputs[0], &at.inputs[1], &at.gradient(0).cast(self.types.computed));
         let a_gradient = at.wants(0).then(|| {
             let types = ProductTypes { stored: a.dtype(), ..self.types };
             g.matmul_as(&b.transpose(-1, -2), types).sum_to(&a.shape())
