@@ -81,8 +81,8 @@ impl Cut {
             true => tile_in_place(sizes, products, workers, panel),
             false => tile_packed(sizes, products, workers, panel),
         };
-        let depth_limit = if rows_in_place { DEPTH } else { DEPTH_PACKED };
-        let depth_blocks = parts_of(depth, depth_limit * panel.steps).max(1);
+        let block_words = if rows_in_place { block_in_place(depth, panel).1 } else { DEPTH_PACKED };
+        let depth_blocks = parts_of(depth, block_words * panel.steps).max(1);
         let tile_work = (tile_rows * tile_columns * depth).max(1);
         Cut {
             sizes,
@@ -130,11 +130,22 @@ impl Cut {
     }
 }
 
+/// The columns of a tile of rows that are read where they lie, and the words of a block of its depth.
+fn block_in_place(depth: usize, panel: Panel) -> (usize, usize) {
+    // One block of half the columns, rather than two whose sums wait in memory for the second: products of pairs are so
+    // fast that 2048 x 2048 x 2048 took 1 to 2 % less time.
+    let words = depth.div_ceil(panel.steps);
+    match panel.steps == 2 && words > DEPTH && words <= 2 * DEPTH {
+        true => (TILE_COLUMNS / 2, 2 * DEPTH),
+        false => (TILE_COLUMNS, DEPTH),
+    }
+}
+
 /// The tile of rows that are read where they lie.
 fn tile_in_place(sizes: Sizes, products: usize, workers: usize, panel: Panel) -> (usize, usize) {
     let Sizes { rows, columns, depth } = sizes;
     let mut tile_rows = even_share(rows, TILE_ROWS, panel.rows);
-    let mut tile_columns = even_share(columns, TILE_COLUMNS, panel.columns);
+    let mut tile_columns = even_share(columns, block_in_place(depth, panel).0, panel.columns);
     let tiles = |tile_rows, tile_columns| products * parts_of(rows, tile_rows) * parts_of(columns, tile_columns);
     let enough = if workers == 1 { 1 } else { workers * TILES_PER_WORKER };
     // Narrower tiles cost nothing where rows are read in place: a few tiles are cut until they can be shared evenly.

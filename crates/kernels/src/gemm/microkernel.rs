@@ -12,6 +12,8 @@ mod x86;
 
 #[cfg(target_arch = "x86_64")]
 pub(super) use amx::Amx;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use amx::{OPERATIONS_IN_MATRIX_REGISTERS, multiply_in_matrix_registers};
 #[cfg(target_arch = "aarch64")]
 pub(super) use neon::Neon;
 #[cfg(target_arch = "x86_64")]
@@ -87,11 +89,17 @@ pub(super) trait Level {
     /// The machine must have the level.
     unsafe fn turn(lines: [[Word; TURN]; TURN]) -> [[Word; TURN]; TURN];
 
-    /// Words of two steps: the nearest bf16 of each number, and of the number beside it.
+    /// Words of two steps: the nearest bf16 of each number, and of the next step's. `N` is in whole [`TURN`]s.
     ///
     /// # Safety
     /// The machine must have the level.
-    unsafe fn pairs(steps: [f32; TURN], next: [f32; TURN]) -> [Word; TURN];
+    unsafe fn pairs<const N: usize>(steps: [f32; N], next: [f32; N]) -> [Word; N];
+
+    /// Words of a line: the nearest bf16 of each number and of the one after it.
+    ///
+    /// # Safety
+    /// The machine must have the level.
+    unsafe fn line(numbers: [f32; 2 * TURN]) -> [Word; TURN];
 
     /// Asks the cache for what lies at an address, which need not be there.
     fn prefetch(address: *const u8);
@@ -146,8 +154,13 @@ impl Level for Portable {
     }
 
     #[inline(always)]
-    unsafe fn pairs(steps: [f32; TURN], next: [f32; TURN]) -> [Word; TURN] {
+    unsafe fn pairs<const N: usize>(steps: [f32; N], next: [f32; N]) -> [Word; N] {
         std::array::from_fn(|line| pair(steps[line], next[line]))
+    }
+
+    #[inline(always)]
+    unsafe fn line(numbers: [f32; 2 * TURN]) -> [Word; TURN] {
+        std::array::from_fn(|word| pair(numbers[2 * word], numbers[2 * word + 1]))
     }
 
     #[inline(always)]

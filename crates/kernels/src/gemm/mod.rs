@@ -30,6 +30,8 @@ use microkernel::Neon;
 #[cfg(target_arch = "x86_64")]
 use microkernel::{Amx, Avx2, Avx512, Avx512Bf16};
 use microkernel::{Level, Portable};
+#[cfg(target_arch = "x86_64")]
+pub(crate) use microkernel::{OPERATIONS_IN_MATRIX_REGISTERS, multiply_in_matrix_registers};
 use std::any::TypeId;
 use tile::Tile;
 

@@ -76,7 +76,7 @@ fn single<T: Element>(x: T) -> Word {
 
 /// Words of two steps each. f32 is rounded; bf16 is there already.
 #[inline(always)]
-unsafe fn pairs<T: Element, L: Level>(steps: [T; TURN], next: [T; TURN]) -> [Word; TURN] {
+unsafe fn pairs<T: Element, L: Level, const N: usize>(steps: [T; N], next: [T; N]) -> [Word; N] {
     match is::<T, f32>() {
         // SAFETY: the caller's promise.
         true => unsafe { L::pairs(steps.map(T::to_f32), next.map(T::to_f32)) },
@@ -119,25 +119,15 @@ unsafe fn copy_word<T: Element, L: Level, const FULL: usize>(
     to: &mut [Word; FULL],
 ) {
     let next = from.wrapping_add((L::STEPS - 1) * step_stride);
-    // Whole runs are loaded before they are stored: for all that the compiler knows, source and target might be the
-    // same, and it would move one number at a time.
-    let (runs, rest) = to.as_chunks_mut::<TURN>();
-    for (run, to) in runs.iter_mut().enumerate() {
-        let from = from.wrapping_add(run * TURN);
-        for step in 0..L::STEPS {
-            L::prefetch(from.wrapping_add((AHEAD * L::STEPS + step) * step_stride).cast());
-        }
+    let (wide, rest) = to.as_chunks_mut::<{ 2 * TURN }>();
+    for (run, to) in wide.iter_mut().enumerate() {
         // SAFETY: the caller's promise.
-        *to = unsafe {
-            let first = from.cast::<[T; TURN]>().read_unaligned();
-            match L::STEPS {
-                1 => first.map(single),
-                _ => {
-                    let next = next.wrapping_add(run * TURN).cast::<[T; TURN]>().read_unaligned();
-                    pairs::<T, L>(first, next)
-                }
-            }
-        };
+        unsafe { copy_run::<T, L, { 2 * TURN }>(from.wrapping_add(run * 2 * TURN), step_stride, to) };
+    }
+    let (narrow, rest) = rest.as_chunks_mut::<TURN>();
+    for to in narrow {
+        // SAFETY: as above.
+        unsafe { copy_run::<T, L, TURN>(from.wrapping_add(FULL / (2 * TURN) * 2 * TURN), step_stride, to) };
     }
     let start = FULL / TURN * TURN;
     for (line, to) in (start..).zip(rest) {
@@ -149,6 +139,23 @@ unsafe fn copy_word<T: Element, L: Level, const FULL: usize>(
             }
         };
     }
+}
+
+/// A word of each of a few lines. They are loaded before they are stored: for all that the compiler knows, source and
+/// target might be the same, and it would move one number at a time.
+#[inline(always)]
+unsafe fn copy_run<T: Element, L: Level, const N: usize>(from: *const T, step_stride: usize, to: &mut [Word; N]) {
+    for step in 0..L::STEPS {
+        L::prefetch(from.wrapping_add((AHEAD * L::STEPS + step) * step_stride).cast());
+    }
+    // SAFETY: the caller's promise.
+    *to = unsafe {
+        let first = from.cast::<[T; N]>().read_unaligned();
+        match L::STEPS {
+            1 => first.map(single),
+            _ => pairs::<T, L, N>(first, from.wrapping_add(step_stride).cast::<[T; N]>().read_unaligned()),
+        }
+    };
 }
 
 /// Each line is dense: blocks of lines are loaded and turned, all lines for some words before the next, which stay
@@ -200,10 +207,8 @@ unsafe fn run_of<T: Element, L: Level>(from: *const T) -> [Word; TURN] {
     unsafe {
         match L::STEPS {
             1 => from.cast::<[T; TURN]>().read_unaligned().map(single),
-            _ => {
-                let steps = from.cast::<[[T; 2]; TURN]>().read_unaligned();
-                pairs::<T, L>(steps.map(|[x, _]| x), steps.map(|[_, next]| next))
-            }
+            _ if is::<T, f32>() => L::line(from.cast::<[T; 2 * TURN]>().read_unaligned().map(T::to_f32)),
+            _ => from.cast::<[[T; 2]; TURN]>().read_unaligned().map(|[x, next]| pair(x, next)),
         }
     }
 }

@@ -185,9 +185,14 @@ impl Level for Pairs {
         unsafe { Portable::turn(lines) }
     }
 
-    unsafe fn pairs(steps: [f32; TURN], next: [f32; TURN]) -> [Word; TURN] {
+    unsafe fn pairs<const N: usize>(steps: [f32; N], next: [f32; N]) -> [Word; N] {
         // SAFETY: as above.
         unsafe { Portable::pairs(steps, next) }
+    }
+
+    unsafe fn line(numbers: [f32; 2 * TURN]) -> [Word; TURN] {
+        // SAFETY: as above.
+        unsafe { Portable::line(numbers) }
     }
 
     fn prefetch(_address: *const u8) {}

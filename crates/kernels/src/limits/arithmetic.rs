@@ -1,5 +1,7 @@
 //! Arithmetic in registers alone: chains of multiplications and additions, each waiting only for itself.
 
+#[cfg(target_arch = "x86_64")]
+use crate::gemm;
 use crate::{Isa, Job};
 use std::hint::black_box;
 
@@ -33,13 +35,19 @@ impl Arithmetic {
         Arithmetic::new(run, 2 * lanes, threads)
     }
 
-    /// Dot products of pairs of bf16: only on a machine that [has them](has_bf16).
+    /// Products of bf16 by the best instruction for them: only on a machine that [has one](has_bf16).
     pub fn bf16(threads: usize) -> Arithmetic {
-        assert!(has_bf16(), "this machine has no dot products of bf16");
-        #[cfg(target_arch = "x86_64")]
-        return Arithmetic::new(x86::bf16_avx512, 4 * 16, threads);
-        #[cfg(not(target_arch = "x86_64"))]
-        unreachable!("only x86-64 says that it has them, and here are {threads} threads of another");
+        match Isa::detect() {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Amx => Arithmetic {
+                run: gemm::multiply_in_matrix_registers,
+                operations_per_part: gemm::OPERATIONS_IN_MATRIX_REGISTERS,
+                parts: threads * PARTS_PER_THREAD,
+            },
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Bf16 => Arithmetic::new(x86::bf16_avx512, 4 * 16, threads),
+            isa => panic!("{isa} has no products of bf16"),
+        }
     }
 
     fn new(run: unsafe fn(), operations_per_instruction: usize, threads: usize) -> Arithmetic {
@@ -68,12 +76,9 @@ impl Job for Arithmetic {
     }
 }
 
-/// Whether the machine multiplies pairs of bf16.
+/// Whether the machine multiplies bf16.
 pub(super) fn has_bf16() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return std::arch::is_x86_feature_detected!("avx512f") && std::arch::is_x86_feature_detected!("avx512bf16");
-    #[cfg(not(target_arch = "x86_64"))]
-    false
+    matches!(Isa::detect(), Isa::Avx512Bf16 | Isa::Amx)
 }
 
 /// Numbers in a register that every machine has.

@@ -16,7 +16,7 @@ use std::fmt;
 pub enum Limit {
     /// Multiplying and adding f32 at an instruction-set level.
     F32(Isa),
-    /// Dot products of pairs of bf16 in vector registers, added up in f32.
+    /// Products of bf16, added up in f32, by the best instruction that the machine has for them.
     Bf16,
     /// Reading memory beyond the caches.
     Read,

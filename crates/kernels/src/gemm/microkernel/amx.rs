@@ -50,6 +50,33 @@ impl Amx {
     }
 }
 
+/// Turns of [`multiply_in_matrix_registers`]: about half a millisecond.
+const TURNS: usize = 1 << 14;
+
+/// Multiplications and additions of [`multiply_in_matrix_registers`].
+pub const OPERATIONS_IN_MATRIX_REGISTERS: u64 = (TURNS * 4 * 2 * SIDE * SIDE * 2 * SIDE) as u64;
+
+/// Multiplies what is in the registers, again and again, and nothing else: the machine's limit.
+///
+/// # Safety
+/// The machine must have the level.
+pub unsafe fn multiply_in_matrix_registers() {
+    // SAFETY: the machine has the level, by the caller's promise; the instructions touch no memory.
+    unsafe {
+        Amx::with_registers(|| {
+            for _ in 0..TURNS {
+                asm!(
+                    "tdpbf16ps tmm0, tmm4, tmm6",
+                    "tdpbf16ps tmm1, tmm4, tmm7",
+                    "tdpbf16ps tmm2, tmm5, tmm6",
+                    "tdpbf16ps tmm3, tmm5, tmm7",
+                    options(nostack, nomem)
+                );
+            }
+        });
+    }
+}
+
 impl Level for Amx {
     const ROWS: usize = 2 * SIDE;
     const COLUMNS: usize = 2 * SIDE;
@@ -113,9 +140,15 @@ impl Level for Amx {
     }
 
     #[inline(always)]
-    unsafe fn pairs(steps: [f32; TURN], next: [f32; TURN]) -> [Word; TURN] {
+    unsafe fn pairs<const N: usize>(steps: [f32; N], next: [f32; N]) -> [Word; N] {
         // SAFETY: the caller's promise; every machine with AMX rounds to bf16.
         unsafe { super::Avx512Bf16::pairs(steps, next) }
+    }
+
+    #[inline(always)]
+    unsafe fn line(numbers: [f32; 2 * TURN]) -> [Word; TURN] {
+        // SAFETY: the caller's promise; every machine with AMX rounds to bf16.
+        unsafe { super::Avx512Bf16::line(numbers) }
     }
 
     #[inline(always)]

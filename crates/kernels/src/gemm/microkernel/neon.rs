@@ -42,9 +42,15 @@ impl Level for Neon {
     }
 
     #[inline(always)]
-    unsafe fn pairs(steps: [f32; TURN], next: [f32; TURN]) -> [Word; TURN] {
+    unsafe fn pairs<const N: usize>(steps: [f32; N], next: [f32; N]) -> [Word; N] {
         // SAFETY: every machine has the portable level.
         unsafe { super::Portable::pairs(steps, next) }
+    }
+
+    #[inline(always)]
+    unsafe fn line(numbers: [f32; 2 * TURN]) -> [Word; TURN] {
+        // SAFETY: the caller's promise.
+        unsafe { super::Portable::line(numbers) }
     }
 
     #[inline(always)]

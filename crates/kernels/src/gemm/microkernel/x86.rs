@@ -15,7 +15,7 @@ pub struct Avx512Bf16;
 /// An inner product in vectors of one width; all levels are this text with other intrinsics.
 macro_rules! vector_level {
     ($level:ident, $rows:literal x $columns:literal, steps $steps:literal, $feature:literal, $name:ident,
-     $vector:ty, $zero:ident, $load:ident, $store:ident, $pairs:path, $multiply_add:expr) => {
+     $vector:ty, $zero:ident, $load:ident, $store:ident, $pairs:path, $line:path, $multiply_add:expr) => {
         impl Level for $level {
             const ROWS: usize = $rows;
             const COLUMNS: usize = $columns;
@@ -41,9 +41,15 @@ macro_rules! vector_level {
             }
 
             #[inline(always)]
-            unsafe fn pairs(steps: [f32; TURN], next: [f32; TURN]) -> [Word; TURN] {
+            unsafe fn pairs<const N: usize>(steps: [f32; N], next: [f32; N]) -> [Word; N] {
                 // SAFETY: the caller's promise.
                 unsafe { $pairs(steps, next) }
+            }
+
+            #[inline(always)]
+            unsafe fn line(numbers: [f32; 2 * TURN]) -> [Word; TURN] {
+                // SAFETY: the caller's promise.
+                unsafe { $line(numbers) }
             }
 
             #[inline(always)]
@@ -107,17 +113,17 @@ macro_rules! vector_level {
 
 vector_level!(
     Avx2, 6 x 16, steps 1, "avx2,fma", multiply_avx2,
-    __m256, _mm256_setzero_ps, _mm256_loadu_ps, _mm256_storeu_ps, Portable::pairs,
+    __m256, _mm256_setzero_ps, _mm256_loadu_ps, _mm256_storeu_ps, Portable::pairs, Portable::line,
     |word, columns, sum| _mm256_fmadd_ps(_mm256_set1_ps(f32::from_bits(word)), columns, sum)
 );
 vector_level!(
     Avx512, 8 x 32, steps 1, "avx512f", multiply_avx512,
-    __m512, _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, Portable::pairs,
+    __m512, _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, Portable::pairs, Portable::line,
     |word, columns, sum| _mm512_fmadd_ps(_mm512_set1_ps(f32::from_bits(word)), columns, sum)
 );
 vector_level!(
     Avx512Bf16, 8 x 32, steps 2, "avx512f,avx512bf16", multiply_avx512_bf16,
-    __m512, _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, pairs_bf16,
+    __m512, _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, pairs_bf16, line_bf16,
     |word: Word, columns: __m512, sum| {
         // The same bits, taken for pairs of bf16.
         let pairs = |vector: __m512i| std::mem::transmute::<__m512i, __m512bh>(vector);
@@ -127,16 +133,53 @@ vector_level!(
 
 /// Both rounded by the machine, then interleaved.
 #[inline]
-#[target_feature(enable = "avx512bf16,avx512vl,avx512f,avx2")]
-fn pairs_bf16(steps: [f32; TURN], next: [f32; TURN]) -> [Word; TURN] {
-    let round = |numbers: [f32; TURN]| -> __m128i {
-        // SAFETY: eight numbers and a vector of eight are the same bits, as are eight bf16 and a vector of 128 bits.
-        unsafe { std::mem::transmute(_mm256_cvtneps_pbh(std::mem::transmute::<[f32; TURN], __m256>(numbers))) }
-    };
-    let (steps, next) = (round(steps), round(next));
-    let words = _mm256_set_m128i(_mm_unpackhi_epi16(steps, next), _mm_unpacklo_epi16(steps, next));
-    // SAFETY: eight words and a vector of eight are the same bits.
-    unsafe { std::mem::transmute(words) }
+#[target_feature(enable = "avx512bf16,avx512vl,avx512bw,avx512f,avx2")]
+fn pairs_bf16<const N: usize>(steps: [f32; N], next: [f32; N]) -> [Word; N] {
+    const { assert!(N.is_multiple_of(TURN)) };
+    let mut words = [0; N];
+    let (runs, rest) = words.as_chunks_mut::<{ 2 * TURN }>();
+    for (run, to) in runs.iter_mut().enumerate() {
+        // SAFETY: sixteen numbers or words and a vector of 512 bits are the same bits, and so many are there.
+        unsafe {
+            let [steps, next] = [&steps, &next].map(|numbers| _mm512_loadu_ps(numbers.as_ptr().add(run * 2 * TURN)));
+            let halves = std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(next, steps));
+            *to = std::mem::transmute::<__m512i, [Word; 2 * TURN]>(_mm512_permutexvar_epi16(BESIDE, halves));
+        }
+    }
+    for to in rest.as_chunks_mut::<TURN>().0 {
+        // SAFETY: eight numbers and a vector of eight are the same bits, as are eight bf16 and a vector of 128 bits;
+        // the last eight are there.
+        unsafe {
+            let round = |numbers: &[f32; N]| -> __m128i {
+                std::mem::transmute(_mm256_cvtneps_pbh(_mm256_loadu_ps(numbers.as_ptr().add(N - TURN))))
+            };
+            let (steps, next) = (round(&steps), round(&next));
+            let words = _mm256_set_m128i(_mm_unpackhi_epi16(steps, next), _mm_unpacklo_epi16(steps, next));
+            *to = std::mem::transmute::<__m256i, [Word; TURN]>(words);
+        }
+    }
+    words
+}
+
+/// Where the halves of words come from: a number of the lower sixteen, then the one of the upper sixteen beside it.
+const BESIDE: __m512i = {
+    let mut places = [0u16; 32];
+    let mut word = 0;
+    while word < 16 {
+        places[2 * word] = word as u16;
+        places[2 * word + 1] = 16 + word as u16;
+        word += 1;
+    }
+    // SAFETY: 32 places and the vector are the same bits.
+    unsafe { std::mem::transmute(places) }
+};
+
+/// The machine's bf16 of numbers that lie in a line, two to a word.
+#[inline]
+#[target_feature(enable = "avx512bf16,avx512vl,avx512f")]
+fn line_bf16(numbers: [f32; 2 * TURN]) -> [Word; TURN] {
+    // SAFETY: the numbers are a vector, and eight words and a vector of 256 bits are the same bits.
+    unsafe { std::mem::transmute(_mm512_cvtneps_pbh(_mm512_loadu_ps(numbers.as_ptr()))) }
 }
 
 /// Neighbours, then pairs, then halves change places.
