@@ -37,18 +37,20 @@ def options():
     parser.add_argument("--python", type=Path, default=os.environ.get("GRADUS_PEERS_PYTHON"),
                         help="a Python that has torch; without one PyTorch is left out")
     parser.add_argument("--budgets", type=int, default=6, help="budgets from the smallest to unlimited [default: 6]")
+    parser.add_argument("--choice", action="append", metavar="OPTIONS", help="options of `gradus train` to compare instead,"
+                        " such as --choice='--memory 100MB'; may be given again")
+    parser.add_argument("--rounds", type=int, default=1, help="runs of Gradus at every budget, in turns [default: 1]")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--time", type=float, default=6.0, help="seconds of a PyTorch step's measurement [default: 6]")
     return parser.parse_args()
 
 
-def train(arguments, model, memory, out):
+def train(arguments, model, choice, out):
     """Trains and gives the process's peak memory, the speed of the later steps, the account and the weights' sum."""
     flags, steps = MODELS[model]
     command = [arguments.gradus, "train", arguments.text, *flags.split(), "--steps", steps, "--out", out, "--seed", 1,
-               "--threads", arguments.threads, "--validation", 0, "--eval-every", 0, "--sample-every", 0, "--save-every", 0, "--quiet"]
-    if memory:
-        command += ["--memory", memory]
+               "--threads", arguments.threads, "--validation", 0, "--eval-every", 0, "--sample-every", 0, "--save-every", 0,
+               "--quiet", *choice.split()]
     process = subprocess.Popen([str(part) for part in command], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL,
                                text=True)
     errors = process.stderr.read()
@@ -66,30 +68,39 @@ def train(arguments, model, memory, out):
 
 
 def budgets(arguments, model, folder):
-    """Budgets from the smallest that works to unlimited."""
-    _, refusal = train(arguments, model, "1MB", f"{folder}/refused")
+    """Options: budgets from the smallest that works to none, and the whole batch computed at once."""
+    _, refusal = train(arguments, model, "--memory 1MB", f"{folder}/refused")
     found = re.search(r"give --memory (\d+(?:\.\d+)?)MB", refusal)
     if not found:
         sys.exit(f"{model}: no smallest budget in {refusal!r}")
     smallest = float(found.group(1))
-    free, _ = train(arguments, model, None, f"{folder}/free")
+    free, _ = train(arguments, model, "", f"{folder}/free")
     most = max(free["peak"] / 1e6 * 1.5, smallest * 1.05)
     steps = arguments.budgets - 1
     sizes = [smallest * (most / smallest) ** (index / (steps - 1)) for index in range(steps)]
-    return [f"{size:.1f}MB" for size in sizes] + [None]
+    whole_batch = re.search(r"--batch (\d+)", MODELS[model][0]).group(1)
+    return [f"--memory {size:.1f}MB" for size in sizes] + ["", f"--micro-batch {whole_batch}"]
 
 
 def gradus_table(arguments, model):
-    print(f"| memory stated | measured peak | predicted | unexplained | tokens/s | weights |\n|{'---:|' * 5}---|")
+    print(f"| options | measured peak | predicted | unexplained | tokens/s | weights |\n|---|{'---:|' * 4}---|")
     with tempfile.TemporaryDirectory() as folder:
-        for index, memory in enumerate(budgets(arguments, model, folder)):
-            result, error = train(arguments, model, memory, f"{folder}/{index}")
-            if error:
-                sys.exit(f"{model} with {memory}: {error}")
-            account = result["account"] or {}
-            share = lambda key: f"{account[key] / 1e6:.1f} MB ({account[key] / result['peak']:.1%})" if account else ""
-            print(f"| {memory or 'none'} | {result['peak'] / 1e6:.1f} MB | {share('predicted')} |"
-                  f" {share('unexplained')} | {result['speed']:,.0f} | {result['weights']} |", flush=True)
+        choices = arguments.choice or budgets(arguments, model, folder)
+        found = {choice: [] for choice in choices}
+        for number in range(arguments.rounds):
+            for index, choice in enumerate(choices):
+                result, error = train(arguments, model, choice, f"{folder}/{number}-{index}")
+                if error:
+                    sys.exit(f"{model} with {choice}: {error}")
+                found[choice].append(result)
+    for choice, results in found.items():
+        largest = max(results, key=lambda result: result["peak"])
+        account = largest["account"]
+        share = lambda key: f"{account[key] / 1e6:.1f} MB ({account[key] / largest['peak']:.1%})"
+        weights = ", ".join(sorted({result["weights"] for result in results}))
+        speed = statistics.median(result["speed"] for result in results)
+        print(f"| `{choice}` | {largest['peak'] / 1e6:.1f} MB | {share('predicted')} | {share('unexplained')} |"
+              f" {speed:,.0f} | {weights} |", flush=True)
 
 
 def torch_table(arguments, model):

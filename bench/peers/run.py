@@ -217,6 +217,16 @@ def report(arguments, runner, versions):
             print(table(heading, names, runner, [contender for contender in order if contender in known]))
 
 
+def measure(arguments, programs, runner):
+    for number in range(arguments.rounds):
+        told(f"round {number + 1} of {arguments.rounds}")
+        for contenders in turns(arguments, programs, runner):
+            # Whoever comes first may find a cooler machine, so that the order moves on from round to round.
+            first = number % len(contenders)
+            for contender in contenders[first:] + contenders[:first]:
+                contender()
+
+
 def main():
     arguments = options()
     refuse_unknown(arguments.what)
@@ -232,13 +242,10 @@ def main():
     torch_version = subprocess.run([python, "-c", "import torch; print(torch.__version__)"], check=True, text=True,
                                    stdout=subprocess.PIPE).stdout.strip()
     runner = Runner(arguments.threads)
-    for number in range(arguments.rounds):
-        told(f"round {number + 1} of {arguments.rounds}")
-        for contenders in turns(arguments, programs, runner):
-            # Whoever comes first may find a cooler machine, so that the order moves on from round to round.
-            first = number % len(contenders)
-            for contender in contenders[first:] + contenders[:first]:
-                contender()
+    try:
+        measure(arguments, programs, runner)
+    except KeyboardInterrupt:
+        told("stopped: these are the figures so far")
     report(arguments, runner, f"PyTorch {torch_version}")
     if arguments.json:
         figures = {"limits": runner.limits, "rounds": runner.found, "about": runner.about}

@@ -119,6 +119,7 @@ fn a_budget_that_cannot_be_kept_is_refused_before_anything_is_written() {
     let said = place.refusal(&format!("train text.txt --out char --tokenizer char --memory 3MB {TINY}"));
     assert!(said.contains("is not enough: what comes before training takes"), "{said}");
     assert!(!place.path("char").exists());
+    place.peak(&format!("train text.txt --out beyond --tokenizer byte --memory 9000GB {TINY}"));
     place.keeps_what_it_says_is_enough("eval byte/model text.txt", "nothing");
     place.keeps_what_it_says_is_enough("generate byte/model --prompt w --max-tokens 8", "nothing");
 }
@@ -132,6 +133,8 @@ fn as_many_sequences_are_taken_as_fit() {
     let config = fs::read_to_string(place.path("run/config.toml")).unwrap();
     let batch = config.lines().find_map(|line| line.strip_prefix("batch = ")).unwrap();
     assert!(batch.parse::<usize>().unwrap() > 64, "{batch}");
+    let resumed = place.peak("train --resume run --steps 4 --quiet");
+    assert!(resumed <= 50_000_000, "{resumed}");
 }
 
 #[test]

@@ -48,10 +48,17 @@ pub fn available_memory() -> u64 {
 struct GroupFiles {
     limit: &'static str,
     used: &'static str,
+    /// What `memory.stat` calls files that were read, in the group and all groups inside.
+    files_read: [&'static str; 2],
 }
 
-const VERSION_1: GroupFiles = GroupFiles { limit: "memory.limit_in_bytes", used: "memory.usage_in_bytes" };
-const VERSION_2: GroupFiles = GroupFiles { limit: "memory.max", used: "memory.current" };
+const VERSION_1: GroupFiles = GroupFiles {
+    limit: "memory.limit_in_bytes",
+    used: "memory.usage_in_bytes",
+    files_read: ["total_inactive_file", "total_active_file"],
+};
+const VERSION_2: GroupFiles =
+    GroupFiles { limit: "memory.max", used: "memory.current", files_read: ["inactive_file", "active_file"] };
 
 /// What the groups named in `/proc/self/cgroup` leave, and those around them.
 fn left_in_groups(groups: &str, root: &Path) -> u64 {
@@ -84,7 +91,7 @@ fn left_in_folder(folder: &Path, files: &GroupFiles) -> u64 {
     let statistics = fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
     let files_read = statistics.lines().filter_map(|line| {
         let (name, bytes) = line.split_once(' ')?;
-        bytes.parse::<u64>().ok().filter(|_| matches!(name, "inactive_file" | "active_file"))
+        bytes.parse::<u64>().ok().filter(|_| files.files_read.contains(&name))
     });
     let used = number(files.used).unwrap_or(0).saturating_sub(files_read.sum());
     limit.saturating_sub(used)
@@ -134,7 +141,8 @@ mod tests {
         assert_eq!(left_in_groups("0::/a/b\n", &folder), 400);
         assert_eq!(left_in_groups("0::/elsewhere\n", &folder), UNLIMITED);
         write("memory/c/memory.limit_in_bytes", "500\n");
-        write("memory/c/memory.usage_in_bytes", "200\n");
+        write("memory/c/memory.usage_in_bytes", "260\n");
+        write("memory/c/memory.stat", "inactive_file 1\ntotal_inactive_file 40\ntotal_active_file 20\n");
         write("memory/memory.limit_in_bytes", "9223372036854771712\n");
         assert_eq!(left_in_groups("4:cpu,memory:/c\n3:devices:/\n", &folder), 300);
         assert_eq!(left_in_groups("4:memory:/c\n0::/a\n", &folder), 300);

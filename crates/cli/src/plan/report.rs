@@ -4,7 +4,7 @@ use super::recomputed::{Recomputed, recomputed};
 use gradus_engine::backend::Backend;
 use gradus_train::Result;
 use gradus_train::config::{Batch, Precision, TrainConfig};
-use gradus_train::memory::Budget;
+use gradus_train::memory::{Budget, Kind};
 use gradus_train::planning::{ArenaBytes, Chosen, Point, RunMemory, StepPlans};
 use gradus_train::step::StepConfig;
 use serde::Serialize;
@@ -34,7 +34,7 @@ pub struct Report {
     /// The most that will be resident.
     pub peak_bytes: u64,
     /// What for.
-    pub peak_by_kind: BTreeMap<&'static str, u64>,
+    pub peak_by_kind: BTreeMap<Kind, u64>,
     /// How long a step takes, about.
     pub seconds_per_step: f64,
     /// Tokens a second.
@@ -65,11 +65,10 @@ impl Report {
     pub fn of(config: &TrainConfig, backend: &dyn Backend) -> Result<(Report, Chosen)> {
         // As many sequences as fit are those that fit here.
         let of = if config.batch == Batch::Auto { RunMemory::of } else { RunMemory::of_any_machine };
-        let memory = of(config);
-        let outside = memory.outside;
+        let mut memory = of(config);
         let mut resolved = config.clone();
         let chosen = memory.choose(&mut resolved, backend)?;
-        let batch = resolved.batch.size();
+        let (batch, outside) = (resolved.batch.size(), memory.outside);
         let open = StepConfig { micro_batch: config.micro_batch, ..chosen.config.clone() };
         let plans = StepPlans::new(&open, batch, config.recompute.policy(), backend)?;
         let tokens = (batch * config.sequence) as f64;
@@ -95,7 +94,7 @@ impl Report {
             micro_batch: chosen.config.micro_batch,
             budget_bytes: config.memory.map(Budget::bytes),
             peak_bytes: chosen.arena() as u64 + outside.total(),
-            peak_by_kind: by_kind.map(|(kind, bytes)| (kind.name(), bytes)).into(),
+            peak_by_kind: by_kind.into(),
             seconds_per_step: chosen.seconds(),
             tokens_per_second: tokens / chosen.seconds(),
             recomputed: recomputed(&chosen),

@@ -36,7 +36,7 @@ fn memory(text: &mut String, report: &Report) {
     let stated = report.budget_bytes.map_or(String::new(), |budget| format!(" of {} stated", size(budget)));
     line(text, format_args!("predicted peak memory: {}{stated}", size(report.peak_bytes)));
     for kind in Kind::ALL {
-        let bytes = report.peak_by_kind[kind.name()];
+        let bytes = report.peak_by_kind[&kind];
         line(
             text,
             format_args!("  {:12} {:>9}  {}", kind.name(), size(bytes), bar(bytes as f64, report.peak_bytes as f64)),

@@ -22,8 +22,9 @@ const SEGMENTS_MOST: usize = 4;
 const ROWS_PER_PART: usize = 256;
 
 /// How the keys are cut: into one segment where there are heads and sequences enough, else into their blocks if these
-/// are few. A query's gradient is the sum over blocks, from the first to the last, either way: so it has the same bits
-/// however many sequences are computed at once.
+/// are few. (Of longer sequences a head is one part, which may be fewer parts than threads.) A query's gradient is the sum
+/// over blocks, from the first to the last, either way: so it has the same bits however many sequences are computed at
+/// once.
 #[derive(Clone, Copy, Debug)]
 pub struct Segments {
     count: usize,

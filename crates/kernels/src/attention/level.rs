@@ -121,6 +121,7 @@ pub(super) use x86::{Avx2, Avx512, Avx512Bf16};
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::*;
+    use crate::vectors::{rounded_pairs, turned};
     use std::arch::x86_64::*;
 
     /// Eight lanes to a register: 8 of 16 registers accumulate, which hides the latency of a multiply-add.
@@ -225,46 +226,22 @@ mod x86 {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
     fn round_pairs(first: [f32; 16], second: [f32; 16]) -> [f32; 16] {
-        // SAFETY: sixteen numbers, a vector of sixteen and thirty-two halves of words are the same bits.
-        unsafe {
-            let halves: __m512i = std::mem::transmute(_mm512_cvtne2ps_pbh(
-                std::mem::transmute::<[f32; 16], __m512>(second),
-                std::mem::transmute::<[f32; 16], __m512>(first),
-            ));
-            // The first numbers came before all second ones; each word takes one of either.
-            let order: [u16; 32] = std::array::from_fn(|half| half as u16 / 2 + half as u16 % 2 * 16);
-            std::mem::transmute(_mm512_permutexvar_epi16(std::mem::transmute::<[u16; 32], __m512i>(order), halves))
-        }
+        // SAFETY: sixteen numbers and a vector of sixteen are the same bits.
+        unsafe { std::mem::transmute(rounded_pairs(_mm512_loadu_ps(first.as_ptr()), _mm512_loadu_ps(second.as_ptr()))) }
     }
 
     unsafe fn no_pairs(_first: [f32; 16], _second: [f32; 16]) -> [f32; 16] {
         unreachable!("words are single numbers at this level")
     }
 
-    /// Neighbours, then pairs, then halves change places.
     #[inline]
     #[target_feature(enable = "avx")]
     unsafe fn turn(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
-        let mut x = [_mm256_setzero_ps(); TURN];
-        for (row, x) in x.iter_mut().enumerate() {
+        // SAFETY: the caller's promise.
+        let lines = std::array::from_fn(|row| unsafe { _mm256_loadu_ps(from.add(row * from_stride)) });
+        for (row, line) in turned(lines).into_iter().enumerate() {
             // SAFETY: the caller's promise.
-            *x = unsafe { _mm256_loadu_ps(from.add(row * from_stride)) };
-        }
-        let low = |i: usize| _mm256_unpacklo_ps(x[i], x[i + 1]);
-        let high = |i: usize| _mm256_unpackhi_ps(x[i], x[i + 1]);
-        let x = [low(0), high(0), low(2), high(2), low(4), high(4), low(6), high(6)];
-        let first = |i: usize, j: usize| _mm256_shuffle_ps::<0x44>(x[i], x[j]);
-        let second = |i: usize, j: usize| _mm256_shuffle_ps::<0xee>(x[i], x[j]);
-        let near = [first(0, 2), second(0, 2), first(1, 3), second(1, 3)];
-        let far = [first(4, 6), second(4, 6), first(5, 7), second(5, 7)];
-        for index in 0..TURN / 2 {
-            // SAFETY: the caller's promise.
-            unsafe {
-                let (near, far) = (near[index], far[index]);
-                _mm256_storeu_ps(to.add(index * to_stride), _mm256_permute2f128_ps::<0x20>(near, far));
-                let to = to.add((index + TURN / 2) * to_stride);
-                _mm256_storeu_ps(to, _mm256_permute2f128_ps::<0x31>(near, far));
-            }
+            unsafe { _mm256_storeu_ps(to.add(row * to_stride), line) };
         }
     }
 
@@ -319,11 +296,12 @@ macro_rules! for_each_level {
                 unsafe { body::<level::Avx512Bf16, $t>($($arg),*) }
             }
 
-            /// The version for this instruction set. Pairs are multiplied where the elements are bf16 already.
+            /// The version for this instruction set. Pairs are multiplied where the elements are bf16 already; not on
+            /// processors with matrix registers, which multiply pairs in vectors at half the speed of f32.
             pub(super) fn select<$t: Element>(isa: crate::Isa) -> unsafe fn($($ty),*) {
                 match isa {
                     #[cfg(target_arch = "x86_64")]
-                    crate::Isa::Avx512Bf16 | crate::Isa::Amx if super::super::is_bf16::<$t>() => avx512_bf16::<$t>,
+                    crate::Isa::Avx512Bf16 if super::super::is_bf16::<$t>() => avx512_bf16::<$t>,
                     #[cfg(target_arch = "x86_64")]
                     crate::Isa::Avx512 | crate::Isa::Avx512Bf16 | crate::Isa::Amx => avx512::<$t>,
                     #[cfg(target_arch = "x86_64")]

@@ -3,7 +3,7 @@
 //!
 //! A part is a tile of the result, or several small products of a batch. The depth is taken in blocks, in order:
 //! for each, the columns of the tile are packed into scratch, where the second-level cache keeps them. Rows that
-//! are dense are read where they lie; others are packed, a few panels at a time. Each panel of rows is multiplied
+//! are dense are read where they lie; others are packed too. Each panel of rows is multiplied
 //! with all columns while the first-level cache holds it.
 //! Every element is one sum in the order of the depth whatever the cut, so the number of workers may decide it; and a
 //! product that accumulates goes on with the sums that it finds, so a depth that comes in pieces, one product after

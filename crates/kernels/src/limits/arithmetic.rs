@@ -37,17 +37,16 @@ impl Arithmetic {
 
     /// Products of bf16 by the best instruction for them: only on a machine that [has one](has_bf16).
     pub fn bf16(threads: usize) -> Arithmetic {
-        match Isa::detect() {
-            #[cfg(target_arch = "x86_64")]
-            Isa::Amx => Arithmetic {
-                run: gemm::multiply_in_matrix_registers,
-                operations_per_part: gemm::OPERATIONS_IN_MATRIX_REGISTERS,
-                parts: threads * PARTS_PER_THREAD,
-            },
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512Bf16 => Arithmetic::new(x86::bf16_avx512, 4 * 16, threads),
-            isa => panic!("{isa} has no products of bf16"),
+        let isa = Isa::detect();
+        #[cfg(target_arch = "x86_64")]
+        if isa == Isa::Amx {
+            let operations_per_part = gemm::OPERATIONS_IN_MATRIX_REGISTERS;
+            let parts = threads * PARTS_PER_THREAD;
+            return Arithmetic { run: gemm::multiply_in_matrix_registers, operations_per_part, parts };
+        } else if isa == Isa::Avx512Bf16 {
+            return Arithmetic::new(x86::bf16_avx512, 4 * 16, threads);
         }
+        panic!("{isa} has no products of bf16 for {threads} thread(s)");
     }
 
     fn new(run: unsafe fn(), operations_per_instruction: usize, threads: usize) -> Arithmetic {

@@ -1,7 +1,7 @@
 //! Evaluation and generation within a budget: the first plan that fits, or a refusal with the smallest that would.
 
-use super::refusal::rounded_up;
-use crate::memory::{Budget, ProcessMemory, Size, available_memory};
+use super::refusal::{not_enough, rounded_up};
+use crate::memory::{Budget, ProcessMemory, available_memory};
 use crate::{Error, Result};
 use gradus_engine::plan::Plan;
 
@@ -22,10 +22,10 @@ pub struct InferenceMemory {
 }
 
 impl InferenceMemory {
-    /// Within a budget, or without one within what the machine has.
+    /// Within a budget, and within what the machine has.
     pub fn within(budget: Option<Budget>) -> InferenceMemory {
         let now = ProcessMemory::read().now;
-        let limit = budget.map_or_else(|| now + available_memory(), Budget::bytes);
+        let limit = budget.map_or(u64::MAX, Budget::bytes).min(now + available_memory());
         InferenceMemory { budget, limit, outside: now + STILL_TO_COME }
     }
 
@@ -40,16 +40,13 @@ impl InferenceMemory {
             }
             smallest = smallest.min(needed);
         }
-        let smallest = rounded_up(smallest + FROM_RUN_TO_RUN);
-        Err(Error::Config(match self.budget {
-            Some(_) => {
-                format!(
-                    "--memory {} is not enough: {smallest} are needed at least, so give --memory {smallest}",
-                    Size(self.limit)
-                )
-            }
-            None => format!("the machine has {} to give, and {smallest} are needed at least", Size(self.limit)),
-        }))
+        let smallest = rounded_up(smallest.saturating_add(FROM_RUN_TO_RUN));
+        let advice = match self.budget.filter(|budget| budget.bytes() <= self.limit) {
+            Some(_) => format!(", so give --memory {smallest}"),
+            None => String::new(),
+        };
+        let not_enough = not_enough(self.budget, self.limit);
+        Err(Error::Config(format!("{not_enough}: {smallest} are needed at least{advice}")))
     }
 }
 

@@ -61,14 +61,22 @@ impl Refusal {
             Some((last, others)) => format!("; less with {} or {last}", others.join(", ")),
             None => String::new(),
         };
-        let advice = if stated.is_some() { format!(", so give --memory {smallest}") } else { String::new() };
+        let advice = match stated.filter(|stated| !is_beyond(*stated, limit)) {
+            Some(_) => format!(", so give --memory {smallest}"),
+            None => String::new(),
+        };
         format!("{}: this run needs {smallest} at least{advice}{less}", not_enough(stated, limit))
     }
 }
 
+/// Whether more was stated than the machine has, which is the limit then.
+fn is_beyond(stated: Budget, limit: u64) -> bool {
+    matches!(stated, Budget::Bytes(size) if size.0 > limit)
+}
+
 /// What was stated, or what the machine has, and that it is too little.
 pub(super) fn not_enough(stated: Option<Budget>, limit: u64) -> String {
-    match stated {
+    match stated.filter(|stated| !is_beyond(*stated, limit)) {
         Some(Budget::Bytes(size)) => format!("--memory {size} is not enough"),
         Some(Budget::Share(share)) => format!("--memory {}% ({}) is not enough", share * 100.0, Size(limit)),
         None => format!("the machine has {} to give", Size(limit)),

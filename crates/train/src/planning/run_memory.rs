@@ -11,7 +11,7 @@ use gradus_engine::plan::Recompute;
 
 /// The most sequences that `--batch auto` takes.
 const LARGEST_BATCH: usize = 4096;
-/// What the machine has free beyond a tenth is left to others, where no budget is stated.
+/// Where no budget is stated, the rest of what is free is left to others.
 const SHARE_TAKEN: f64 = 0.9;
 
 /// The memory of a run: what the process may hold, and what it holds besides the arena.
@@ -29,12 +29,13 @@ pub struct RunMemory {
 impl RunMemory {
     /// For a run on this machine: what is stated, but never more than there is.
     pub fn of(config: &TrainConfig) -> RunMemory {
-        let (now, free) = (ProcessMemory::read().now, available_memory() as f64);
+        let (now, free) = (ProcessMemory::read().now, available_memory());
         let memory = RunMemory::of_any_machine(config);
-        match memory.stated {
-            Some(_) if memory.limit <= now + free as u64 => memory,
-            _ => RunMemory { stated: None, limit: now + (SHARE_TAKEN * free) as u64, ..memory },
-        }
+        let limit = match memory.stated {
+            Some(_) => memory.limit.min(now + free),
+            None => now + (SHARE_TAKEN * free as f64) as u64,
+        };
+        RunMemory { limit, ..memory }
     }
 
     /// For a run that is only asked about, whatever the machine has.
@@ -69,9 +70,10 @@ impl RunMemory {
     }
 
     /// Chooses what the configuration leaves open: the batch, the micro-batch, what is computed again.
-    pub fn choose(&self, config: &mut TrainConfig, backend: &dyn Backend) -> Result<Chosen> {
+    pub fn choose(&mut self, config: &mut TrainConfig, backend: &dyn Backend) -> Result<Chosen> {
         if config.batch == Batch::Auto {
             config.batch = Batch::Fixed(self.largest_batch(config, backend)?);
+            self.outside = Outside::predict(config);
         }
         let batch = config.batch.size();
         let plans = StepPlans::new(&StepConfig::of(config), batch, config.recompute.policy(), backend)?;
@@ -94,8 +96,10 @@ impl RunMemory {
             stated => stated,
         };
         let fits = |batch: usize| -> Result<bool> {
-            let step = StepConfig { micro_batch: batch, micro_batches: 1, ..StepConfig::of(config) };
-            Ok(StepPlans::new(&step, batch, policy, backend)?.smallest().arena() <= self.arena())
+            let config = TrainConfig { batch: Batch::Fixed(batch), ..config.clone() };
+            let step = StepConfig { micro_batch: batch, micro_batches: 1, ..StepConfig::of(&config) };
+            let arena = StepPlans::new(&step, batch, policy, backend)?.smallest().arena();
+            Ok(arena as u64 + Outside::predict(&config).total() <= self.limit)
         };
         let (mut fitting, mut beyond) = (1, 2);
         while beyond <= LARGEST_BATCH && fits(beyond)? {

@@ -8,7 +8,7 @@ use crate::config::{Batch, CONFIG_FILE, TokenizerKind, TrainConfig};
 use crate::data::{self, Batches, Corpus, Encoding, Stories, TokenFile, Windows};
 use crate::export::{self, Export};
 use crate::files::atomic;
-use crate::memory::{Account, Budget, Stages, heap};
+use crate::memory::{Account, Stages, heap};
 use crate::planning::RunMemory;
 use crate::run::{Event, Observer};
 use crate::step::TrainingStep;
@@ -65,7 +65,7 @@ fn refuse_early(config: &TrainConfig) -> Result<()> {
     if config.memory.is_none() {
         return Ok(());
     }
-    let memory = RunMemory::of(&config);
+    let mut memory = RunMemory::of(&config);
     if config.init.is_some() || config.model.vocabulary == 0 {
         return memory.check_stages();
     }
@@ -84,7 +84,7 @@ fn prepare_in(
     // Before anything else: a run that is killed from here on can be resumed.
     save_config(&config)?;
     make_folders(&config.out)?;
-    let stages = Stages::within(config.memory.map(Budget::bytes), &config);
+    let stages = Stages::within(config.memory.map(|_| RunMemory::of(&config).limit), &config);
     let tokenizer = tokenizer(&config, &corpus, stages.words, observer)?;
     if let Some(words) = stages.words {
         tokenizer.limit_memory(words);
@@ -96,7 +96,7 @@ fn prepare_in(
     tokenizer.forget_words();
     heap::give_back();
     let backend = Cpu::new(config.threads)?;
-    let memory = RunMemory::of(&config);
+    let mut memory = RunMemory::of(&config);
     let chosen = memory.choose(&mut config, &backend)?;
     let adaptive = matches!(config.batch, Batch::Adaptive(_)).then(|| Adaptive::new(memory.limit));
     heap::give_back();

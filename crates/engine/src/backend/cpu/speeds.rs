@@ -55,6 +55,8 @@ fn rate(step: &Step, isa: Isa) -> f64 {
     match kind(step) {
         Matmul | FinishedMatmul | LinearCrossEntropy | LinearCrossEntropyGradient => product_rate(dtype, isa),
         Conv2d | Conv2dInputGradient | Conv2dWeightGradient => product_rate(DType::F32, isa) / 2.0,
+        // Where there are matrix registers, attention does without them, and without pairs.
+        Attention | AttentionGradient if isa == Isa::Amx => product_rate(DType::F32, isa) * ATTENTION_SHARE,
         Attention | AttentionGradient => product_rate(dtype, isa) * ATTENTION_SHARE,
         _ => SCALAR_RATE,
     }

@@ -108,8 +108,9 @@ impl Operation for Matmul {
         if self.column_sums {
             return at.through(|x| vec![x[0].matmul_as(&x[1], self.types), x[1].cast(DType::F32).sum(&[0])]);
         }
-        // Rounded once, rather than by every product as it packs.
-        let (a, b, g) = (&at.inputs[0], &at.inputs[1], &at.gradient(0).cast(self.types.computed));
+        let (a, b, exact) = (&at.inputs[0], &at.inputs[1], at.gradient(0));
+        // To bf16 once, rather than by every product as it packs.
+        let g = &if self.types.computed == DType::Bf16 { exact.cast(DType::Bf16) } else { exact.clone() };
         let a_gradient = at.wants(0).then(|| {
             let types = ProductTypes { stored: a.dtype(), ..self.types };
             g.matmul_as(&b.transpose(-1, -2), types).sum_to(&a.shape())
@@ -131,7 +132,7 @@ impl Operation for Matmul {
             }
             (_, wanted, bias) => {
                 let weight = wanted.then(|| a.transpose(-1, -2).matmul_as(g, types).sum_to(&b.shape()));
-                (weight, bias.map(|dtype| rows_joined(g).cast(DType::F32).sum(&[0]).cast(dtype)))
+                (weight, bias.map(|dtype| rows_joined(&exact).cast(DType::F32).sum(&[0]).cast(dtype)))
             }
         };
         let mut gradients = vec![a_gradient, b_gradient];

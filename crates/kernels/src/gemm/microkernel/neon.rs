@@ -49,7 +49,7 @@ impl Level for Neon {
 
     #[inline(always)]
     unsafe fn line(numbers: [f32; 2 * TURN]) -> [Word; TURN] {
-        // SAFETY: the caller's promise.
+        // SAFETY: as above.
         unsafe { super::Portable::line(numbers) }
     }
 

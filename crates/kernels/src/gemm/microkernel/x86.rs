@@ -1,6 +1,7 @@
 //! Inner products in the vectors of x86-64.
 
 use super::{Level, Panels, Portable, Results, Rows, TURN, Word};
+use crate::vectors::{rounded_pairs, turned};
 use std::arch::x86_64::*;
 
 /// 256-bit vectors with fused multiply-add: 12 of 16 registers accumulate.
@@ -142,8 +143,7 @@ fn pairs_bf16<const N: usize>(steps: [f32; N], next: [f32; N]) -> [Word; N] {
         // SAFETY: sixteen numbers or words and a vector of 512 bits are the same bits, and so many are there.
         unsafe {
             let [steps, next] = [&steps, &next].map(|numbers| _mm512_loadu_ps(numbers.as_ptr().add(run * 2 * TURN)));
-            let halves = std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(next, steps));
-            *to = std::mem::transmute::<__m512i, [Word; 2 * TURN]>(_mm512_permutexvar_epi16(BESIDE, halves));
+            *to = std::mem::transmute::<__m512i, [Word; 2 * TURN]>(rounded_pairs(steps, next));
         }
     }
     for to in rest.as_chunks_mut::<TURN>().0 {
@@ -161,19 +161,6 @@ fn pairs_bf16<const N: usize>(steps: [f32; N], next: [f32; N]) -> [Word; N] {
     words
 }
 
-/// Where the halves of words come from: a number of the lower sixteen, then the one of the upper sixteen beside it.
-const BESIDE: __m512i = {
-    let mut places = [0u16; 32];
-    let mut word = 0;
-    while word < 16 {
-        places[2 * word] = word as u16;
-        places[2 * word + 1] = 16 + word as u16;
-        word += 1;
-    }
-    // SAFETY: 32 places and the vector are the same bits.
-    unsafe { std::mem::transmute(places) }
-};
-
 /// The machine's bf16 of numbers that lie in a line, two to a word.
 #[inline]
 #[target_feature(enable = "avx512bf16,avx512vl,avx512f")]
@@ -182,22 +169,10 @@ fn line_bf16(numbers: [f32; 2 * TURN]) -> [Word; TURN] {
     unsafe { std::mem::transmute(_mm512_cvtneps_pbh(_mm512_loadu_ps(numbers.as_ptr()))) }
 }
 
-/// Neighbours, then pairs, then halves change places.
+/// Lines of words, turned.
 #[inline]
 #[target_feature(enable = "avx")]
 fn turn_avx(lines: [[Word; TURN]; TURN]) -> [[Word; TURN]; TURN] {
     // SAFETY: eight words and a vector of eight are the same bits.
-    let x: [__m256; 8] = unsafe { std::mem::transmute(lines) };
-    let low = |i: usize| _mm256_unpacklo_ps(x[i], x[i + 1]);
-    let high = |i: usize| _mm256_unpackhi_ps(x[i], x[i + 1]);
-    let x = [low(0), high(0), low(2), high(2), low(4), high(4), low(6), high(6)];
-    let first = |i: usize, j: usize| _mm256_shuffle_ps::<0x44>(x[i], x[j]);
-    let second = |i: usize, j: usize| _mm256_shuffle_ps::<0xee>(x[i], x[j]);
-    let near = [first(0, 2), second(0, 2), first(1, 3), second(1, 3)];
-    let far = [first(4, 6), second(4, 6), first(5, 7), second(5, 7)];
-    let left = |i: usize| _mm256_permute2f128_ps::<0x20>(near[i], far[i]);
-    let right = |i: usize| _mm256_permute2f128_ps::<0x31>(near[i], far[i]);
-    let y = [left(0), left(1), left(2), left(3), right(0), right(1), right(2), right(3)];
-    // SAFETY: as above.
-    unsafe { std::mem::transmute(y) }
+    unsafe { std::mem::transmute(turned(std::mem::transmute::<[[Word; TURN]; TURN], [__m256; TURN]>(lines))) }
 }
