@@ -1,6 +1,6 @@
 //! Evaluation and generation within a budget: the first plan that fits, or a refusal with the smallest that would.
 
-use super::refusal::{not_enough, rounded_up};
+use super::refusal::{advice, not_enough, rounded_up};
 use crate::memory::{Budget, ProcessMemory, available_memory};
 use crate::{Error, Result};
 use gradus_engine::plan::Plan;
@@ -41,10 +41,7 @@ impl InferenceMemory {
             smallest = smallest.min(needed);
         }
         let smallest = rounded_up(smallest.saturating_add(FROM_RUN_TO_RUN));
-        let advice = match self.budget.filter(|budget| budget.bytes() <= self.limit) {
-            Some(_) => format!(", so give --memory {smallest}"),
-            None => String::new(),
-        };
+        let advice = advice(self.budget, self.limit, &smallest);
         let not_enough = not_enough(self.budget, self.limit);
         Err(Error::Config(format!("{not_enough}: {smallest} are needed at least{advice}")))
     }

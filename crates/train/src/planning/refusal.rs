@@ -61,10 +61,7 @@ impl Refusal {
             Some((last, others)) => format!("; less with {} or {last}", others.join(", ")),
             None => String::new(),
         };
-        let advice = match stated.filter(|stated| !is_beyond(*stated, limit)) {
-            Some(_) => format!(", so give --memory {smallest}"),
-            None => String::new(),
-        };
+        let advice = advice(stated, limit, &smallest);
         format!("{}: this run needs {smallest} at least{advice}{less}", not_enough(stated, limit))
     }
 }
@@ -80,6 +77,14 @@ pub(super) fn not_enough(stated: Option<Budget>, limit: u64) -> String {
         Some(Budget::Bytes(size)) => format!("--memory {size} is not enough"),
         Some(Budget::Share(share)) => format!("--memory {}% ({}) is not enough", share * 100.0, Size(limit)),
         None => format!("the machine has {} to give", Size(limit)),
+    }
+}
+
+/// What to state instead, if something was and the machine may have more.
+pub(super) fn advice(stated: Option<Budget>, limit: u64, smallest: &str) -> String {
+    match stated.filter(|stated| !is_beyond(*stated, limit)) {
+        Some(_) => format!(", so give --memory {smallest}"),
+        None => String::new(),
     }
 }
 
