@@ -5,21 +5,26 @@ use super::microkernel::Level;
 use crate::parts_of;
 use std::ops::Range;
 
-/// The largest tile of rows that are read where they lie, and words of a block of its depth: its packed columns take half
-/// of a second-level cache of 1 MB, and a row panel lies in a first-level cache of 32 KB with room to spare. Found by
-/// measurement on the products of language models; with 1024 rows instead of 512, which share the packing of the columns,
-/// they took 0.6 to 1.8 % less time.
+/// Of a tile whose rows are read where they lie: the most columns, the most rows, and words of a block of its depth. Its
+/// packed columns take half of a second-level cache of 1 MB. Found by measurement on the products of language models;
+/// with 1024 rows instead of 512, which share the packing of the columns, they took 0.6 to 1.8 % less time.
 const TILE_COLUMNS: usize = 256;
 const TILE_ROWS: usize = 1024;
 const DEPTH: usize = 512;
+/// Of a deeper product: half the columns, and blocks of so many words at most. Sums wait in memory less often: products
+/// of 1024 to 3072 steps took 1 to 5 % less time so.
+const DEPTH_OF_DEEP: usize = 3 * DEPTH;
 /// Of a tile whose rows are packed too: rows and columns together, and words of a block of its depth.
 const LINES_PACKED: usize = 640;
 const DEPTH_PACKED: usize = 256;
 /// Tiles are tried that differ by so many lines.
 const LINES_STEP: usize = 32;
-/// Multiplications in about the time in which a word is packed. Tiles chosen with it, rather than the most nearly square
-/// ones of 256 lines, took 4 to 8 % less time for weight gradients of 1280 x 320.
+
+/// Multiplications in about the time in which a word is packed, and in which one of a row is fetched where it lies. Tiles
+/// chosen with them took 20 % less time than halved ones where 320 columns were cut, 10 % less for 788, and as much
+/// where both came to the same; weight gradients of 1280 x 320 took 4 to 8 % less than with the most nearly square ones.
 const PACKING: usize = 24;
+const FETCHING: usize = 8;
 
 /// With at most so many rows, fetching the columns weighs more: the next block's are asked for while this one's are
 /// multiplied. A step of GPT-2 124M over 256 tokens took 1 % less time in f32 and 3 to 5 % less in bf16; products of
@@ -29,11 +34,6 @@ const FEW_ROWS: usize = 256;
 /// Tiles of a large product for each worker. More tiles share out the work more evenly, and pack more: with eight
 /// instead of four for two workers, weight gradients take 4 % longer.
 const TILES_PER_WORKER: usize = 2;
-
-/// Columns below which a tile whose rows are read where they lie is not cut before its rows are. With 64, products of 512
-/// rows with 256 columns took 3 to 6 % less time than with square tiles in f32, and 3 to 11 % less in bf16; with 128, half
-/// of that.
-const NARROW: usize = 64;
 
 /// Multiplications below which a tile is not cut further: some 20 microseconds of work.
 const PART_WORK: usize = 1 << 20;
@@ -132,55 +132,51 @@ impl Cut {
     }
 }
 
-/// The columns of a tile of rows that are read where they lie, and the words of a block of its depth.
+/// The most columns of a tile of rows that are read where they lie, and words of a block of its depth.
 fn block_in_place(depth: usize, panel: Panel) -> (usize, usize) {
-    // One block of half the columns, rather than two whose sums wait in memory for the second: products of pairs are so
-    // fast that 2048 x 2048 x 2048 took 1 to 2 % less time.
-    let words = depth.div_ceil(panel.steps);
-    match panel.steps == 2 && words > DEPTH && words <= 2 * DEPTH {
-        true => (TILE_COLUMNS / 2, 2 * DEPTH),
+    match depth.div_ceil(panel.steps) > DEPTH {
+        true => (TILE_COLUMNS / 2, DEPTH_OF_DEEP),
         false => (TILE_COLUMNS, DEPTH),
     }
 }
 
 /// The tile of rows that are read where they lie.
 fn tile_in_place(sizes: Sizes, products: usize, workers: usize, panel: Panel) -> (usize, usize) {
-    let Sizes { rows, columns, depth } = sizes;
-    let mut tile_rows = even_share(rows, TILE_ROWS, panel.rows);
-    let mut tile_columns = even_share(columns, block_in_place(depth, panel).0, panel.columns);
-    let tiles = |tile_rows, tile_columns| products * parts_of(rows, tile_rows) * parts_of(columns, tile_columns);
-    let enough = if workers == 1 { 1 } else { workers * TILES_PER_WORKER };
-    // Narrower tiles cost nothing where rows are read in place: a few tiles are cut until they can be shared evenly.
-    let uneven = |tiles: usize| tiles < 8 * workers && !tiles.is_multiple_of(workers);
-    let too_few = |tiles: usize| tiles < enough || uneven(tiles);
-    while too_few(tiles(tile_rows, tile_columns)) && tile_rows * tile_columns * depth >= 2 * PART_WORK {
-        if tile_columns <= NARROW && tile_rows > panel.rows {
-            tile_rows = even_share(rows, tile_rows.div_ceil(2), panel.rows);
-        } else if tile_columns > panel.columns {
-            tile_columns = even_share(columns, tile_columns.div_ceil(2), panel.columns);
-        } else {
-            break;
-        }
-    }
-    (tile_rows, tile_columns)
+    let most_columns = block_in_place(sizes.depth, panel).0;
+    let across = (panel.columns..=most_columns).step_by(panel.columns);
+    let down = std::iter::successors(Some(TILE_ROWS), |rows| (*rows > LINES_STEP).then_some(rows / 2));
+    let tiles = across.flat_map(|across| down.clone().map(move |down| (down, across)));
+    fastest(tiles, (FETCHING, PACKING), sizes, products, workers, panel)
 }
 
-/// The tile of rows that are packed, as columns are: the one with which the last worker is done first.
+/// The tile of rows that are packed, as columns are.
 fn tile_packed(sizes: Sizes, products: usize, workers: usize, panel: Panel) -> (usize, usize) {
+    let limits = || (LINES_STEP..LINES_PACKED).step_by(LINES_STEP);
+    let tiles = limits().flat_map(|across| limits().map(move |down| (down, across)));
+    let tiles = tiles.filter(|(down, across)| down + across <= LINES_PACKED);
+    fastest(tiles, (PACKING, PACKING), sizes, products, workers, panel)
+}
+
+/// Of tiles of at most about so many rows and columns, the one with which the last worker is done first. `cost` is what
+/// a word of its rows and one of its columns take besides multiplying.
+fn fastest(
+    limits: impl Iterator<Item = (usize, usize)>,
+    cost: (usize, usize),
+    sizes: Sizes,
+    products: usize,
+    workers: usize,
+    panel: Panel,
+) -> (usize, usize) {
     let Sizes { rows, columns, depth } = sizes;
-    let tiles = |tile_rows, tile_columns| products * parts_of(rows, tile_rows) * parts_of(columns, tile_columns);
     let work = products * rows * columns * depth;
     // With few tiles, a worker that is held up holds up all.
     let enough = if workers == 1 { 1 } else { (workers * TILES_PER_WORKER).min(work / PART_WORK) };
     let time = |&(tile_rows, tile_columns): &(usize, usize)| {
-        let tiles = tiles(tile_rows, tile_columns);
-        let numbers = tile_rows * tile_columns + PACKING * (tile_rows + tile_columns);
+        let tiles = products * parts_of(rows, tile_rows) * parts_of(columns, tile_columns);
+        let numbers = tile_rows * tile_columns + cost.0 * tile_rows + cost.1 * tile_columns;
         (tiles < enough, tiles.div_ceil(workers) * (numbers * depth + TILE_WORK))
     };
-    let limits = || (LINES_STEP..LINES_PACKED).step_by(LINES_STEP);
-    let candidates = limits().flat_map(|across| limits().map(move |down| (down, across)));
-    candidates
-        .filter(|(down, across)| down + across <= LINES_PACKED)
+    limits
         .map(|(down, across)| (even_share(rows, down, panel.rows), even_share(columns, across, panel.columns)))
         .min_by_key(time)
         .unwrap_or((panel.rows, panel.columns))
