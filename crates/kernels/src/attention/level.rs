@@ -115,6 +115,11 @@ impl Level for Baseline {
     }
 }
 
+#[cfg(target_arch = "aarch64")]
+mod neon;
+
+#[cfg(target_arch = "aarch64")]
+pub(super) use neon::Neon;
 #[cfg(target_arch = "x86_64")]
 pub(super) use x86::{Avx2, Avx512, Avx512Bf16, is_bf16};
 
@@ -283,6 +288,13 @@ macro_rules! for_each_level {
                 unsafe { body::<level::Baseline, $t>($($arg),*) }
             }
 
+            #[cfg(target_arch = "aarch64")]
+            #[target_feature(enable = "neon")]
+            unsafe fn neon<$t: Element>($($arg: $ty),*) {
+                // SAFETY: as above; the machine has the features, since `select` was given the level.
+                unsafe { body::<level::Neon, $t>($($arg),*) }
+            }
+
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,f16c")]
             unsafe fn avx2<$t: Element>($($arg: $ty),*) {
@@ -314,6 +326,8 @@ macro_rules! for_each_level {
                     crate::Isa::Avx512 | crate::Isa::Avx512Bf16 | crate::Isa::Amx => avx512::<$t>,
                     #[cfg(target_arch = "x86_64")]
                     crate::Isa::Avx2 => avx2::<$t>,
+                    #[cfg(target_arch = "aarch64")]
+                    crate::Isa::Neon => neon::<$t>,
                     _ => baseline::<$t>,
                 }
             }
