@@ -7,7 +7,7 @@ use std::fmt;
 pub enum Isa {
     /// Plain code for what every machine of the architecture has (SSE2 on x86-64, NEON on Arm).
     Baseline,
-    /// NEON, which every 64-bit Arm has: matrix products keep their sums in its registers.
+    /// NEON, which every 64-bit Arm has: matrix products and attention keep their sums in its registers.
     Neon,
     /// AVX2 with fused multiply-add and half-precision conversion.
     Avx2,
@@ -159,3 +159,18 @@ macro_rules! multiversion {
     };
 }
 pub(crate) use multiversion;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_come_worst_first_and_are_found_by_name() {
+        let levels = Isa::available();
+        assert!(levels.is_sorted() && levels[0] == Isa::Baseline && levels.last() == Some(&Isa::detect()));
+        assert!(levels.iter().all(|&isa| Isa::parse(&isa.to_string()) == Some(isa)));
+        if cfg!(target_arch = "aarch64") {
+            assert_eq!(levels, [Isa::Baseline, Isa::Neon]);
+        }
+    }
+}

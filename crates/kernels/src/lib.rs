@@ -33,7 +33,6 @@ pub mod softmax;
 mod streaming;
 mod strided;
 pub mod updates;
-#[cfg(target_arch = "x86_64")]
 mod vectors;
 mod window;
 

@@ -2,7 +2,7 @@
 //! how blocks of words are turned.
 
 use super::load::TURN;
-use super::tile::{COLUMN_MULTIPLE, ROW_MULTIPLE, Tile};
+use super::tile::{COLUMN_MULTIPLE, Tile};
 
 /// An instruction-set level as a type, so that a body is compiled once for each.
 pub(super) trait Level {
@@ -115,13 +115,21 @@ impl Level for Baseline {
     }
 }
 
+#[cfg(target_arch = "aarch64")]
+mod neon;
+
+#[cfg(target_arch = "aarch64")]
+pub(super) use neon::Neon;
 #[cfg(target_arch = "x86_64")]
-pub(super) use x86::{Avx2, Avx512, Avx512Bf16};
+pub(super) use x86::{Avx2, Avx512, Avx512Bf16, is_bf16};
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
+    use super::super::tile::ROW_MULTIPLE;
     use super::*;
+    use crate::bf16;
     use crate::vectors::{rounded_pairs, turned};
+    use std::any::TypeId;
     use std::arch::x86_64::*;
 
     /// Eight lanes to a register: 8 of 16 registers accumulate, which hides the latency of a multiply-add.
@@ -130,6 +138,11 @@ mod x86 {
     pub struct Avx512;
     /// As [`Avx512`], with words that are pairs of bf16.
     pub struct Avx512Bf16;
+
+    /// Whether a type is bf16.
+    pub fn is_bf16<T: 'static>() -> bool {
+        TypeId::of::<T>() == TypeId::of::<bf16>()
+    }
 
     /// A level of vectors of one width; all are this text with other intrinsics.
     macro_rules! vector_level {
@@ -275,6 +288,13 @@ macro_rules! for_each_level {
                 unsafe { body::<level::Baseline, $t>($($arg),*) }
             }
 
+            #[cfg(target_arch = "aarch64")]
+            #[target_feature(enable = "neon")]
+            unsafe fn neon<$t: Element>($($arg: $ty),*) {
+                // SAFETY: as above; the machine has the features, since `select` was given the level.
+                unsafe { body::<level::Neon, $t>($($arg),*) }
+            }
+
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,f16c")]
             unsafe fn avx2<$t: Element>($($arg: $ty),*) {
@@ -301,11 +321,13 @@ macro_rules! for_each_level {
             pub(super) fn select<$t: Element>(isa: crate::Isa) -> unsafe fn($($ty),*) {
                 match isa {
                     #[cfg(target_arch = "x86_64")]
-                    crate::Isa::Avx512Bf16 if super::super::is_bf16::<$t>() => avx512_bf16::<$t>,
+                    crate::Isa::Avx512Bf16 if level::is_bf16::<$t>() => avx512_bf16::<$t>,
                     #[cfg(target_arch = "x86_64")]
                     crate::Isa::Avx512 | crate::Isa::Avx512Bf16 | crate::Isa::Amx => avx512::<$t>,
                     #[cfg(target_arch = "x86_64")]
                     crate::Isa::Avx2 => avx2::<$t>,
+                    #[cfg(target_arch = "aarch64")]
+                    crate::Isa::Neon => neon::<$t>,
                     _ => baseline::<$t>,
                 }
             }

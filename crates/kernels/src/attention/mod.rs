@@ -14,10 +14,8 @@ pub use backward::{Gradient, QueryGradient, Segments};
 pub use forward::Attention;
 pub use load::{Heads, HeadsMut};
 
-use crate::bf16;
 use crate::math::POWER_OF_TWO;
 use level::Level;
-use std::any::TypeId;
 use std::f32::consts::LOG2_E;
 use tile::COLUMN_MULTIPLE;
 
@@ -92,11 +90,6 @@ fn take<'a>(scratch: &mut &'a mut [f32], length: usize) -> &'a mut [f32] {
     let (taken, rest) = std::mem::take(scratch).split_at_mut(length);
     *scratch = rest;
     taken
-}
-
-/// Whether a type is bf16.
-fn is_bf16<T: 'static>() -> bool {
-    TypeId::of::<T>() == TypeId::of::<bf16>()
 }
 
 /// 2 to the power of x, for x up to 127; within 2.1 units in the last place, 0 below -126.5. A NaN stays one.

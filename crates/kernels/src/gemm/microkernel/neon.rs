@@ -1,6 +1,7 @@
 //! Inner products in the vectors of 64-bit Arm, every machine of which has NEON.
 
 use super::{Level, Panels, Results, Rows, TURN, Word};
+use crate::vectors::{prefetch, turned};
 use std::arch::aarch64::*;
 use std::arch::asm;
 
@@ -61,8 +62,7 @@ impl Level for Neon {
 
     #[inline(always)]
     fn prefetch(address: *const u8) {
-        // SAFETY: asking for an address that is not there does nothing.
-        unsafe { asm!("prfm pldl1keep, [{}]", in(reg) address, options(nostack, readonly, preserves_flags)) }
+        prefetch(address)
     }
 }
 
@@ -131,29 +131,9 @@ fn prefetch_to_write(address: *const f32) {
     unsafe { asm!("prfm pstl1keep, [{}]", in(reg) address, options(nostack, readonly, preserves_flags)) }
 }
 
-/// The quarters are turned, and two of them change places.
 #[inline]
 #[target_feature(enable = "neon")]
 fn turn(lines: [[Word; TURN]; TURN]) -> [[Word; TURN]; TURN] {
     // SAFETY: eight words and two vectors of four are the same bits.
-    let x: [[uint32x4_t; 2]; TURN] = unsafe { std::mem::transmute(lines) };
-    let quarter = |first: usize, half: usize| turn_quarter(std::array::from_fn(|line| x[first + line][half]));
-    let (upper_left, upper_right) = (quarter(0, 0), quarter(0, 1));
-    let (lower_left, lower_right) = (quarter(LANES, 0), quarter(LANES, 1));
-    let y: [[uint32x4_t; 2]; TURN] = std::array::from_fn(|line| match line.checked_sub(LANES) {
-        None => [upper_left[line], lower_left[line]],
-        Some(line) => [upper_right[line], lower_right[line]],
-    });
-    // SAFETY: as above.
-    unsafe { std::mem::transmute(y) }
-}
-
-/// Neighbours, then pairs change places.
-#[inline]
-#[target_feature(enable = "neon")]
-fn turn_quarter([a, b, c, d]: [uint32x4_t; LANES]) -> [uint32x4_t; LANES] {
-    let pairs = |x, y| (vreinterpretq_u64_u32(vtrn1q_u32(x, y)), vreinterpretq_u64_u32(vtrn2q_u32(x, y)));
-    let ((even, odd), (even_below, odd_below)) = (pairs(a, b), pairs(c, d));
-    [vtrn1q_u64(even, even_below), vtrn1q_u64(odd, odd_below), vtrn2q_u64(even, even_below), vtrn2q_u64(odd, odd_below)]
-        .map(|pairs| vreinterpretq_u32_u64(pairs))
+    unsafe { std::mem::transmute(turned(std::mem::transmute::<[[Word; TURN]; TURN], [Row; TURN]>(lines))) }
 }
