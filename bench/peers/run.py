@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Gradus beside PyTorch, burn, candle, gemm and faer on the same work, in one run on one machine.
 
-Prints Markdown: the median of each, how many times as fast Gradus is as the best other, its share of the machine's
-limit, and peak memory. Programs take turns, round after round, so that whatever disturbs the machine disturbs all of
-them alike.
+Prints Markdown: the median of each, how many times as fast Gradus is as the best other by the medians and by the best
+rounds of both, its share of the machine's limit, and peak memory. Programs take turns, round after round, so that
+whatever disturbs the machine disturbs all of them alike.
 """
 
 import argparse
@@ -166,19 +166,22 @@ def refuse_unknown(beginnings):
 
 
 def table(heading, names, runner, contenders):
-    """A Markdown table of rates by the median of the rounds, with the ratio to the best other."""
-    columns = ["work", "unit", *contenders, "gradus / best other", "gradus, of limit"]
+    """A Markdown table of rates by the median of the rounds, with the ratios to the best other."""
+    columns = ["work", "unit", *contenders, "gradus / best other", "in the best rounds", "gradus, of limit"]
     lines = [f"### {heading}", "", row(columns), row(["---", "---", *["---:"] * (len(columns) - 2)])]
     for name in names:
         results, about = runner.found[name], runner.about.get(name, {})
-        seconds = {contender: statistics.median(round["seconds"] for round in rounds)
-                   for contender, rounds in results.items()}
+        seconds, best = ({contender: of(round["seconds"] for round in rounds) for contender, rounds in results.items()}
+                         for of in (statistics.median, min))
         cells = [cell(about.get("amount"), seconds.get(contender), results.get(contender)) for contender in contenders]
-        others = [seconds[contender] for contender in seconds if contender != "gradus"]
-        ratio = f"{min(others) / seconds['gradus']:.2f}" if others and "gradus" in seconds else ""
         share = f"{about['share']:.0%}" if about.get("share") else ""
-        lines.append(row([name, about.get("unit", ""), *cells, ratio, share]))
+        lines.append(row([name, about.get("unit", ""), *cells, ratio_to_best_other(seconds), ratio_to_best_other(best), share]))
     return "\n".join(lines) + "\n"
+
+
+def ratio_to_best_other(seconds):
+    others = [seconds[contender] for contender in seconds if contender != "gradus"]
+    return f"{min(others) / seconds['gradus']:.2f}" if others and "gradus" in seconds else ""
 
 
 def row(cells):
