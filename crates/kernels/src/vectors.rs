@@ -1,11 +1,15 @@
 //! What products and attention both do with the vectors of a machine.
 
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx512::{accumulate_avx512, accumulate_avx512_bf16};
 #[cfg(target_arch = "aarch64")]
 pub(crate) use neon::{prefetch, turned};
 #[cfg(target_arch = "x86_64")]
-pub(crate) use x86::{rounded_pairs, turned};
+pub(crate) use x86::{Lines, Operands, accumulate_avx2, rounded_pairs, turned};

@@ -128,7 +128,9 @@ mod x86 {
     use super::super::tile::ROW_MULTIPLE;
     use super::*;
     use crate::bf16;
-    use crate::vectors::{rounded_pairs, turned};
+    use crate::vectors::{
+        Lines, Operands, accumulate_avx2, accumulate_avx512, accumulate_avx512_bf16, rounded_pairs, turned,
+    };
     use std::any::TypeId;
     use std::arch::x86_64::*;
 
@@ -146,14 +148,13 @@ mod x86 {
 
     /// A level of vectors of one width; all are this text with other intrinsics.
     macro_rules! vector_level {
-        ($level:ident, $rows:literal rows, $lanes:literal lanes, $wide:literal wide, $narrow:literal narrow,
-         $feature:literal, $paired:literal, $tile:ident, $zero:ident, $load:ident, $store:ident, $repeat:ident,
-         $multiply_add:ident, $add:ident, $pairs:ident) => {
-            const _: () = assert!(ROW_MULTIPLE.is_multiple_of($rows) && $lanes * $narrow == COLUMN_MULTIPLE);
+        ($level:ident, $rows:literal rows, $lanes:literal lanes, $feature:literal, $paired:literal, $wide:ident,
+         $narrow:ident, $zero:ident, $load:ident, $store:ident, $add:ident, $pairs:ident, $accumulate:ident) => {
+            const _: () = assert!(ROW_MULTIPLE.is_multiple_of($rows));
 
             impl Level for $level {
                 const ROWS: usize = $rows;
-                const COLUMNS: usize = $lanes * $wide;
+                const COLUMNS: usize = 2 * $lanes;
                 const PAIRED: bool = $paired;
 
                 #[inline(always)]
@@ -164,13 +165,13 @@ mod x86 {
                 #[inline(always)]
                 unsafe fn wide_tile(tile: Tile) {
                     // SAFETY: the caller's promise, word for word.
-                    unsafe { $tile::<$wide>(tile) }
+                    unsafe { $wide(tile) }
                 }
 
                 #[inline(always)]
                 unsafe fn narrow_tile(tile: Tile) {
                     // SAFETY: the caller's promise, word for word.
-                    unsafe { $tile::<$narrow>(tile) }
+                    unsafe { $narrow(tile) }
                 }
 
                 #[inline(always)]
@@ -192,31 +193,16 @@ mod x86 {
                 }
             }
 
-            /// A tile of so many vectors.
             #[target_feature(enable = $feature)]
-            unsafe fn $tile<const VECTORS: usize>(tile: Tile) {
-                let mut sums = [[$zero(); VECTORS]; $rows];
-                let (mut left, mut right) = (tile.left, tile.right);
-                for _ in 0..tile.steps {
-                    // SAFETY: all that the tile covers is valid, by the caller's promise.
-                    unsafe {
-                        let vectors: [_; VECTORS] = std::array::from_fn(|vector| $load(right.add(vector * $lanes)));
-                        for row in 0..$rows {
-                            let repeated = $repeat(*left.add(row * tile.left_row));
-                            for vector in 0..VECTORS {
-                                sums[row][vector] = $multiply_add(repeated, vectors[vector], sums[row][vector]);
-                            }
-                        }
-                    }
-                    left = left.wrapping_add(tile.left_step);
-                    right = right.wrapping_add(tile.right_step);
-                }
-                for row in 0..$rows {
-                    for vector in 0..VECTORS {
-                        // SAFETY: as above.
-                        unsafe {
-                            let to = tile.target.add(row * tile.target_row + vector * $lanes);
-                            let sum = sums[row][vector];
+            unsafe fn $wide(tile: Tile) {
+                let sums = [[$zero(); 2]; $rows];
+                // SAFETY: all that the tile covers is valid, by the caller's promise.
+                unsafe {
+                    let sums = $accumulate(operands(&tile), sums);
+                    for row in 0..$rows {
+                        for half in 0..2 {
+                            let to = tile.target.add(row * tile.target_row + half * $lanes);
+                            let sum = sums[row][half];
                             $store(to, if tile.add { $add($load(to), sum) } else { sum });
                         }
                     }
@@ -224,6 +210,47 @@ mod x86 {
             }
         };
     }
+
+    #[inline(always)]
+    fn operands(tile: &Tile) -> Operands {
+        const WORD: usize = size_of::<f32>();
+        debug_assert!(tile.left_step == 1 || tile.left_row == 1);
+        let rows = match tile.left_step {
+            1 => Lines::Dense(tile.left.cast(), tile.left_row * WORD),
+            step => Lines::SideBySide(tile.left.cast(), step * WORD),
+        };
+        Operands { steps: tile.steps, rows, columns: tile.right.cast(), column_stride: tile.right_step * WORD }
+    }
+
+    /// A tile of one vector of sixteen lanes.
+    macro_rules! narrow_tile {
+        ($name:ident, $feature:literal, $multiply_add:ident) => {
+            #[target_feature(enable = $feature)]
+            unsafe fn $name(tile: Tile) {
+                let mut sums = [_mm512_setzero_ps(); 8];
+                let (mut left, mut right) = (tile.left, tile.right);
+                // SAFETY: all that the tile covers is valid, by the caller's promise.
+                unsafe {
+                    for _ in 0..tile.steps {
+                        let vector = _mm512_loadu_ps(right);
+                        for row in 0..8 {
+                            sums[row] =
+                                $multiply_add(_mm512_set1_ps(*left.add(row * tile.left_row)), vector, sums[row]);
+                        }
+                        left = left.wrapping_add(tile.left_step);
+                        right = right.wrapping_add(tile.right_step);
+                    }
+                    for row in 0..8 {
+                        let to = tile.target.add(row * tile.target_row);
+                        let sum = sums[row];
+                        _mm512_storeu_ps(to, if tile.add { _mm512_add_ps(_mm512_loadu_ps(to), sum) } else { sum });
+                    }
+                }
+            }
+        };
+    }
+    narrow_tile!(narrow_avx512, "avx512f", _mm512_fmadd_ps);
+    narrow_tile!(narrow_avx512_bf16, "avx512f,avx512bf16", multiply_pairs);
 
     /// `sum + first * second` of both numbers of each word.
     #[inline]
@@ -259,16 +286,16 @@ mod x86 {
     }
 
     vector_level!(
-        Avx2, 4 rows, 8 lanes, 2 wide, 2 narrow, "avx2,fma", false, tile_avx2,
-        _mm256_setzero_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_set1_ps, _mm256_fmadd_ps, _mm256_add_ps, no_pairs
+        Avx2, 4 rows, 8 lanes, "avx2,fma", false, wide_avx2, wide_avx2,
+        _mm256_setzero_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_add_ps, no_pairs, accumulate_avx2
     );
     vector_level!(
-        Avx512, 8 rows, 16 lanes, 2 wide, 1 narrow, "avx512f", false, tile_avx512,
-        _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_set1_ps, _mm512_fmadd_ps, _mm512_add_ps, no_pairs
+        Avx512, 8 rows, 16 lanes, "avx512f", false, wide_avx512, narrow_avx512,
+        _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_add_ps, no_pairs, accumulate_avx512
     );
     vector_level!(
-        Avx512Bf16, 8 rows, 16 lanes, 2 wide, 1 narrow, "avx512f,avx512bf16", true, tile_avx512_bf16,
-        _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_set1_ps, multiply_pairs, _mm512_add_ps, round_pairs
+        Avx512Bf16, 8 rows, 16 lanes, "avx512f,avx512bf16", true, wide_avx512_bf16, narrow_avx512_bf16,
+        _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_add_ps, round_pairs, accumulate_avx512_bf16
     );
 }
 

@@ -2,6 +2,73 @@
 
 use std::arch::x86_64::*;
 
+/// Rows of words, from the first word on.
+#[derive(Clone, Copy)]
+pub(crate) enum Lines {
+    /// Each is dense, and they lie this far apart, in bytes.
+    Dense(*const u32, usize),
+    /// They lie side by side, and their steps this far apart, in bytes.
+    SideBySide(*const u32, usize),
+}
+
+/// Some rows of words, times two vectors of words for each step.
+#[derive(Clone, Copy)]
+pub(crate) struct Operands {
+    pub steps: usize,
+    pub rows: Lines,
+    pub columns: *const u32,
+    /// How far apart, in bytes, the steps of the columns lie.
+    pub column_stride: usize,
+}
+
+/// The sums, with the products of the operands added.
+///
+/// # Safety
+/// All steps of the operands must be there.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+pub(crate) unsafe fn accumulate_avx2<const ROWS: usize>(
+    operands: Operands,
+    sums: [[__m256; 2]; ROWS],
+) -> [[__m256; 2]; ROWS] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match operands.rows {
+            Lines::Dense(rows, stride) => steps_avx2::<true, ROWS>(rows, stride, operands, sums),
+            Lines::SideBySide(rows, stride) => steps_avx2::<false, ROWS>(rows, stride, operands, sums),
+        }
+    }
+}
+
+/// [`accumulate_avx2`] for rows that lie so.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn steps_avx2<const DENSE: bool, const ROWS: usize>(
+    rows: *const u32,
+    stride: usize,
+    operands: Operands,
+    mut sums: [[__m256; 2]; ROWS],
+) -> [[__m256; 2]; ROWS] {
+    const WORD: usize = size_of::<f32>();
+    let (row_bytes, step_bytes) = if DENSE { (stride, WORD) } else { (WORD, stride) };
+    let (mut rows, mut columns) = (rows.cast::<f32>(), operands.columns.cast::<f32>());
+    for _ in 0..operands.steps {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let vectors = [_mm256_loadu_ps(columns), _mm256_loadu_ps(columns.add(8))];
+            for row in 0..ROWS {
+                let word = _mm256_set1_ps(rows.byte_add(row * row_bytes).read_unaligned());
+                for half in 0..2 {
+                    sums[row][half] = _mm256_fmadd_ps(word, vectors[half], sums[row][half]);
+                }
+            }
+        }
+        rows = rows.wrapping_byte_add(step_bytes);
+        columns = columns.wrapping_byte_add(operands.column_stride);
+    }
+    sums
+}
+
 /// Eight lines of eight numbers, turned: neighbours, then pairs, then halves change places.
 #[inline]
 #[target_feature(enable = "avx")]

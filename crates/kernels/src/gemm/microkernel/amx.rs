@@ -70,6 +70,7 @@ pub unsafe fn multiply_in_matrix_registers() {
                     "tdpbf16ps tmm1, tmm4, tmm7",
                     "tdpbf16ps tmm2, tmm5, tmm6",
                     "tdpbf16ps tmm3, tmm5, tmm7",
+                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
                     options(nostack, nomem)
                 );
             }
@@ -90,45 +91,58 @@ impl Level for Amx {
             Rows::Packed(first) => (first, panels.depth * size_of::<Word>()),
             Rows::InPlace(first, row_bytes) => (first, row_bytes),
         };
-        let a_below = a.wrapping_byte_add(SIDE * row_bytes);
-        let to_stride = results.stride * size_of::<f32>();
-        let (to, to_below) = (results.first, results.first.wrapping_add(SIDE * results.stride));
         // SAFETY: the panels hold `depth` words a line, which is a multiple of `WORDS`, and there is room for whole
         // panels of results: the caller's promise. The registers are set up by `with_registers`.
         unsafe {
-            if results.continued {
-                asm!(
-                    "tileloadd tmm0, [{to} + {stride}]",
-                    "tileloadd tmm1, [{to} + {stride} + 64]",
-                    "tileloadd tmm2, [{below} + {stride}]",
-                    "tileloadd tmm3, [{below} + {stride} + 64]",
-                    to = in(reg) to, below = in(reg) to_below, stride = in(reg) to_stride, options(nostack)
-                );
-            } else {
-                asm!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3", options(nostack, nomem));
-            }
-            for step in (0..panels.depth).step_by(SIDE) {
-                asm!(
-                    "tileloadd tmm4, [{a} + {a_stride}]",
-                    "tileloadd tmm6, [{b} + {b_stride}]",
-                    "tileloadd tmm7, [{b} + {b_stride} + 64]",
-                    "tdpbf16ps tmm0, tmm4, tmm6",
-                    "tileloadd tmm5, [{below} + {a_stride}]",
-                    "tdpbf16ps tmm1, tmm4, tmm7",
-                    "tdpbf16ps tmm2, tmm5, tmm6",
-                    "tdpbf16ps tmm3, tmm5, tmm7",
-                    a = in(reg) a.wrapping_add(step), below = in(reg) a_below.wrapping_add(step),
-                    a_stride = in(reg) row_bytes,
-                    b = in(reg) panels.b.wrapping_add(step * panels.b_stride),
-                    b_stride = in(reg) panels.b_stride * size_of::<Word>(), options(nostack)
-                );
-            }
             asm!(
-                "tilestored [{to} + {stride}], tmm0",
-                "tilestored [{to} + {stride} + 64], tmm1",
-                "tilestored [{below} + {stride}], tmm2",
-                "tilestored [{below} + {stride} + 64], tmm3",
-                to = in(reg) to, below = in(reg) to_below, stride = in(reg) to_stride, options(nostack)
+                "test {continued:e}, {continued:e}",
+                "jz 2f",
+                "tileloadd tmm0, [{to} + {to_stride}]",
+                "tileloadd tmm1, [{to} + {to_stride} + 64]",
+                "tileloadd tmm2, [{to_below} + {to_stride}]",
+                "tileloadd tmm3, [{to_below} + {to_stride} + 64]",
+                "jmp 3f",
+                "2:",
+                "tilezero tmm0",
+                "tilezero tmm1",
+                "tilezero tmm2",
+                "tilezero tmm3",
+                "3:",
+                "test {steps}, {steps}",
+                "jz 5f",
+                "4:",
+                "tileloadd tmm4, [{a} + {a_stride}]",
+                "tileloadd tmm6, [{b} + {b_stride}]",
+                "tileloadd tmm7, [{b} + {b_stride} + 64]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tileloadd tmm5, [{a_below} + {a_stride}]",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                "add {a}, 64",
+                "add {a_below}, 64",
+                "add {b}, {b_step}",
+                "dec {steps}",
+                "jnz 4b",
+                "5:",
+                "tilestored [{to} + {to_stride}], tmm0",
+                "tilestored [{to} + {to_stride} + 64], tmm1",
+                "tilestored [{to_below} + {to_stride}], tmm2",
+                "tilestored [{to_below} + {to_stride} + 64], tmm3",
+                continued = in(reg) results.continued as u32,
+                to = in(reg) results.first,
+                to_below = in(reg) results.first.wrapping_add(SIDE * results.stride),
+                to_stride = in(reg) results.stride * size_of::<f32>(),
+                steps = inout(reg) panels.depth / SIDE => _,
+                a = inout(reg) a => _,
+                a_below = inout(reg) a.wrapping_byte_add(SIDE * row_bytes) => _,
+                a_stride = in(reg) row_bytes,
+                b = inout(reg) panels.b => _,
+                b_stride = in(reg) panels.b_stride * size_of::<Word>(),
+                b_step = in(reg) SIDE * panels.b_stride * size_of::<Word>(),
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack)
             );
         }
     }

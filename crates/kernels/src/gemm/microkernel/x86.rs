@@ -1,7 +1,9 @@
 //! Inner products in the vectors of x86-64.
 
 use super::{Level, Panels, Portable, Results, Rows, TURN, Word};
-use crate::vectors::{rounded_pairs, turned};
+use crate::vectors::{
+    Lines, Operands, accumulate_avx2, accumulate_avx512, accumulate_avx512_bf16, rounded_pairs, turned,
+};
 use std::arch::x86_64::*;
 
 /// 256-bit vectors with fused multiply-add: 12 of 16 registers accumulate.
@@ -13,10 +15,10 @@ pub struct Avx512;
 /// As [`Avx512`], with dot products of pairs of bf16.
 pub struct Avx512Bf16;
 
-/// An inner product in vectors of one width; all levels are this text with other intrinsics.
+/// A level with vectors of one width; all levels are this text with other intrinsics.
 macro_rules! vector_level {
     ($level:ident, $rows:literal x $columns:literal, steps $steps:literal, $feature:literal, $name:ident,
-     $vector:ty, $zero:ident, $load:ident, $store:ident, $pairs:path, $line:path, $multiply_add:expr) => {
+     $vector:ty, $zero:ident, $load:ident, $store:ident, $pairs:path, $line:path, $accumulate:ident) => {
         impl Level for $level {
             const ROWS: usize = $rows;
             const COLUMNS: usize = $columns;
@@ -27,12 +29,7 @@ macro_rules! vector_level {
             #[inline(always)]
             unsafe fn multiply(panels: Panels, results: Results) {
                 // SAFETY: the caller's promise, word for word.
-                unsafe {
-                    match panels.a {
-                        Rows::Packed(a) => $name::<true>(panels, a, size_of::<Word>(), results),
-                        Rows::InPlace(a, row_bytes) => $name::<false>(panels, a, row_bytes, results),
-                    }
-                }
+                unsafe { $name(panels, results) }
             }
 
             #[inline(always)]
@@ -67,10 +64,8 @@ macro_rules! vector_level {
         }
 
         #[target_feature(enable = $feature)]
-        unsafe fn $name<const PACKED: bool>(panels: Panels, a: *const Word, row_bytes: usize, results: Results) {
+        unsafe fn $name(panels: Panels, results: Results) {
             const WIDTH: usize = $columns / 2;
-            let step_words = if PACKED { $rows } else { 1 };
-            let row_bytes = if PACKED { size_of::<Word>() } else { row_bytes };
             for row in 0..$rows {
                 let to = results.first.wrapping_add(row * results.stride);
                 // The results are stored long after this: by then the cache has their lines for writing.
@@ -85,20 +80,8 @@ macro_rules! vector_level {
                     sums[row] = unsafe { [$load(from), $load(from.add(WIDTH))] };
                 }
             }
-            let (mut a, mut b) = (a, panels.b);
-            for _ in 0..panels.depth {
-                // SAFETY: the panels hold `depth` words a line, by the caller's promise.
-                unsafe {
-                    let columns = [$load(b.cast()), $load(b.add(WIDTH).cast())];
-                    for row in 0..$rows {
-                        let word = a.byte_add(row * row_bytes).read_unaligned();
-                        sums[row][0] = $multiply_add(word, columns[0], sums[row][0]);
-                        sums[row][1] = $multiply_add(word, columns[1], sums[row][1]);
-                    }
-                }
-                a = a.wrapping_add(step_words);
-                b = b.wrapping_add(panels.b_stride);
-            }
+            // SAFETY: the panels hold `depth` words a line, by the caller's promise.
+            let sums = unsafe { $accumulate(operands::<$rows>(panels), sums) };
             for row in 0..$rows {
                 for half in 0..2 {
                     // SAFETY: there is room for whole panels, by the caller's promise.
@@ -114,23 +97,25 @@ macro_rules! vector_level {
 
 vector_level!(
     Avx2, 6 x 16, steps 1, "avx2,fma", multiply_avx2,
-    __m256, _mm256_setzero_ps, _mm256_loadu_ps, _mm256_storeu_ps, Portable::pairs, Portable::line,
-    |word, columns, sum| _mm256_fmadd_ps(_mm256_set1_ps(f32::from_bits(word)), columns, sum)
+    __m256, _mm256_setzero_ps, _mm256_loadu_ps, _mm256_storeu_ps, Portable::pairs, Portable::line, accumulate_avx2
 );
 vector_level!(
     Avx512, 8 x 32, steps 1, "avx512f", multiply_avx512,
-    __m512, _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, Portable::pairs, Portable::line,
-    |word, columns, sum| _mm512_fmadd_ps(_mm512_set1_ps(f32::from_bits(word)), columns, sum)
+    __m512, _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, Portable::pairs, Portable::line, accumulate_avx512
 );
 vector_level!(
     Avx512Bf16, 8 x 32, steps 2, "avx512f,avx512bf16", multiply_avx512_bf16,
-    __m512, _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, pairs_bf16, line_bf16,
-    |word: Word, columns: __m512, sum| {
-        // The same bits, taken for pairs of bf16.
-        let pairs = |vector: __m512i| std::mem::transmute::<__m512i, __m512bh>(vector);
-        _mm512_dpbf16_ps(sum, pairs(_mm512_set1_epi32(word as i32)), pairs(_mm512_castps_si512(columns)))
-    }
+    __m512, _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, pairs_bf16, line_bf16, accumulate_avx512_bf16
 );
+
+#[inline(always)]
+fn operands<const ROWS: usize>(panels: Panels) -> Operands {
+    let rows = match panels.a {
+        Rows::Packed(rows) => Lines::SideBySide(rows, ROWS * size_of::<Word>()),
+        Rows::InPlace(rows, row_bytes) => Lines::Dense(rows, row_bytes),
+    };
+    Operands { steps: panels.depth, rows, columns: panels.b, column_stride: panels.b_stride * size_of::<Word>() }
+}
 
 /// Both rounded by the machine, then interleaved.
 #[inline]
