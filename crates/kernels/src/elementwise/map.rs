@@ -186,7 +186,7 @@ impl Finish {
     #[inline(always)]
     pub unsafe fn run(&self, start: usize, given: *const f32, length: usize, scratch: &mut [f32]) {
         // SAFETY: the caller's promise.
-        unsafe { self.blocks.run_block(start, length, given, scratch.as_mut_ptr()) }
+        unsafe { self.blocks.run_block(Block::new(start, length, given, scratch.as_mut_ptr())) }
     }
 }
 
@@ -260,59 +260,124 @@ impl Blocks {
         }
     }
 
-    /// Computes the elements from `start` on; `given` holds those of the operand that is handed in, if there is one.
+    /// Computes a block.
     ///
     /// # Safety
-    /// As for [`Job::run`]; `registers` must point at the scratch, and registers of constant operands be filled.
+    /// As for [`Job::run`]; the block's registers must point at the scratch, and those of constant operands be filled.
     #[inline(always)]
-    unsafe fn run_block(&self, start: usize, length: usize, given: *const f32, registers: *mut f32) {
-        // Instructions take whole vectors. What lies beyond a last, shorter block is computed in registers only.
-        let padded = length.next_multiple_of(LANES);
-        let whole = padded == length;
+    unsafe fn run_block(&self, block: Block) {
         // SAFETY: registers are disjoint blocks of the scratch, all of it initialised, and a step writes another
-        // register than it reads. Operands read in place are inside their bounds, since the block is whole, and
-        // the target does not lie over them. Borrows of other operands end with the call that copies them. The
-        // target's block is this part's own.
+        // register than it reads. Borrows of operands that the target lies over end with the copy. The target's block
+        // is this part's own.
         unsafe {
-            let register = |index: usize| std::slice::from_raw_parts(registers.add(index * self.block), padded);
-            let register_mut = |index: usize| std::slice::from_raw_parts_mut(registers.add(index * self.block), padded);
-            for (index, input) in self.inputs.iter().enumerate() {
-                let register = &mut register_mut(index)[..length];
-                match input {
-                    Input::Stored { constant: true, .. } => {}
-                    Input::Stored { direct: Some(_), .. } | Input::Given { under_target: false } if whole => {}
-                    Input::Stored { reader, .. } => reader.read(start, register),
-                    Input::Given { .. } => register.copy_from_slice(std::slice::from_raw_parts(given, length)),
-                }
+            self.load(&block);
+            let Some((last, earlier)) = self.steps.split_last() else {
+                return self.store(&block);
+            };
+            for step in earlier {
+                self.compute(step, &block, self.register(&block, step.to));
             }
-            let place = |place: Place| match place {
-                Place::Source(index) => match self.inputs[index] {
-                    Input::Stored { direct: Some(elements), .. } if whole => elements.slice(start..start + length),
-                    Input::Given { under_target: false } if whole => std::slice::from_raw_parts(given, length),
-                    _ => register(index),
-                },
-                Place::Register(index) => register(index),
-                Place::Constant(index) => &self.constants[index * self.block..index * self.block + padded],
-            };
-            let compute = |step: &Step, to: &mut [f32]| {
-                let [x, y, z] = step.arguments.map(place);
-                (step.body)(to, x, y, z);
-            };
-            match (self.steps.split_last(), &self.direct_target) {
-                (Some((last, earlier)), Some(target)) if whole => {
-                    earlier.iter().for_each(|step| compute(step, register_mut(step.to)));
-                    compute(last, target.slice(start..start + length));
+            match &self.direct_target {
+                Some(target) if block.is_whole() => {
+                    self.compute(last, &block, target.slice(block.start..block.start + block.length));
                 }
                 _ => {
-                    self.steps.iter().for_each(|step| compute(step, register_mut(step.to)));
-                    let result = &place(self.result)[..length];
-                    match self.streams {
-                        true => self.target.stream(start, result),
-                        false => self.target.write(start, result),
+                    self.compute(last, &block, self.register(&block, last.to));
+                    self.store(&block);
+                }
+            }
+        }
+    }
+
+    /// Copies the operands that are not read in place to their registers.
+    #[inline(always)]
+    unsafe fn load(&self, block: &Block) {
+        for (index, input) in self.inputs.iter().enumerate() {
+            // SAFETY: the caller's promise; the operands are alive, and hold a block.
+            unsafe {
+                let register = self.register(block, index).get_unchecked_mut(..block.length);
+                match input {
+                    Input::Stored { constant: true, .. } => {}
+                    Input::Stored { direct: Some(_), .. } | Input::Given { under_target: false }
+                        if block.is_whole() => {}
+                    Input::Stored { reader, .. } => reader.read(block.start, register),
+                    Input::Given { .. } => {
+                        register.copy_from_slice(std::slice::from_raw_parts(block.given, block.length));
                     }
                 }
             }
         }
+    }
+
+    #[inline(always)]
+    unsafe fn compute(&self, step: &Step, block: &Block, to: &mut [f32]) {
+        let [x, y, z] = step.arguments;
+        // SAFETY: the caller's promise.
+        unsafe { (step.body)(to, self.place(x, block), self.place(y, block), self.place(z, block)) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(&self, block: &Block) {
+        // SAFETY: the caller's promise; the result is at least as long as the block.
+        unsafe {
+            let result = self.place(self.result, block).get_unchecked(..block.length);
+            match self.streams {
+                true => self.target.stream(block.start, result),
+                false => self.target.write(block.start, result),
+            }
+        }
+    }
+
+    /// The numbers at a place, whole vectors of them.
+    #[inline(always)]
+    unsafe fn place<'a>(&'a self, place: Place, block: &Block) -> &'a [f32] {
+        // SAFETY: the caller's promise. Operands are read in place where the block is whole, and so inside them, and
+        // the target does not lie over them.
+        unsafe {
+            match place {
+                Place::Source(index) => match &self.inputs[index] {
+                    Input::Stored { direct: Some(elements), .. } if block.is_whole() => {
+                        elements.slice(block.start..block.start + block.length)
+                    }
+                    Input::Given { under_target: false } if block.is_whole() => {
+                        std::slice::from_raw_parts(block.given, block.length)
+                    }
+                    _ => self.register(block, index),
+                },
+                Place::Register(index) => self.register(block, index),
+                Place::Constant(index) => &self.constants[index * self.block..][..block.padded],
+            }
+        }
+    }
+
+    /// A register: whole vectors of numbers.
+    #[inline(always)]
+    unsafe fn register<'a>(&self, block: &Block, index: usize) -> &'a mut [f32] {
+        // SAFETY: the scratch has so many registers, by the caller's promise, who borrows each once at a time.
+        unsafe { std::slice::from_raw_parts_mut(block.registers.add(index * self.block), block.padded) }
+    }
+}
+
+/// Elements that are computed together.
+struct Block {
+    start: usize,
+    length: usize,
+    /// Instructions take whole vectors. What lies beyond a last, shorter block is computed in registers only.
+    padded: usize,
+    /// The numbers of the operand that is handed in, if there is one.
+    given: *const f32,
+    registers: *mut f32,
+}
+
+impl Block {
+    #[inline(always)]
+    fn new(start: usize, length: usize, given: *const f32, registers: *mut f32) -> Block {
+        Block { start, length, padded: length.next_multiple_of(LANES), given, registers }
+    }
+
+    #[inline(always)]
+    fn is_whole(&self) -> bool {
+        self.padded == self.length
     }
 }
 
@@ -348,8 +413,9 @@ impl Job for Blocks {
         let registers = registers.as_mut_ptr();
         let Range { start, end } = chunk(part, PART_ELEMENTS, self.elements);
         for start in (start..end).step_by(self.block) {
+            let block = Block::new(start, self.block.min(end - start), std::ptr::null(), registers);
             // SAFETY: the caller's promise; parts are disjoint ranges of the target.
-            unsafe { self.run_block(start, self.block.min(end - start), std::ptr::null(), registers) };
+            unsafe { self.run_block(block) };
         }
     }
 }

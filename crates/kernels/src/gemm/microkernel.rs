@@ -55,8 +55,16 @@ pub(super) struct Results {
     pub first: *mut f32,
     /// How far apart the rows lie.
     pub stride: usize,
-    /// Whether the sums go on from what is there, or start from zero.
-    pub continued: bool,
+    /// What the sums start from.
+    pub start: Start,
+}
+
+/// What the sums of a block start from.
+#[derive(Clone, Copy)]
+pub(super) enum Start {
+    Zero,
+    /// Numbers, whose rows lie so far apart.
+    At(*const f32, usize),
 }
 
 /// The most numbers that a block of results has at any level.
@@ -75,12 +83,12 @@ pub(super) trait Level {
     /// Whether packed rows lie one after another, rather than side by side.
     const LINE_MAJOR: bool;
 
-    /// `results (+)= a @ b` for whole panels. Each sum is one chain in the order of the depth, and one that is
-    /// continued is the same chain: no cut of the depth between words changes a bit.
+    /// `results = start + a @ b` for whole panels. Each sum is one chain in the order of the depth, and one that starts
+    /// from earlier results is the same chain: no cut of the depth between words changes a bit.
     ///
     /// # Safety
     /// The panels must hold `depth` words a line, `results` must have room for `ROWS` rows of `COLUMNS` numbers that
-    /// nothing else touches, and the machine must have the level.
+    /// nothing else touches, there must be as many to start from, and the machine must have the level.
     unsafe fn multiply(panels: Panels, results: Results);
 
     /// Lines of words, turned: the first of each line, then the second of each, and so on.
@@ -121,10 +129,10 @@ impl Level for Portable {
     #[inline(always)]
     unsafe fn multiply(panels: Panels, results: Results) {
         let mut sums = [[0.0f32; Self::COLUMNS]; Self::ROWS];
-        if results.continued {
+        if let Start::At(first, stride) = results.start {
             for (row, sums) in sums.iter_mut().enumerate() {
-                // SAFETY: there are whole panels of results, by the caller's promise.
-                *sums = unsafe { results.first.add(row * results.stride).cast::<[f32; Self::COLUMNS]>().read() };
+                // SAFETY: there are whole panels to start from, by the caller's promise.
+                *sums = unsafe { first.add(row * stride).cast::<[f32; Self::COLUMNS]>().read() };
             }
         }
         let (first, row_bytes, step_words) = match panels.a {

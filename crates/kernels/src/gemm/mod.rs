@@ -174,8 +174,9 @@ impl<A: Element, B: Element> Gemm<A, B> {
         Gemm { cut: self.cut.again(products, self.cut.workers), batch, ..self }
     }
 
-    /// With a number added to each column.
+    /// With a number added to each column: sums start from it.
     pub fn bias<T: Element>(self, bias: Option<In<T>>) -> Gemm<A, B> {
+        assert!(bias.is_none() || !self.accumulate, "sums start from one thing");
         let columns = Axis { size: self.sizes.columns, stride: 1 };
         Gemm { bias: bias.map(|bias| Reader::widened(self.isa, bias, [columns])), ..self }
     }
@@ -199,6 +200,7 @@ impl<A: Element, B: Element> Gemm<A, B> {
     /// `c += a @ b` instead, in f32, and the same for the column sums: sums go on from what is there.
     pub fn accumulating(self, accumulate: bool) -> Gemm<A, B> {
         assert!(!accumulate || self.sums.is_some(), "sums gather in f32");
+        assert!(!accumulate || self.bias.is_none(), "sums start from one thing");
         Gemm { accumulate, ..self }
     }
 

@@ -1,7 +1,7 @@
 //! A tile of a product's result: packing, multiplying, finishing.
 
 use super::ahead::{Ahead, CACHE_LINE};
-use super::microkernel::{BLOCK_MAX, Level, Panels, Results, Rows, Word};
+use super::microkernel::{BLOCK_MAX, Level, Panels, Results, Rows, Start, Word};
 use super::pack::{self, Lines};
 use super::{Gemm, Matrix, is};
 use crate::{Element, chunk};
@@ -127,13 +127,18 @@ impl<A: Element, B: Element> Tile<'_, A, B> {
             ahead.ask::<L>();
             let panels = Panels { depth: block.words, a, b, b_stride };
             let first = to.wrapping_add(column - self.columns.start);
-            let results = Results { first, stride: sums.stride, continued: block.continued };
+            let start = match (block.continued, &self.job.bias) {
+                (true, _) => Start::At(first, sums.stride),
+                (false, Some(_)) => Start::At(scratch.bias[column - self.columns.start..].as_ptr(), 0),
+                (false, None) => Start::Zero,
+            };
+            let results = Results { first, stride: sums.stride, start };
             // SAFETY: the panels were packed, or lie ready, and the results are this tile's own.
             unsafe { multiply_block::<L>(panels, results, band.len(), width) };
         }
         if block.last {
             // SAFETY: the sums of the band are complete, and its rows are this tile's own.
-            unsafe { self.finish(band, to, sums.stride, scratch.bias, scratch.registers) };
+            unsafe { self.finish(band, to, sums.stride, scratch.registers) };
         }
     }
 
@@ -270,33 +275,27 @@ impl<A: Element, B: Element> Tile<'_, A, B> {
 
     /// Finishes a band of rows whose sums are complete, and stores them where they did not gather in place.
     #[inline(always)]
-    unsafe fn finish(&self, band: Range<usize>, sums: *mut f32, stride: usize, bias: &[f32], registers: &mut [f32]) {
+    unsafe fn finish(&self, band: Range<usize>, sums: *mut f32, stride: usize, registers: &mut [f32]) {
         let job = self.job;
         let stored = job.kept && job.sums_in_place().is_none();
         let streams = job.streams();
-        if !stored && job.bias.is_none() && job.finish.is_none() {
+        if !stored && job.finish.is_none() {
             return;
         }
         for (index, row) in band.enumerate() {
             let position = self.position(row);
-            {
-                // SAFETY: the sums are this tile's own, and nothing else borrows them.
-                let sums = unsafe { std::slice::from_raw_parts_mut(sums.add(index * stride), self.columns.len()) };
-                for (sum, bias) in sums.iter_mut().zip(bias) {
-                    *sum += bias;
-                }
-                if stored {
-                    // SAFETY: the row of the tile is this part's own, and the sums lie in scratch.
-                    unsafe {
-                        match streams {
-                            true => job.product.stream(position, sums),
-                            false => job.product.write(position, sums),
-                        }
-                    };
-                }
+            let sums = sums.wrapping_add(index * stride);
+            if stored {
+                // SAFETY: the row of the tile is this part's own; the sums lie in scratch, and nothing writes them.
+                unsafe {
+                    let sums = std::slice::from_raw_parts(sums, self.columns.len());
+                    match streams {
+                        true => job.product.stream(position, sums),
+                        false => job.product.write(position, sums),
+                    }
+                };
             }
             if let Some(finish) = &job.finish {
-                let sums = sums.wrapping_add(index * stride);
                 // SAFETY: the elements at these places are this tile's own, and the registers are prepared.
                 unsafe { finish.run(position, sums, self.columns.len(), registers) };
             }
@@ -336,13 +335,17 @@ unsafe fn multiply_block<L: Level>(panels: Panels, to: Results, rows: usize, col
     let mut block = [0.0f32; BLOCK_MAX];
     // SAFETY: so many rows and columns are the tile's own.
     let target = |row: usize| unsafe { std::slice::from_raw_parts_mut(to.first.add(row * to.stride), columns) };
-    if to.continued {
+    let first = block.as_mut_ptr();
+    let mut start = Start::Zero;
+    if let Start::At(from, stride) = to.start {
         for (row, sums) in block.chunks_exact_mut(L::COLUMNS).enumerate().take(rows) {
-            sums[..columns].copy_from_slice(target(row));
+            // SAFETY: there are so many rows and columns to start from.
+            sums[..columns].copy_from_slice(unsafe { std::slice::from_raw_parts(from.add(row * stride), columns) });
         }
+        start = Start::At(first, L::COLUMNS);
     }
     // SAFETY: the panels are whole, padded with zeros, and the block has room for them.
-    unsafe { L::multiply(panels, Results { first: block.as_mut_ptr(), stride: L::COLUMNS, ..to }) };
+    unsafe { L::multiply(panels, Results { first, stride: L::COLUMNS, start }) };
     for (row, sums) in block.chunks_exact(L::COLUMNS).enumerate().take(rows) {
         target(row).copy_from_slice(&sums[..columns]);
     }

@@ -2,7 +2,7 @@
 //!
 //! The compiler has no stable names for these instructions, so they are written out.
 
-use super::{Level, Panels, Results, Rows, TURN, Word};
+use super::{Level, Panels, Results, Rows, Start, TURN, Word};
 use std::arch::asm;
 
 /// Four of the eight matrix registers accumulate 32 rows of 32 columns.
@@ -91,16 +91,22 @@ impl Level for Amx {
             Rows::Packed(first) => (first, panels.depth * size_of::<Word>()),
             Rows::InPlace(first, row_bytes) => (first, row_bytes),
         };
+        let (from, from_stride) = match results.start {
+            Start::Zero => (std::ptr::null(), 0),
+            Start::At(first, stride) => (first, stride * size_of::<f32>()),
+        };
         // SAFETY: the panels hold `depth` words a line, which is a multiple of `WORDS`, and there is room for whole
         // panels of results: the caller's promise. The registers are set up by `with_registers`.
         unsafe {
             asm!(
-                "test {continued:e}, {continued:e}",
+                "test {from}, {from}",
                 "jz 2f",
-                "tileloadd tmm0, [{to} + {to_stride}]",
-                "tileloadd tmm1, [{to} + {to_stride} + 64]",
-                "tileloadd tmm2, [{to_below} + {to_stride}]",
-                "tileloadd tmm3, [{to_below} + {to_stride} + 64]",
+                "tileloadd tmm0, [{from} + {from_stride}]",
+                "tileloadd tmm1, [{from} + {from_stride} + 64]",
+                "lea {from}, [{from} + 8 * {from_stride}]",
+                "lea {from}, [{from} + 8 * {from_stride}]",
+                "tileloadd tmm2, [{from} + {from_stride}]",
+                "tileloadd tmm3, [{from} + {from_stride} + 64]",
                 "jmp 3f",
                 "2:",
                 "tilezero tmm0",
@@ -127,11 +133,13 @@ impl Level for Amx {
                 "5:",
                 "tilestored [{to} + {to_stride}], tmm0",
                 "tilestored [{to} + {to_stride} + 64], tmm1",
-                "tilestored [{to_below} + {to_stride}], tmm2",
-                "tilestored [{to_below} + {to_stride} + 64], tmm3",
-                continued = in(reg) results.continued as u32,
-                to = in(reg) results.first,
-                to_below = in(reg) results.first.wrapping_add(SIDE * results.stride),
+                "lea {to}, [{to} + 8 * {to_stride}]",
+                "lea {to}, [{to} + 8 * {to_stride}]",
+                "tilestored [{to} + {to_stride}], tmm2",
+                "tilestored [{to} + {to_stride} + 64], tmm3",
+                from = inout(reg) from => _,
+                from_stride = in(reg) from_stride,
+                to = inout(reg) results.first => _,
                 to_stride = in(reg) results.stride * size_of::<f32>(),
                 steps = inout(reg) panels.depth / SIDE => _,
                 a = inout(reg) a => _,

@@ -1,6 +1,6 @@
 //! Inner products in the vectors of 64-bit Arm, every machine of which has NEON.
 
-use super::{Level, Panels, Results, Rows, TURN, Word};
+use super::{Level, Panels, Results, Rows, Start, TURN, Word};
 use crate::vectors::{prefetch, turned};
 use std::arch::aarch64::*;
 use std::arch::asm;
@@ -72,10 +72,10 @@ unsafe fn multiply(panels: Panels, a: *const f32, row_bytes: usize, results: Res
         prefetch_to_write(results.first.wrapping_add(row * results.stride));
     }
     let mut sums = [[vdupq_n_f32(0.0); COLUMNS / LANES]; ROWS];
-    if results.continued {
+    if let Start::At(first, stride) = results.start {
         for (row, sums) in sums.iter_mut().enumerate() {
-            // SAFETY: there are whole panels of results, by the caller's promise.
-            *sums = unsafe { load(results.first.add(row * results.stride)) };
+            // SAFETY: there are whole panels to start from, by the caller's promise.
+            *sums = unsafe { load(first.add(row * stride)) };
         }
     }
     let (mut a, mut b) = (a, panels.b.cast::<f32>());

@@ -1,6 +1,6 @@
 //! Inner products in the vectors of x86-64.
 
-use super::{Level, Panels, Portable, Results, Rows, TURN, Word};
+use super::{Level, Panels, Portable, Results, Rows, Start, TURN, Word};
 use crate::vectors::{
     Lines, Operands, accumulate_avx2, accumulate_avx512, accumulate_avx512_bf16, rounded_pairs, turned,
 };
@@ -73,10 +73,10 @@ macro_rules! vector_level {
                 _mm_prefetch::<_MM_HINT_ET0>(to.wrapping_add(WIDTH).cast());
             }
             let mut sums: [[$vector; 2]; $rows] = [[$zero(); 2]; $rows];
-            if results.continued {
+            if let Start::At(first, stride) = results.start {
                 for row in 0..$rows {
-                    let from = results.first.wrapping_add(row * results.stride);
-                    // SAFETY: there are whole panels of results, by the caller's promise.
+                    let from = first.wrapping_add(row * stride);
+                    // SAFETY: there are whole panels to start from, by the caller's promise.
                     sums[row] = unsafe { [$load(from), $load(from.add(WIDTH))] };
                 }
             }
