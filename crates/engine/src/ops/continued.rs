@@ -21,7 +21,7 @@ pub struct Continued {
 /// The results of an operation that are sums over rows with which its kernels can go on: all at once, or none.
 fn sums_of(op: &dyn Operation) -> Vec<usize> {
     match op.kind() {
-        OpKind::Matmul => (0..op.output_count()).collect(),
+        OpKind::Matmul if !matmul::has_bias(op) => (0..op.output_count()).collect(),
         OpKind::EmbeddingGradient => vec![0],
         OpKind::LayerNormGradient => vec![1, 2],
         OpKind::RmsNormGradient | OpKind::LinearCrossEntropyGradient => vec![1],
@@ -121,6 +121,10 @@ impl Operation for Continued {
         vec![
             Case::new("a product", &[&[9, 40], &[40, 35], &[9, 35]], move |x| {
                 onto(&in_f32(&x[2..]), &[x[0].matmul_as(&x[1], types(&x[0]))])
+            }),
+            Case::new("a product with a bias", &[&[9, 40], &[40, 35], &[35], &[9, 35]], move |x| {
+                let x = in_f32(x);
+                onto(&x[3..], &[x[0].linear(&x[1], Some(&x[2]))])
             }),
             Case::new("the gradients of a linear layer", &[&[40, 9], &[40, 35], &[9, 35], &[35]], move |x| {
                 let op = Matmul::with_column_sums(types(&x[0]));

@@ -275,14 +275,14 @@ impl Blocks {
                 return self.store(&block);
             };
             for step in earlier {
-                self.compute(step, &block, self.register(&block, step.to));
+                self.compute(step, &block, self.register_mut(&block, step.to));
             }
             match &self.direct_target {
                 Some(target) if block.is_whole() => {
                     self.compute(last, &block, target.slice(block.start..block.start + block.length));
                 }
                 _ => {
-                    self.compute(last, &block, self.register(&block, last.to));
+                    self.compute(last, &block, self.register_mut(&block, last.to));
                     self.store(&block);
                 }
             }
@@ -295,7 +295,7 @@ impl Blocks {
         for (index, input) in self.inputs.iter().enumerate() {
             // SAFETY: the caller's promise; the operands are alive, and hold a block.
             unsafe {
-                let register = self.register(block, index).get_unchecked_mut(..block.length);
+                let register = self.register_mut(block, index).get_unchecked_mut(..block.length);
                 match input {
                     Input::Stored { constant: true, .. } => {}
                     Input::Stored { direct: Some(_), .. } | Input::Given { under_target: false }
@@ -350,10 +350,17 @@ impl Blocks {
         }
     }
 
-    /// A register: whole vectors of numbers.
+    /// A register, to be read: whole vectors of numbers.
     #[inline(always)]
-    unsafe fn register<'a>(&self, block: &Block, index: usize) -> &'a mut [f32] {
-        // SAFETY: the scratch has so many registers, by the caller's promise, who borrows each once at a time.
+    unsafe fn register<'a>(&self, block: &Block, index: usize) -> &'a [f32] {
+        // SAFETY: the scratch has so many registers, by the caller's promise, who writes none that is read.
+        unsafe { std::slice::from_raw_parts(block.registers.add(index * self.block), block.padded) }
+    }
+
+    /// A register, to be written.
+    #[inline(always)]
+    unsafe fn register_mut<'a>(&self, block: &Block, index: usize) -> &'a mut [f32] {
+        // SAFETY: the scratch has so many registers, by the caller's promise, who borrows this one nowhere else.
         unsafe { std::slice::from_raw_parts_mut(block.registers.add(index * self.block), block.padded) }
     }
 }

@@ -1,4 +1,4 @@
-//! Matrix products: packed, cut for the caches, and finished while still warm: with a bias, and with whatever
+//! Matrix products: packed, cut for the caches, started from a bias, and finished while still warm with whatever
 //! element-wise program follows.
 //!
 //! A part is a tile of the result, or several small products of a batch. The depth is taken in blocks, in order:

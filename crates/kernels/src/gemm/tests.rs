@@ -68,6 +68,7 @@ fn products_of_many_sizes() {
 fn products_of_several_tiles_and_depth_blocks() {
     check::<f32>(sizes(200, 300, 280), 2e-5);
     check::<bf16>(sizes(290, 270, 64), 5e-3);
+    check::<bf16>(sizes(40, 70, 3200), 5e-3);
 }
 
 #[test]

@@ -335,15 +335,17 @@ unsafe fn multiply_block<L: Level>(panels: Panels, to: Results, rows: usize, col
     let mut block = [0.0f32; BLOCK_MAX];
     // SAFETY: so many rows and columns are the tile's own.
     let target = |row: usize| unsafe { std::slice::from_raw_parts_mut(to.first.add(row * to.stride), columns) };
-    let first = block.as_mut_ptr();
-    let mut start = Start::Zero;
     if let Start::At(from, stride) = to.start {
         for (row, sums) in block.chunks_exact_mut(L::COLUMNS).enumerate().take(rows) {
             // SAFETY: there are so many rows and columns to start from.
             sums[..columns].copy_from_slice(unsafe { std::slice::from_raw_parts(from.add(row * stride), columns) });
         }
-        start = Start::At(first, L::COLUMNS);
     }
+    let first = block.as_mut_ptr();
+    let start = match to.start {
+        Start::Zero => Start::Zero,
+        Start::At(..) => Start::At(first, L::COLUMNS),
+    };
     // SAFETY: the panels are whole, padded with zeros, and the block has room for them.
     unsafe { L::multiply(panels, Results { first, stride: L::COLUMNS, start }) };
     for (row, sums) in block.chunks_exact(L::COLUMNS).enumerate().take(rows) {

@@ -57,6 +57,11 @@ impl Matmul {
     }
 }
 
+/// Whether an operation is a product with a bias: its sums start from that.
+pub(super) fn has_bias(op: &dyn Operation) -> bool {
+    (op as &dyn Any).downcast_ref::<Matmul>().is_some_and(|matmul| matmul.has_bias)
+}
+
 impl Operation for Matmul {
     fn kind(&self) -> OpKind {
         OpKind::Matmul
