@@ -22,6 +22,7 @@ mod values;
 
 use args::{Cli, Command};
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
+use gradus_train::config::TrainConfig;
 use gradus_train::memory::heap;
 use gradus_train::{Error, Result};
 use std::process::ExitCode;
@@ -31,7 +32,8 @@ const DIVERGED: u8 = 1;
 /// What ends with something the user can put right.
 const REFUSED: u8 = 2;
 
-fn main() -> ExitCode {
+/// What the program does, from its arguments to its exit code.
+pub fn main() -> ExitCode {
     heap::settle();
     let matches = match Cli::command().try_get_matches() {
         Ok(matches) => matches,
@@ -47,6 +49,13 @@ fn main() -> ExitCode {
         Err(error @ Error::Diverged(_)) => refuse(&one_line(&error.to_string()), DIVERGED),
         Err(error) => refuse(&one_line(&error.to_string()), REFUSED),
     }
+}
+
+/// The run that options of `gradus plan` state, without its folder. No text is read and nothing is written.
+pub fn planned(options: &[&str]) -> Result<TrainConfig> {
+    let matches = layers::train_options().try_get_matches_from(options);
+    let matches = matches.map_err(|error| Error::Config(one_line(&error.to_string())))?;
+    Ok(resolve::resolve_for_planning(&matches)?.config)
 }
 
 fn run(matches: &ArgMatches) -> Result<()> {

@@ -1,0 +1,5 @@
+//! The `gradus` command.
+
+fn main() -> std::process::ExitCode {
+    gradus_cli::main()
+}
