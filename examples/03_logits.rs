@@ -5,6 +5,7 @@
 
 use gradus::backend::Cpu;
 use gradus::train::Result;
+use gradus::train::config::ExportDtype;
 use gradus::train::export::{Export, read_model_config, read_model_weights};
 use gradus::train::files::tensors::Tensors;
 use gradus::train::models::{Model, ModelConfig, Weights};
@@ -52,8 +53,9 @@ fn write_random_model(folder: &Path) -> Result<()> {
     let export = Export {
         config: &config,
         weights: &RandomWeights(&config),
-        save_tokenizer: &|path| tokenizer.save(path),
-        end_of_text: tokenizer.end_of_text(),
+        dtype: ExportDtype::F32,
+        tokenizer: &tokenizer,
+        origin: None,
     };
     export.write(folder)
 }

@@ -4,7 +4,7 @@ use crate::values::{Seconds, fraction, not_negative, positive, positive_number};
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use gradus_train::config::{
-    Batch, Clip, OptimizerKind, Precision, Recomputation, ScheduleKind, TokenizerKind, Validation,
+    Batch, Clip, ExportDtype, OptimizerKind, Precision, Recomputation, ScheduleKind, TokenizerKind, Validation,
 };
 use gradus_train::memory::Budget;
 use gradus_train::models::{Family, PRESETS};
@@ -121,7 +121,7 @@ pub struct TrainArgs {
     /// Length of the run in time, as in 90s, 10m or 1h30m; such a run cannot resume to the same bits
     #[arg(long, value_name = "TIME", group = "length", help_heading = "Training")]
     pub time: Option<Seconds>,
-    /// Highest learning rate [default: 0.001, less for wide models]
+    /// Highest learning rate [default: 0.001, less for wide models; with --init a tenth of it]
     #[arg(long, value_name = "X", value_parser = positive_number, help_heading = "Training")]
     pub learning_rate: Option<f64>,
     /// Lowest learning rate, as a share of the highest [default: 0.1]
@@ -187,6 +187,9 @@ pub struct TrainArgs {
     /// Checkpoints to keep [default: 2]
     #[arg(long, value_name = "N", value_parser = positive, help_heading = "Run")]
     pub keep: Option<usize>,
+    /// Element type of the weights in the model folder [default: that of --init, else f32]
+    #[arg(long, value_enum, help_heading = "Run")]
+    pub export_dtype: Option<ExportDtypeName>,
     /// File of options: one `key = value` a line, the keys as here; the command line wins
     #[arg(long, value_name = "FILE", help_heading = "Run")]
     pub config: Option<PathBuf>,
@@ -207,9 +210,9 @@ pub struct GenerateArgs {
     /// Run or model folder
     #[arg(value_name = "DIR")]
     pub folder: PathBuf,
-    /// Text to go on from
-    #[arg(long, value_name = "TEXT", default_value = "")]
-    pub prompt: String,
+    /// Text to go on from; -: standard input, which is also read if it is no terminal and no prompt is given
+    #[arg(long, value_name = "TEXT")]
+    pub prompt: Option<String>,
     /// Most tokens to write
     #[arg(long, value_name = "N", value_parser = positive, default_value = "200")]
     pub max_tokens: usize,
@@ -404,4 +407,6 @@ choices! {
     OptimizerName for OptimizerKind { Adamw, Sgd, Lion, Adafactor }
     /// Element types.
     PrecisionName for Precision { F32, Bf16 }
+    /// Element types of stored weights.
+    ExportDtypeName for ExportDtype { F32, Bf16, F16 }
 }

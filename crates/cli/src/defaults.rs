@@ -51,6 +51,25 @@ pub fn learning_rate(model: &ModelConfig) -> f64 {
     }
 }
 
+/// By how much the learning rate is lower for weights that are trained already: more would undo what they have learned.
+const FINE_TUNING_PART: f64 = 10.0;
+
+/// The part of the usual learning rate that suits the weights which the run starts from.
+pub fn fine_tuned(learning_rate: f64, args: &TrainArgs) -> f64 {
+    if args.init.is_some() { learning_rate / FINE_TUNING_PART } else { learning_rate }
+}
+
+/// What is worth saying of a learning rate that was chosen here.
+pub fn fine_tuning_note(learning_rate: f64, args: &TrainArgs) -> Option<String> {
+    let is_chosen = args.init.is_some() && args.learning_rate.is_none();
+    is_chosen.then(|| {
+        format!(
+            "fine-tuning: the learning rate is {learning_rate}, a tenth of that for new weights; \
+             --learning-rate sets another"
+        )
+    })
+}
+
 /// Steps over which the learning rate rises.
 pub fn warmup_steps(steps: Option<u64>) -> u64 {
     steps.map_or(100, |steps| (steps / 20).min(100))

@@ -5,9 +5,9 @@ use gradus_engine::backend::Cpu;
 use gradus_train::config::TokenizerKind;
 use gradus_train::data::{Corpus, Stories};
 use gradus_train::evaluate::{self, Evaluation, Window};
-use gradus_train::generate::{Generator, Sampling};
+use gradus_train::generate::{Generator, Sampling, Written};
 use gradus_train::models::ModelConfig;
-use gradus_train::tokenizer::{Report, Tokenizer, tokenize_report};
+use gradus_train::tokenizer::{Report, TextStream, Tokenizer, tokenize_report};
 use gradus_train::{Error, Result, export};
 use std::path::Path;
 
@@ -19,31 +19,45 @@ pub fn model_config(model_folder: &Path) -> Result<ModelConfig> {
     export::read_model_config(model_folder)
 }
 
+/// Who is told what is written: the number of the text, what comes to it, and whether it ends.
+pub type Hear<'a> = &'a mut dyn FnMut(usize, &str, bool) -> Result<()>;
+
 /// Texts from the model in a model folder, each without the prompt.
-pub fn generate(model_folder: &Path, args: &GenerateArgs, threads: usize) -> Result<Vec<String>> {
+pub fn generate(model_folder: &Path, args: &GenerateArgs, prompt: &str, threads: usize, hear: Hear) -> Result<()> {
     let config = export::read_model_config(model_folder)?;
     let tokenizer = Tokenizer::open(model_folder)?;
-    let prompt = prompt_tokens(&tokenizer, &args.prompt)?;
+    export::check_vocabulary(&tokenizer, &config)?;
+    let prompt = prompt_tokens(model_folder, &tokenizer, prompt)?;
     let backend = Cpu::new(threads)?;
     let mut generator = Generator::without_weights(&config, &backend, args.count, prompt.len(), args.memory)?;
     generator.allow_only(|token| tokenizer.knows(token))?;
     export::read_model_weights(model_folder, &config, &mut generator)?;
     let sampling =
         Sampling { temperature: args.temperature as f32, top_k: args.top_k, top_p: args.top_p as f32, seed: args.seed };
-    let stop = tokenizer.end_of_text().map(|token| token as i32);
-    let sequences = generator.generate(&prompt, &sampling, args.max_tokens, stop, &mut |_, _| {})?;
-    let ids = |tokens: Vec<i32>| tokens.into_iter().map(|token| token as u32).collect::<Vec<_>>();
-    sequences.into_iter().map(|tokens| tokenizer.decode_unfinished(&ids(tokens))).collect()
+    let stops = signed(&export::stop_tokens(model_folder, &tokenizer)?);
+    let mut streams: Vec<_> = (0..args.count).map(|_| TextStream::after(&tokenizer, &prompt)).collect();
+    let mut written = |number: usize, written: Written| match written {
+        Written::Token(token) => hear(number, &streams[number].push(token as u32)?, false),
+        Written::End => hear(number, &streams[number].finish()?, true),
+    };
+    generator.generate(&signed(&prompt), &sampling, args.max_tokens, &stops, &mut written).map(drop)
 }
 
-/// The tokens of a prompt. Without one, a text begins where another ended.
-fn prompt_tokens(tokenizer: &Tokenizer, prompt: &str) -> Result<Vec<i32>> {
-    let tokens = match (prompt, tokenizer.end_of_text()) {
-        ("", Some(end)) => vec![end],
-        ("", None) => return Err(Error::Config("this model needs a text to go on from; give one by --prompt".into())),
-        _ => tokenizer.encode(prompt)?,
-    };
-    Ok(tokens.into_iter().map(|token| token as i32).collect())
+/// The tokens of a prompt. Without one, a text begins as the model's tokenizer or its settings say.
+fn prompt_tokens(model_folder: &Path, tokenizer: &Tokenizer, prompt: &str) -> Result<Vec<u32>> {
+    if !prompt.is_empty() {
+        return tokenizer.encode_prompt(prompt);
+    }
+    let start = export::start_tokens(model_folder, tokenizer)?;
+    if start.is_empty() {
+        return Err(Error::Config("this model needs a text to go on from; give one by --prompt".into()));
+    }
+    Ok(start)
+}
+
+/// Ids as a program takes them.
+fn signed(ids: &[u32]) -> Vec<i32> {
+    ids.iter().map(|&id| id as i32).collect()
 }
 
 /// How well the model in a model folder predicts a corpus.

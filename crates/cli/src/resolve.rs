@@ -5,7 +5,7 @@ use crate::layers::{FileOptions, merged};
 use crate::{defaults, folders};
 use clap::ArgMatches;
 use clap::parser::ValueSource;
-use gradus_train::config::{Batch, CONFIG_FILE, Clip, OptimizerKind, Precision, ScheduleKind};
+use gradus_train::config::{Batch, CONFIG_FILE, Clip, ExportDtype, OptimizerKind, Precision, ScheduleKind};
 use gradus_train::config::{TokenizerKind, TrainConfig, Validation};
 use gradus_train::models::{Family, ModelConfig};
 use gradus_train::tokenizer::Tokenizer;
@@ -13,10 +13,11 @@ use gradus_train::{Error, Result};
 use std::path::{Path, PathBuf, absolute};
 
 /// What may differ when a run is resumed: nothing here changes the model, the data or what the optimiser remembers.
-const CHANGEABLE: [&str; 18] = [
+const CHANGEABLE: [&str; 19] = [
     "clip",
     "epochs",
     "eval-every",
+    "export-dtype",
     "keep",
     "learning-rate",
     "memory",
@@ -44,6 +45,8 @@ pub struct Resolved {
     pub quiet: bool,
     /// Whether events are printed as JSON.
     pub json: bool,
+    /// What is worth saying of choices that were made for the user.
+    pub notes: Vec<String>,
 }
 
 /// The run that the command line and its `--config` file state.
@@ -68,7 +71,8 @@ pub fn resolve(command_line: &ArgMatches) -> Result<Resolved> {
         None => new_config(&args)?,
     };
     let (quiet, json) = (args.quiet.unwrap_or(false), args.json.unwrap_or(false));
-    Ok(Resolved { config, resume: resumed.is_some(), quiet, json })
+    let notes = defaults::fine_tuning_note(config.learning_rate, &args).into_iter().collect();
+    Ok(Resolved { config, resume: resumed.is_some(), quiet, json, notes })
 }
 
 /// A training run that is asked about.
@@ -267,7 +271,9 @@ fn train_config(args: &TrainArgs, model: ModelConfig, sequence: usize) -> Result
         steps,
         epochs: args.epochs,
         time_seconds: args.time.map(|time| time.0),
-        learning_rate: args.learning_rate.unwrap_or_else(|| defaults::learning_rate(&model)),
+        learning_rate: args
+            .learning_rate
+            .unwrap_or_else(|| defaults::fine_tuned(defaults::learning_rate(&model), args)),
         final_learning_rate_share: args.min_learning_rate_share.unwrap_or(0.1),
         warmup_steps: warmup_steps(args, steps)?,
         schedule: args.schedule.map_or(ScheduleKind::Cosine, ScheduleKind::from),
@@ -284,6 +290,7 @@ fn train_config(args: &TrainArgs, model: ModelConfig, sequence: usize) -> Result
         sample_every: args.sample_every.unwrap_or_else(|| defaults::every(steps, 5)),
         save_every: args.save_every.unwrap_or_else(|| defaults::every(steps, 5)),
         keep: args.keep.unwrap_or(2),
+        export_dtype: args.export_dtype.map(ExportDtype::from),
         corpus,
         model: ModelConfig { vocabulary, ..model },
         sequence,

@@ -54,8 +54,8 @@ fn problem(arguments: &[&str]) -> String {
 
 #[test]
 fn without_options_a_small_model_learns_stories() {
-    let Resolved { config, resume, quiet, json } = resolved(&[]);
-    assert!(!resume && !quiet && !json);
+    let Resolved { config, resume, quiet, json, notes } = resolved(&[]);
+    assert!(!resume && !quiet && !json && notes.is_empty());
     assert_eq!((config.model.family, config.model.width, config.sequence), (Family::Gpt2, 128, 128));
     assert_eq!((config.tokenizer, config.vocab_size), (TokenizerKind::Bpe, 512));
     assert_eq!((config.steps, config.warmup_steps, config.eval_every), (Some(900), 45, 90));
@@ -185,4 +185,16 @@ fn resolving_writes_nothing() {
     let out = scratch.0.join("runs/new");
     assert_eq!(resolved(&["--out", out.to_str().unwrap()]).config.out, out);
     assert!(fs::read_dir(&scratch.0).unwrap().next().is_none());
+}
+
+#[test]
+fn trained_weights_take_a_tenth_of_the_learning_rate() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/llama_folder");
+    let init = folder.to_str().unwrap();
+    let scratch = resolved(&["--width", "16", "--heads", "4"]).config.learning_rate;
+    let Resolved { config, notes, .. } = resolved(&["--init", init]);
+    assert!((config.learning_rate - scratch / 10.0).abs() < 1e-12, "{} and {scratch}", config.learning_rate);
+    assert!(notes.len() == 1 && notes[0].contains("learning rate is 0.0001, a tenth"), "{notes:?}");
+    let Resolved { config, notes, .. } = resolved(&["--init", init, "--learning-rate", "0.01"]);
+    assert!(config.learning_rate == 0.01 && notes.is_empty(), "a stated one stands");
 }

@@ -11,7 +11,10 @@ use gradus_train::run::Summary;
 
 /// Trains as the options say.
 pub fn run(command_line: &ArgMatches) -> Result<()> {
-    let Resolved { config, resume, quiet, json } = resolve(command_line)?;
+    let Resolved { config, resume, quiet, json, notes } = resolve(command_line)?;
+    if !quiet && !json {
+        notes.iter().for_each(print::note);
+    }
     interrupt::listen();
     let mut observer = terminal::observer(quiet, json);
     let summary = gradus_train::training::train(&config, resume, observer.as_mut())?;

@@ -2,7 +2,7 @@
 
 mod choices;
 
-pub use choices::{Batch, Recomputation};
+pub use choices::{Batch, ExportDtype, Recomputation};
 
 use crate::memory::Budget;
 use crate::models::ModelConfig;
@@ -90,6 +90,8 @@ pub struct TrainConfig {
     pub save_every: u64,
     /// Checkpoints kept.
     pub keep: usize,
+    /// Element type of the exported weights; none: that of the weights to start from, else f32.
+    pub export_dtype: Option<ExportDtype>,
 }
 
 impl TrainConfig {
@@ -368,6 +370,7 @@ mod tests {
             sample_every: 10,
             save_every: 10,
             keep: 2,
+            export_dtype: None,
         }
     }
 

@@ -49,16 +49,19 @@ pub fn evaluate(
     progress: &mut dyn FnMut(u64, Option<u64>),
 ) -> Result<Evaluation> {
     let tokenizer = Tokenizer::open(folder)?;
+    export::check_vocabulary(&tokenizer, &export::read_model_config(folder)?)?;
     let mut evaluator = Evaluator::open(folder, backend, window)?;
-    let mut bytes = 0;
+    let (mut bytes, mut in_document) = (0, false);
     for document in corpus.documents() {
         let document = document?;
-        evaluator.push(&tokenizer.encode(&document.text)?)?;
-        if !document.continues
-            && let Some(end) = tokenizer.end_of_text()
-        {
-            evaluator.push(&[end])?;
+        if !in_document {
+            evaluator.push(tokenizer.document_start())?;
         }
+        evaluator.push(&tokenizer.encode(&document.text)?)?;
+        if !document.continues {
+            evaluator.push(&tokenizer.document_end())?;
+        }
+        in_document = document.continues;
         bytes += document.text.len() as u64;
         progress(bytes, corpus.text_bytes());
     }
@@ -134,7 +137,15 @@ impl Evaluator {
         self.program.write("tokens", &tokens)?;
         self.program.write("targets", &targets)?;
         self.program.run("evaluate")?;
-        self.total += self.program.scalar("loss")? as f64 * count as f64;
+        let loss = self.program.scalar("loss")?;
+        if !loss.is_finite() {
+            let place = self.tokens;
+            return Err(Error::Diverged(format!(
+                "the loss of the {count} tokens after the first {place} is {loss}: the model's numbers grow beyond f32; \
+                 use one from before it diverged"
+            )));
+        }
+        self.total += loss as f64 * count as f64;
         self.tokens += count as u64;
         self.waiting.drain(..count);
         Ok(())

@@ -314,7 +314,7 @@ impl TrainingStep {
     ) -> Result<Vec<i32>> {
         let mut decoder = self.config.decoder()?;
         decoder.allow_only(is_allowed)?;
-        let mut texts = decoder.generate(&mut self.program, prompt, settings, tokens, None, &mut |_, _| {})?;
+        let mut texts = decoder.generate(&mut self.program, prompt, settings, tokens, &[], &mut |_, _| Ok(()))?;
         Ok(texts.swap_remove(0))
     }
 

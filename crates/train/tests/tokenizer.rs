@@ -1,6 +1,6 @@
 //! Tokenizers: the ids that other tools give, whole files or none, errors that say what to do.
 
-use gradus_train::tokenizer::{END_OF_TEXT, Tokenizer, tokenize_report};
+use gradus_train::tokenizer::{END_OF_TEXT, TextStream, Tokenizer, tokenize_report};
 use gradus_train::{Error, Result};
 use serde_json::{Value, json};
 use std::fs;
@@ -259,10 +259,63 @@ fn a_report_counts_bytes_and_tokens() {
 }
 
 #[test]
-fn half_of_a_character_at_the_end_is_left_out() {
+fn text_comes_in_whole_characters_and_nothing_is_lost() {
     let tokenizer = Tokenizer::bytes();
-    let ids = tokenizer.encode("caf\u{e9}").unwrap();
-    assert_eq!(tokenizer.decode_unfinished(&ids).unwrap(), "caf\u{e9}");
-    assert_eq!(tokenizer.decode_unfinished(&ids[..4]).unwrap(), "caf");
+    let bytes = [b"caf\xc3\xa9 \xff\xc3x".as_slice(), "\u{1f600}".as_bytes(), b"\xe2\x82"].concat();
+    let ids: Vec<u32> = bytes.iter().map(|&byte| u32::from(byte)).collect();
+    let mut stream = TextStream::after(&tokenizer, &tokenizer.encode("a").unwrap());
+    let pushed: Vec<String> = ids.iter().map(|&id| stream.push(id).unwrap()).collect();
+    assert_eq!(&pushed[3..6], ["", "\u{e9}", " "]);
+    assert_eq!(pushed.concat() + &stream.finish().unwrap(), String::from_utf8_lossy(&bytes));
     assert!(tokenizer.knows(256) && !tokenizer.knows(257));
+}
+
+/// Bytes with special tokens before them, of which a template puts some around a text.
+fn with_template(single: Value) -> Value {
+    let mut json = json_of(&Tokenizer::bytes());
+    let added = |(index, content): (usize, &str)| {
+        json!({ "id": 257 + index, "content": content, "special": true, "single_word": false, "lstrip": false,
+            "rstrip": false, "normalized": false })
+    };
+    let tokens = ["<s>", "</s>", "<|im_end|>"];
+    json["added_tokens"].as_array_mut().unwrap().extend(tokens.into_iter().enumerate().map(added));
+    let special = |(index, content): (usize, &str)| {
+        (content.to_string(), json!({ "id": content, "ids": [257 + index], "tokens": [content] }))
+    };
+    let special: serde_json::Map<_, _> = tokens.into_iter().enumerate().map(special).collect();
+    json["post_processor"] =
+        json!({ "type": "TemplateProcessing", "single": single, "pair": [], "special_tokens": special });
+    json
+}
+
+#[test]
+fn a_template_puts_tokens_around_prompts_and_documents() {
+    let folder = Folder::new("template");
+    let [text, start, end] = [
+        json!({ "Sequence": { "id": "A", "type_id": 0 } }),
+        json!({ "SpecialToken": { "id": "<s>", "type_id": 0 } }),
+        json!({ "SpecialToken": { "id": "</s>", "type_id": 0 } }),
+    ];
+    let open = |single: Value| Tokenizer::open(&folder.write("tokenizer.json", with_template(single))).unwrap();
+    // The end of text is the one whose name is known best, until something says which it is.
+    let tokenizer = open(json!([start, text]));
+    assert_eq!(tokenizer.encode_prompt("a").unwrap(), [257, 97]);
+    assert_eq!(tokenizer.encode("a").unwrap(), [97]);
+    assert_eq!((tokenizer.document_start(), tokenizer.document_end()), (&[257][..], vec![256]));
+    folder.write("tokenizer_config.json", json!({ "eos_token": { "content": "</s>" } }));
+    let tokenizer = open(json!([start, text, end]));
+    assert_eq!(tokenizer.encode_prompt("").unwrap(), [257, 258]);
+    assert_eq!(tokenizer.document_end(), [258], "once");
+    // What is saved in a folder says the same.
+    let saved = Folder::new("template-saved");
+    tokenizer.save_in(&saved.0).unwrap();
+    let again = Tokenizer::open(&saved.0).unwrap();
+    assert_eq!((again.document_start(), again.end_of_text()), (&[257][..], Some(258)));
+    // Without a name, the id in a model's configuration.
+    folder.write("tokenizer_config.json", json!({ "eos_token": null }));
+    folder.write("config.json", json!({ "eos_token_id": [999, 259, 258] }));
+    assert_eq!(open(json!([text])).end_of_text(), Some(259));
+    assert!(
+        refusal(Tokenizer::open(&folder.write("tokenizer.json", with_template(json!([start]))))).contains("template")
+    );
 }

@@ -1,9 +1,41 @@
-//! How many sequences make a step, and what is computed again: choices that may be left to the planner.
+//! How many sequences make a step, and what is computed again: choices that may be left to the planner. And what weights
+//! are stored in.
 
+use gradus_engine::DType;
 use gradus_engine::plan::Recompute;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
+
+/// Element type of the weights in a model folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[allow(missing_docs)]
+pub enum ExportDtype {
+    F32,
+    Bf16,
+    F16,
+}
+
+impl ExportDtype {
+    /// The engine's name of it.
+    pub fn dtype(self) -> DType {
+        match self {
+            ExportDtype::F32 => DType::F32,
+            ExportDtype::Bf16 => DType::Bf16,
+            ExportDtype::F16 => DType::F16,
+        }
+    }
+
+    /// Its name in a model's `config.json`.
+    pub fn published_name(self) -> &'static str {
+        match self {
+            ExportDtype::F32 => "float32",
+            ExportDtype::Bf16 => "bfloat16",
+            ExportDtype::F16 => "float16",
+        }
+    }
+}
 
 /// Sequences a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -14,8 +14,10 @@ pub struct Encoding<'a> {
     pub encode: &'a dyn Fn(&str) -> Result<Vec<u32>>,
     /// The number of different tokens.
     pub vocabulary: usize,
-    /// The token that follows each document, if there is one.
-    pub end_of_text: Option<u32>,
+    /// The tokens that each document begins with.
+    pub starts_with: &'a [u32],
+    /// The tokens that each document ends with.
+    pub ends_with: &'a [u32],
     /// A number that changes when the tokenizer does.
     pub fingerprint: u64,
 }
@@ -100,9 +102,13 @@ impl<'a> Preparation<'a> {
             HeldOut::Share(share) => (1, share.to_bits()),
             HeldOut::Corpus(corpus) => (2, corpus.fingerprint().value()),
         };
-        let end_of_text = self.encoding.end_of_text.map_or(u64::MAX, u64::from);
-        let numbers = [self.encoding.vocabulary as u64, end_of_text, self.encoding.fingerprint, kind, held_out];
-        numbers.into_iter().fold(self.corpus.fingerprint(), Fingerprint::number)
+        let (last, others) = match self.encoding.ends_with.split_last() {
+            Some((last, others)) => (u64::from(*last), others),
+            None => (u64::MAX, &[][..]),
+        };
+        let numbers = [self.encoding.vocabulary as u64, last, self.encoding.fingerprint, kind, held_out];
+        let around = self.encoding.starts_with.iter().chain(others).map(|id| u64::from(*id));
+        numbers.into_iter().chain(around).fold(self.corpus.fingerprint(), Fingerprint::number)
     }
 
     /// The files of an earlier run, if they are whole and of the same text and tokenizer.
@@ -263,20 +269,19 @@ impl<'a> Section<'a> {
         if !self.in_document {
             self.separate()?;
             self.writer.start_document()?;
+            self.writer.push(self.encoding.starts_with)?;
         }
         self.writer.push(&(self.encoding.encode)(text)?)?;
         self.text_bytes += text.len() as u64;
         self.in_document = continues;
         self.open_line = !text.ends_with('\n');
-        match self.encoding.end_of_text {
-            Some(end_of_text) if !continues => self.writer.push(&[end_of_text]),
-            _ => Ok(()),
-        }
+        if continues { Ok(()) } else { self.writer.push(self.encoding.ends_with) }
     }
 
-    /// Without a token that ends a text, documents are kept apart by line ends, if the vocabulary has them.
+    /// Without tokens around a text, documents are kept apart by line ends, if the vocabulary has them.
     fn separate(&mut self) -> Result<()> {
-        if self.encoding.end_of_text.is_some() || self.writer.len() == 0 || !self.open_line {
+        let is_apart = !self.encoding.starts_with.is_empty() || !self.encoding.ends_with.is_empty();
+        if is_apart || self.writer.len() == 0 || !self.open_line {
             return Ok(());
         }
         (self.encoding.encode)("\n").map_or(Ok(()), |line_end| self.writer.push(&line_end))
@@ -304,7 +309,8 @@ mod tests {
             calls.set(calls.get() + 1);
             Ok(text.bytes().map(u32::from).collect())
         };
-        let encoding = Encoding { encode: &encode, vocabulary: 257, end_of_text: end, fingerprint: 1 };
+        let encoding =
+            Encoding { encode: &encode, vocabulary: 257, starts_with: &[], ends_with: end.as_slice(), fingerprint: 1 };
         let out = folder.path().join("run");
         let prepared = prepare(corpus, &encoding, validation, 8, &out, &mut |_, _| {});
         (prepared, calls.get())

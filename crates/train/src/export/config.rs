@@ -1,32 +1,27 @@
 //! `config.json`: a model's sizes under the names that `transformers` gave them.
 
-use super::CONFIG;
+use super::keys::{COMMON, GPT2, Keys, LLAMA, ROTARY, Rule, rule};
+use super::{CONFIG, read_json, weights};
 use crate::models::{Family, ModelConfig};
 use crate::{Error, Result};
 use serde_json::{Map, Value, json};
-use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The `config.json` of a model.
-pub(super) fn to_json(config: &ModelConfig, end_of_text: Option<u32>) -> Value {
+/// A model's sizes, as a `config.json` states them.
+pub(super) fn sizes_json(config: &ModelConfig) -> Map<String, Value> {
     let mut settings = match config.family {
-        Family::Gpt2 => gpt2_settings(config),
-        Family::Llama => llama_settings(config),
+        Family::Gpt2 => gpt2_sizes(config),
+        Family::Llama => llama_sizes(config),
     };
     settings["vocab_size"] = json!(config.vocabulary);
     settings["tie_word_embeddings"] = json!(config.tie_embeddings);
-    settings["bos_token_id"] = json!(end_of_text);
-    settings["eos_token_id"] = json!(end_of_text);
-    settings["initializer_range"] = json!(0.02);
-    settings["use_cache"] = json!(true);
-    settings["torch_dtype"] = json!("float32");
+    let Value::Object(settings) = settings else { unreachable!("settings are an object") };
     settings
 }
 
-fn gpt2_settings(config: &ModelConfig) -> Value {
+fn gpt2_sizes(config: &ModelConfig) -> Value {
     json!({
         "model_type": "gpt2",
-        "architectures": ["GPT2LMHeadModel"],
         "n_embd": config.width,
         "n_layer": config.layers,
         "n_head": config.heads,
@@ -35,16 +30,12 @@ fn gpt2_settings(config: &ModelConfig) -> Value {
         "n_inner": config.feed_forward,
         "activation_function": "gelu_new",
         "layer_norm_epsilon": decimal(config.norm_epsilon),
-        "attn_pdrop": 0.0,
-        "embd_pdrop": 0.0,
-        "resid_pdrop": 0.0,
     })
 }
 
-fn llama_settings(config: &ModelConfig) -> Value {
+fn llama_sizes(config: &ModelConfig) -> Value {
     json!({
         "model_type": "llama",
-        "architectures": ["LlamaForCausalLM"],
         "hidden_size": config.width,
         "num_hidden_layers": config.layers,
         "num_attention_heads": config.heads,
@@ -56,7 +47,6 @@ fn llama_settings(config: &ModelConfig) -> Value {
         "rope_theta": decimal(config.rope_theta),
         "hidden_act": "silu",
         "attention_bias": false,
-        "attention_dropout": 0.0,
         "mlp_bias": false,
     })
 }
@@ -66,21 +56,23 @@ fn decimal(number: f32) -> f64 {
     number.to_string().parse().expect("a number's text is a number")
 }
 
-/// The sizes of the model in a folder, from its `config.json`. What the models here cannot compute is refused.
+/// The sizes of the model in a folder, from its `config.json`. What the models here cannot compute is refused, and so
+/// is every key that is not understood.
 pub fn read_model_config(folder: &Path) -> Result<ModelConfig> {
     let path = folder.join(CONFIG);
     if !path.exists() {
         let problem = "holds no config.json; give a model folder as Hugging Face tools or a run's `model/` have it";
         return Err(Error::checkpoint(folder, problem));
     }
-    let text = fs::read_to_string(&path).map_err(Error::io("read", &path))?;
-    let parsed: Value = serde_json::from_str(&text)
-        .map_err(|error| Error::checkpoint(&path, format!("broken JSON ({error}); copy or save it again")))?;
-    let Value::Object(values) = parsed else {
-        return Err(Error::checkpoint(&path, "not a model's configuration; copy or save it again"));
-    };
-    let settings = Settings { path, values };
-    settings.refuse_given("quantization_config")?;
+    let stated = stated_config(&path)?;
+    // A projection that is stored counts more than the word that there is none, as in `transformers`.
+    let tie_embeddings = stated.tie_embeddings && !weights::has_head_of_its_own(folder, &stated)?;
+    Ok(ModelConfig { tie_embeddings, ..stated })
+}
+
+/// The sizes that a `config.json` states.
+pub(super) fn stated_config(path: &Path) -> Result<ModelConfig> {
+    let settings = Settings { path: path.to_path_buf(), within: "", values: read_json(path)? };
     let config = match settings.text("model_type", "")? {
         "gpt2" => settings.gpt2()?,
         "llama" => settings.llama()?,
@@ -88,33 +80,39 @@ pub fn read_model_config(folder: &Path) -> Result<ModelConfig> {
     };
     match config.validate() {
         Ok(()) => Ok(config),
-        Err(problem) => Err(Error::checkpoint(&settings.path, format!("impossible sizes: {problem}"))),
+        Err(problem) => Err(Error::checkpoint(path, format!("impossible sizes: {problem}"))),
     }
 }
 
-/// The keys of a `config.json`. One that is missing or null has the value that `transformers` takes then.
+/// What is left of a `config.json` without the keys that state what is computed.
+pub(super) fn without_sizes(mut values: Map<String, Value>) -> Map<String, Value> {
+    let states_sizes = |key: &str| !matches!(rule(&[COMMON, GPT2, LLAMA], key), Some(Rule::Any) | None);
+    values.retain(|key, _| !states_sizes(key));
+    values
+}
+
+/// The keys of a `config.json`, or of an object in it. One that is missing has the value that `transformers` takes then.
 struct Settings {
     path: PathBuf,
+    /// The key of the object that these lie in, with a dot after it.
+    within: &'static str,
     values: Map<String, Value>,
 }
 
 impl Settings {
     fn gpt2(&self) -> Result<ModelConfig> {
-        self.require_text("activation_function", "gelu_new", &["gelu_new", "gelu_pytorch_tanh"])?;
-        self.require("scale_attn_weights", true, true)?;
-        self.require("scale_attn_by_inverse_layer_idx", false, false)?;
-        self.require("add_cross_attention", false, false)?;
-        let width = self.size("n_embd", 768)?;
-        let heads = self.size("n_head", 12)?;
+        self.check_keys(&[COMMON, GPT2])?;
+        let width = self.size_by_names(["hidden_size", "n_embd"], 768)?;
+        let heads = self.size_by_names(["num_attention_heads", "n_head"], 12)?;
         Ok(ModelConfig {
             family: Family::Gpt2,
             vocabulary: self.size("vocab_size", 50_257)?,
             width,
-            layers: self.size("n_layer", 12)?,
+            layers: self.size_by_names(["num_hidden_layers", "n_layer"], 12)?,
             heads,
             kv_heads: heads,
-            feed_forward: self.size("n_inner", width.saturating_mul(4))?,
-            context: self.size("n_positions", 1024)?,
+            feed_forward: self.size_or_null("n_inner", width.saturating_mul(4))?,
+            context: self.size_by_names(["max_position_embeddings", "n_positions"], 1024)?,
             tie_embeddings: self.flag("tie_word_embeddings", true)?,
             norm_epsilon: self.number("layer_norm_epsilon", 1e-5)?,
             rope_theta: 10_000.0,
@@ -122,15 +120,11 @@ impl Settings {
     }
 
     fn llama(&self) -> Result<ModelConfig> {
-        self.require_text("hidden_act", "silu", &["silu", "swish"])?;
-        self.require("attention_bias", false, false)?;
-        self.require("mlp_bias", false, false)?;
-        self.refuse_given("rope_scaling")?;
-        self.refuse_given("sliding_window")?;
+        self.check_keys(&[COMMON, LLAMA])?;
         let width = self.size("hidden_size", 4096)?;
         let heads = self.size("num_attention_heads", 32)?;
         let head_size = width / heads.max(1);
-        let stated = self.size("head_dim", head_size)?;
+        let stated = self.size_or_null("head_dim", head_size)?;
         if stated != head_size {
             return Err(self.refuse(format!("head_dim {stated} is not hidden_size / num_attention_heads, {head_size}")));
         }
@@ -140,7 +134,7 @@ impl Settings {
             width,
             layers: self.size("num_hidden_layers", 32)?,
             heads,
-            kv_heads: self.size("num_key_value_heads", heads)?,
+            kv_heads: self.size_or_null("num_key_value_heads", heads)?,
             feed_forward: self.size("intermediate_size", 11_008)?,
             context: self.size("max_position_embeddings", 2048)?,
             tie_embeddings: self.flag("tie_word_embeddings", false)?,
@@ -149,23 +143,70 @@ impl Settings {
         })
     }
 
-    /// The base of the rotary angles. It lies in `rope_parameters` since version 5 of `transformers`.
+    /// The base of the rotary angles: in `rope_scaling`, else in `rope_parameters`, else by itself. Angles that are
+    /// scaled in any way are refused.
     fn rope_theta(&self) -> Result<f32> {
-        let Some(Value::Object(values)) = self.given("rope_parameters") else {
-            return self.number("rope_theta", 10_000.0);
-        };
-        let rotary = Settings { path: self.path.clone(), values: values.clone() };
-        rotary.require_text("rope_type", "default", &["default"])?;
-        rotary.number("rope_theta", 10_000.0)
+        let stated = self.number("rope_theta", 10_000.0)?;
+        for (key, within) in [("rope_scaling", "rope_scaling."), ("rope_parameters", "rope_parameters.")] {
+            match self.values.get(key) {
+                None | Some(Value::Null) => {}
+                Some(Value::Object(values)) if values.is_empty() => {}
+                Some(Value::Object(values)) => {
+                    let rotary = Settings { path: self.path.clone(), within, values: values.clone() };
+                    return rotary.unscaled_theta(stated);
+                }
+                Some(value) => return Err(self.wrong(key, value, "an object")),
+            }
+        }
+        Ok(stated)
     }
 
-    fn given(&self, key: &str) -> Option<&Value> {
-        self.values.get(key).filter(|value| !value.is_null())
+    fn unscaled_theta(&self, default: f32) -> Result<f32> {
+        let kind = self.text("rope_type", self.text("type", "default")?)?;
+        if kind != "default" {
+            return Err(self.refuse(format!("{}rope_type {kind:?} is not supported, only \"default\"", self.within)));
+        }
+        self.check_keys(&[ROTARY])?;
+        self.number("rope_theta", default)
+    }
+
+    /// Refuses a key that is in none of the lists, or that has a value which it may not have.
+    fn check_keys(&self, lists: &[Keys]) -> Result<()> {
+        for (key, value) in &self.values {
+            let named = format!("{}{}", self.within, key.escape_debug());
+            match rule(lists, key) {
+                Some(Rule::Read | Rule::Any) => {}
+                Some(Rule::Only(values)) if values.contains(&&value.to_string()[..]) => {}
+                Some(Rule::Only(values)) => {
+                    let problem = format!("{named} {value} is not supported, only {}", values[0]);
+                    return Err(self.refuse(problem));
+                }
+                None => {
+                    let advice = "take it out if the model is the same without it, or choose another model";
+                    return Err(Error::checkpoint(&self.path, format!("{named} is not understood; {advice}")));
+                }
+            }
+        }
+        Ok(())
     }
 
     fn size(&self, key: &str, default: usize) -> Result<usize> {
         let size = |value: &Value| value.as_u64().and_then(|number| usize::try_from(number).ok());
         self.read(key, default, "a whole number", size)
+    }
+
+    /// A size that null stands for the default of.
+    fn size_or_null(&self, key: &str, default: usize) -> Result<usize> {
+        if self.values.get(key).is_some_and(Value::is_null) { Ok(default) } else { self.size(key, default) }
+    }
+
+    /// A size that goes by two names, which must not contradict each other.
+    fn size_by_names(&self, [general, own]: [&str; 2], default: usize) -> Result<usize> {
+        let size = self.size(own, self.size(general, default)?)?;
+        match self.size(general, size)? {
+            other if other != size => Err(self.refuse(format!("{general} is {other} and {own} is {size}"))),
+            _ => Ok(size),
+        }
     }
 
     fn number(&self, key: &str, default: f32) -> Result<f32> {
@@ -181,32 +222,13 @@ impl Settings {
     }
 
     fn read<'a, T>(&'a self, key: &str, default: T, kind: &str, of: impl Fn(&'a Value) -> Option<T>) -> Result<T> {
-        let Some(value) = self.given(key) else { return Ok(default) };
-        of(value).ok_or_else(|| {
-            Error::checkpoint(&self.path, format!("{key} is {value} and should be {kind}; correct it or save it again"))
-        })
+        let Some(value) = self.values.get(key) else { return Ok(default) };
+        of(value).ok_or_else(|| self.wrong(key, value, kind))
     }
 
-    fn require(&self, key: &str, default: bool, required: bool) -> Result<()> {
-        if self.flag(key, default)? == required {
-            return Ok(());
-        }
-        Err(self.refuse(format!("{key} {} is not supported", !required)))
-    }
-
-    fn require_text(&self, key: &str, default: &str, supported: &[&str]) -> Result<()> {
-        let value = self.text(key, default)?;
-        if supported.contains(&value) {
-            return Ok(());
-        }
-        Err(self.refuse(format!("{key} {value:?} is not supported, only {:?}", supported[0])))
-    }
-
-    fn refuse_given(&self, key: &str) -> Result<()> {
-        match self.given(key) {
-            Some(_) => Err(self.refuse(format!("{key} is not supported"))),
-            None => Ok(()),
-        }
+    fn wrong(&self, key: &str, value: &Value, kind: &str) -> Error {
+        let problem = format!("{}{key} is {value} and should be {kind}; correct it or save it again", self.within);
+        Error::checkpoint(&self.path, problem)
     }
 
     fn refuse(&self, problem: String) -> Error {

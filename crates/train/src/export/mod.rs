@@ -1,23 +1,33 @@
 //! Model folders as Hugging Face tools read and write them.
 //!
 //! [`Export::write`] makes one from a trained model; [`read_model_config`] and [`read_model_weights`] take one in,
-//! whoever wrote it.
+//! whoever wrote it. What a folder holds besides its weights goes with a model that is trained further: see
+//! [`keep_companions`].
 
+mod companions;
 mod config;
+mod keys;
+mod tokens;
 mod weights;
 
+pub use companions::{COMPANIONS_FOLDER, keep_companions};
 pub use config::read_model_config;
-pub use weights::read_model_weights;
+pub use tokens::{check_vocabulary, start_tokens, stop_tokens};
+pub use weights::{read_model_weights, stored_dtype};
 
+use crate::Result;
+use crate::config::ExportDtype;
 use crate::files::atomic;
+use crate::files::json::{read_object as read_json, read_object_if_there};
 use crate::files::tensors::{self, Entry, Tensors};
-use crate::models::ModelConfig;
-use crate::{Error, Result};
-use serde_json::{Value, json};
+use crate::models::{Family, ModelConfig};
+use crate::tokenizer::Tokenizer;
+use serde_json::{Map, Value, json};
 use std::fs;
 use std::path::Path;
 
 const CONFIG: &str = "config.json";
+const GENERATION: &str = "generation_config.json";
 const WEIGHTS: &str = "model.safetensors";
 const TOKENIZER: &str = "tokenizer.json";
 
@@ -27,10 +37,13 @@ pub struct Export<'a> {
     pub config: &'a ModelConfig,
     /// What has its weights in f32, by their published names.
     pub weights: &'a dyn Tensors,
-    /// Writes the tokenizer's `tokenizer.json` to a path.
-    pub save_tokenizer: &'a dyn Fn(&Path) -> Result<()>,
-    /// The token that ends a document.
-    pub end_of_text: Option<u32>,
+    /// The element type to store weights in.
+    pub dtype: ExportDtype,
+    /// The tokenizer.
+    pub tokenizer: &'a Tokenizer,
+    /// What [`keep_companions`] kept of the model that this one was trained from: all of it stays as it came, but for
+    /// what has changed.
+    pub origin: Option<&'a Path>,
 }
 
 impl Export<'_> {
@@ -38,46 +51,115 @@ impl Export<'_> {
     pub fn write(&self, folder: &Path) -> Result<()> {
         atomic::write_folder(folder, |beside| {
             let entries = Entry::of_parameters(&self.config.parameters());
-            tensors::write(&beside.join(WEIGHTS), &entries, self.weights)?;
-            write_json(&beside.join(CONFIG), &config::to_json(self.config, self.end_of_text))?;
-            write_json(&beside.join("generation_config.json"), &self.generation_config())?;
-            let tokenizer = beside.join(TOKENIZER);
-            (self.save_tokenizer)(&tokenizer)?;
-            write_json(&beside.join("tokenizer_config.json"), &self.tokenizer_config(&tokenizer)?)
+            tensors::write_as(&beside.join(WEIGHTS), self.dtype.dtype(), &entries, self.weights)?;
+            self.write_settings(beside)
         })
     }
 
-    fn generation_config(&self) -> Value {
-        let mut generation = json!({ "do_sample": true });
-        if let Some(id) = self.end_of_text {
-            generation["bos_token_id"] = json!(id);
-            generation["eos_token_id"] = json!(id);
-            generation["pad_token_id"] = json!(id);
+    /// Writes all but the weights into a folder: the model's settings and its tokenizer.
+    pub fn write_settings(&self, folder: &Path) -> Result<()> {
+        write_json(&folder.join(CONFIG), &self.model_config()?)?;
+        if let Some(generation) = self.generation_config()? {
+            write_json(&folder.join(GENERATION), &generation)?;
         }
-        generation
+        match self.origin.filter(|_| self.keeps_tokenizer()) {
+            Some(origin) => companions::copy(&companions::OF_TOKENIZERS, origin, folder),
+            None => {
+                self.tokenizer.save(&folder.join(TOKENIZER))?;
+                write_json(&folder.join("tokenizer_config.json"), &self.tokenizer_config())
+            }
+        }
     }
 
-    fn tokenizer_config(&self, tokenizer: &Path) -> Result<Value> {
+    /// Whether the tokenizer is that of the model that this one was trained from.
+    fn keeps_tokenizer(&self) -> bool {
+        self.origin.is_some_and(|origin| origin.join(TOKENIZER).exists())
+    }
+
+    fn model_config(&self) -> Result<Value> {
+        let mut settings = match self.origin {
+            Some(origin) => self.updated_config(&origin.join(CONFIG))?,
+            None => self.new_config(),
+        };
+        let architecture = match self.config.family {
+            Family::Gpt2 => "GPT2LMHeadModel",
+            Family::Llama => "LlamaForCausalLM",
+        };
+        settings.insert("architectures".into(), json!([architecture]));
+        let dtype_key = if settings.contains_key("dtype") { "dtype" } else { "torch_dtype" };
+        settings.insert(dtype_key.into(), json!(self.dtype.published_name()));
+        if !self.keeps_tokenizer() {
+            self.state_tokens(&mut settings);
+        }
+        Ok(Value::Object(settings))
+    }
+
+    fn new_config(&self) -> Map<String, Value> {
+        let mut settings = config::sizes_json(self.config);
+        let dropouts: &[&str] = match self.config.family {
+            Family::Gpt2 => &["attn_pdrop", "embd_pdrop", "resid_pdrop"],
+            Family::Llama => &["attention_dropout"],
+        };
+        settings.extend(dropouts.iter().map(|key| (key.to_string(), json!(0.0))));
+        settings.insert("initializer_range".into(), json!(0.02));
+        settings.insert("use_cache".into(), json!(true));
+        settings
+    }
+
+    /// The configuration that the model came with; if it states other sizes than the model has, with these.
+    fn updated_config(&self, path: &Path) -> Result<Map<String, Value>> {
+        let settings = read_json(path)?;
+        if config::stated_config(path).is_ok_and(|stated| stated == *self.config) {
+            return Ok(settings);
+        }
+        let mut settings = config::without_sizes(settings);
+        settings.extend(config::sizes_json(self.config));
+        Ok(settings)
+    }
+
+    /// How others sample from the model. A model that came without such settings has them in its `config.json`.
+    fn generation_config(&self) -> Result<Option<Value>> {
+        let mut settings = match self.origin.map(|origin| origin.join(GENERATION)) {
+            Some(path) if path.exists() => read_json(&path)?,
+            Some(_) => return Ok(None),
+            None => self.new_generation_config(),
+        };
+        if !self.keeps_tokenizer() {
+            self.state_tokens(&mut settings);
+        }
+        Ok(Some(Value::Object(settings)))
+    }
+
+    fn new_generation_config(&self) -> Map<String, Value> {
+        let padding = self.tokenizer.end_of_text().map(|end| ("pad_token_id".to_string(), json!(end)));
+        [("do_sample".to_string(), json!(true))].into_iter().chain(padding).collect()
+    }
+
+    /// States the special tokens of a tokenizer that is new to the model: null where there is none, since some tools
+    /// take the ids of published models where nothing is said.
+    fn state_tokens(&self, settings: &mut Map<String, Value>) {
+        let end = self.tokenizer.end_of_text();
+        let start = self.tokenizer.document_start().first().copied().or(end);
+        settings.insert("bos_token_id".into(), json!(start));
+        settings.insert("eos_token_id".into(), json!(end));
+    }
+
+    fn tokenizer_config(&self) -> Value {
         let mut settings = json!({
             "tokenizer_class": "PreTrainedTokenizerFast",
             "model_max_length": self.config.context,
             "clean_up_tokenization_spaces": false,
         });
-        let text = fs::read_to_string(tokenizer).map_err(Error::io("read", tokenizer))?;
-        if let Some(token) = self.end_of_text.and_then(|id| added_token(&text, id)) {
-            settings["bos_token"] = json!(token);
-            settings["eos_token"] = json!(token);
-            settings["pad_token"] = json!(token);
+        let text = |id: Option<u32>| id.and_then(|id| self.tokenizer.token(id));
+        let end = text(self.tokenizer.end_of_text());
+        let start = text(self.tokenizer.document_start().first().copied()).or(end.clone());
+        for (key, token) in [("bos_token", start), ("eos_token", end.clone()), ("pad_token", end)] {
+            if let Some(token) = token {
+                settings[key] = json!(token);
+            }
         }
-        Ok(settings)
+        settings
     }
-}
-
-/// The text of an added token of a `tokenizer.json`.
-fn added_token(tokenizer: &str, id: u32) -> Option<String> {
-    let parsed: Value = serde_json::from_str(tokenizer).ok()?;
-    let token = parsed["added_tokens"].as_array()?.iter().find(|token| token["id"] == id)?;
-    Some(token["content"].as_str()?.to_string())
 }
 
 fn write_json(path: &Path, value: &Value) -> Result<()> {

@@ -34,6 +34,11 @@ fn weights(config: &ModelConfig) -> Given {
     entries(config).iter().map(|entry| (entry.name.clone(), bytes(entry))).collect()
 }
 
+/// A folder in f32 of a model that came from nowhere.
+fn export<'a>(config: &'a ModelConfig, weights: &'a Given, tokenizer: &'a Tokenizer) -> Export<'a> {
+    Export { config, weights, dtype: ExportDtype::F32, tokenizer, origin: None }
+}
+
 /// Writes tensors of any name and type, in place of those that are there.
 fn write_weights(path: &Path, tensors: &Stored) {
     let _ = fs::remove_file(path);
@@ -77,22 +82,17 @@ fn refused(result: Result<impl Sized>, words: &[&str]) {
 fn an_exported_model_comes_back_and_is_replaced_whole() {
     let folder = Folder::new("export-whole");
     let model = folder.path().join("model");
-    let save_tokenizer = |path: &Path| {
-        let text = r#"{"added_tokens": [{"id": 12, "content": "<|endoftext|>"}]}"#;
-        atomic::write_file(path, text.as_bytes())
-    };
+    let tokenizer = Tokenizer::bytes();
     let untied = |config: ModelConfig| ModelConfig { tie_embeddings: false, ..config };
     for config in [llama(), gpt2(), untied(gpt2())] {
         let weights = weights(&config);
-        let export =
-            Export { config: &config, weights: &weights, save_tokenizer: &save_tokenizer, end_of_text: Some(12) };
-        export.write(&model).unwrap();
+        export(&config, &weights, &tokenizer).write(&model).unwrap();
         assert_eq!(read_model_config(&model).unwrap(), config);
         holds(&model, &config);
     }
     let read = |name: &str| serde_json::from_str::<Value>(&fs::read_to_string(model.join(name)).unwrap()).unwrap();
     assert_eq!(read("config.json")["layer_norm_epsilon"].to_string(), "3e-6");
-    assert_eq!(read("generation_config.json")["eos_token_id"], 12);
+    assert_eq!(read("generation_config.json")["eos_token_id"], 256);
     assert_eq!(read("tokenizer_config.json")["eos_token"], "<|endoftext|>");
     assert_eq!(fs::read_dir(&model).unwrap().count(), 5);
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
@@ -102,7 +102,7 @@ fn an_exported_model_comes_back_and_is_replaced_whole() {
 fn both_families_keep_their_sizes_in_config_json() {
     let folder = Folder::new("export-config");
     for config in [gpt2(), llama(), ModelConfig { tie_embeddings: true, ..llama() }] {
-        write_json(&folder.path().join(CONFIG), &config::to_json(&config, None)).unwrap();
+        write_json(&folder.path().join(CONFIG), &Value::Object(config::sizes_json(&config))).unwrap();
         assert_eq!(read_model_config(folder.path()).unwrap(), config);
     }
 }
@@ -130,15 +130,15 @@ fn what_cannot_be_computed_is_refused() {
     };
     refused(read_model_config(folder.path()), &["holds no config.json"]);
     refuses("{", &["broken JSON"]);
-    refuses("[1]", &["not a model's configuration"]);
+    refuses("[1]", &["not a JSON object"]);
     refuses("{}", &["\"\" are not known", "gpt2 and llama"]);
     refuses(r#"{"model_type": "mamba"}"#, &["\"mamba\""]);
     refuses(r#"{"model_type": "gpt2", "activation_function": "relu"}"#, &["\"relu\"", "\"gelu_new\""]);
-    refuses(r#"{"model_type": "gpt2", "scale_attn_by_inverse_layer_idx": true}"#, &["layer_idx true"]);
+    refuses(r#"{"model_type": "gpt2", "scale_attn_by_inverse_layer_idx": true}"#, &["layer_idx true", "only false"]);
     refuses(r#"{"model_type": "gpt2", "n_embd": "wide"}"#, &["n_embd is \"wide\"", "whole number"]);
     refuses(r#"{"model_type": "gpt2", "quantization_config": {}}"#, &["quantization_config"]);
     refuses(r#"{"model_type": "llama", "attention_bias": true}"#, &["attention_bias true"]);
-    refuses(r#"{"model_type": "llama", "rope_scaling": {"factor": 8}}"#, &["rope_scaling"]);
+    refuses(r#"{"model_type": "llama", "rope_scaling": {"factor": 8}}"#, &["rope_scaling.factor is not understood"]);
     refuses(r#"{"model_type": "llama", "rope_parameters": {"rope_type": "llama3"}}"#, &["\"llama3\""]);
     refuses(r#"{"model_type": "llama", "sliding_window": 4096}"#, &["sliding_window"]);
     refuses(r#"{"model_type": "llama", "head_dim": 64}"#, &["head_dim 64", "128"]);
@@ -160,7 +160,7 @@ fn weights_are_read_as_others_store_them() {
     // Without the prefix, with a mask, and with the tied projection stored again.
     let mut tensors = stored(&config, DType::F32, bare);
     tensors.insert("h.0.attn.bias".to_string(), (TensorType::new(DType::U32, [7]), vec![1; 28]));
-    tensors.insert("lm_head.weight".to_string(), (TensorType::new(DType::F32, [13, 6]), vec![0; 13 * 6 * 4]));
+    tensors.insert("lm_head.weight".to_string(), tensors["wte.weight"].clone());
     write_weights(&path, &tensors);
     holds(folder.path(), &config);
 
@@ -178,7 +178,7 @@ fn weights_are_read_as_others_store_them() {
     holds(folder.path(), &config);
 
     let read = || read_model_weights(folder.path(), &config, &mut Given::new());
-    for text in ["{}", "text", r#"{"weight_map": {"a": "../elsewhere"}}"#, r#"{"weight_map": {"a": 1}}"#] {
+    for text in ["{}", r#"{"weight_map": {"a": "../elsewhere"}}"#, r#"{"weight_map": {"a": 1}}"#] {
         fs::write(&index, text).unwrap();
         refused(read(), &["not an index of weight files"]);
     }
@@ -209,4 +209,169 @@ fn weights_that_do_not_fit_are_named() {
         &|all| drop(all.insert("ln_f.bias".into(), all["transformer.ln_f.bias"].clone())),
         &["\"transformer.ln_f.bias\" is there twice"],
     );
+}
+
+#[test]
+fn rotary_positions_are_read_wherever_they_are_stated() {
+    let folder = Folder::new("export-rotary");
+    let read = |settings: &str| {
+        fs::write(folder.path().join(CONFIG), format!(r#"{{"model_type": "llama", {settings}}}"#)).unwrap();
+        read_model_config(folder.path())
+    };
+    for (settings, theta) in [
+        (r#""use_cache": true"#, 1e4),
+        (r#""rope_theta": 500"#, 500.0),
+        (r#""rope_theta": 500.0, "rope_parameters": {"rope_type": "default"}"#, 500.0),
+        (r#""rope_theta": 500.0, "rope_parameters": {}"#, 500.0),
+        (r#""rope_theta": 500.0, "rope_parameters": null, "rope_scaling": null"#, 500.0),
+        (r#""rope_theta": 500.0, "rope_parameters": {"rope_theta": 300.0}"#, 300.0),
+        (r#""rope_theta": 500.0, "rope_scaling": {"rope_type": "default"}"#, 500.0),
+        (r#""rope_theta": 500.0, "rope_scaling": {"type": "default"}"#, 500.0),
+        (r#""rope_scaling": {"rope_theta": 300.0}, "rope_parameters": {"rope_theta": 700.0}"#, 300.0),
+        (r#""rope_parameters": {"rope_theta": 300.0, "partial_rotary_factor": 1.0}"#, 300.0),
+    ] {
+        assert_eq!(read(settings).unwrap().rope_theta, theta, "{settings}");
+    }
+    for (settings, words) in [
+        (
+            r#""rope_parameters": {"type": "linear", "factor": 2}"#,
+            "rope_parameters.rope_type \"linear\" is not supported",
+        ),
+        (r#""rope_parameters": {"type": "default", "factor": 2}"#, "rope_parameters.factor is not understood"),
+        (r#""rope_scaling": {"rope_type": "llama3"}"#, "rope_scaling.rope_type \"llama3\""),
+        (r#""rope_scaling": "linear""#, "rope_scaling is \"linear\" and should be an object"),
+        (r#""rope_parameters": {"full_attention": {}}"#, "rope_parameters.full_attention is not understood"),
+        (r#""rope_parameters": {"partial_rotary_factor": 0.5}"#, "rope_parameters.partial_rotary_factor 0.5"),
+        (r#""rope_theta": null"#, "rope_theta is null"),
+        (r#""rope_parameters": {"rope_theta": null}"#, "rope_parameters.rope_theta is null"),
+    ] {
+        refused(read(settings), &[words]);
+    }
+}
+
+#[test]
+fn a_key_that_is_not_understood_is_refused_by_its_name() {
+    let folder = Folder::new("export-keys");
+    let read = |text: &str| {
+        fs::write(folder.path().join(CONFIG), text).unwrap();
+        read_model_config(folder.path())
+    };
+    for (text, words) in [
+        (r#"{"model_type": "llama", "logit_scale": 0.5}"#, "logit_scale is not understood"),
+        (r#"{"model_type": "gpt2", "al\u001bibi": true}"#, r"al\u{1b}ibi is not understood"),
+        (r#"{"model_type": "gpt2", "rope_theta": 500}"#, "rope_theta is not understood"),
+        (r#"{"model_type": "llama", "n_embd": 64}"#, "n_embd is not understood"),
+        (r#"{"model_type": "llama", "per_layer_config": {"0": {}}}"#, "per_layer_config"),
+        (r#"{"model_type": "llama", "pruned_heads": {"0": [1]}}"#, "pruned_heads"),
+        (r#"{"model_type": "gpt2", "scale_attn_weights": null}"#, "scale_attn_weights null is not supported"),
+        (r#"{"model_type": "gpt2", "tie_word_embeddings": null}"#, "tie_word_embeddings is null"),
+        (r#"{"model_type": "llama", "rms_norm_eps": null}"#, "rms_norm_eps is null"),
+        (
+            r#"{"model_type": "gpt2", "n_head": 12, "num_attention_heads": 6}"#,
+            "num_attention_heads is 6 and n_head is 12",
+        ),
+    ] {
+        refused(read(text), &[words, "config.json"]);
+    }
+    let harmless = r#"{"model_type": "gpt2", "hidden_size": 36, "n_head": 3, "n_ctx": 5, "temperature": 2, "pruned_heads": {},
+        "num_attention_heads": 3, "reorder_and_upcast_attn": true, "eos_token_id": [1, 2], "quantization_config": null}"#;
+    assert_eq!(read(harmless).unwrap(), ModelConfig::gpt2(50_257, 36, 12, 3, 1024));
+}
+
+#[test]
+fn a_projection_that_is_stored_is_used_whatever_the_configuration_says() {
+    let folder = Folder::new("export-head");
+    let same = |name: &str| name.to_string();
+    let untied = ModelConfig { tie_embeddings: false, ..gpt2() };
+    write_json(&folder.path().join(CONFIG), &Value::Object(config::sizes_json(&gpt2()))).unwrap();
+    write_weights(&folder.path().join(WEIGHTS), &stored(&untied, DType::Bf16, same));
+    assert_eq!(read_model_config(folder.path()).unwrap(), untied);
+    holds(folder.path(), &untied);
+    refused(read_model_weights(folder.path(), &gpt2(), &mut Given::new()), &["lm_head.weight differs"]);
+    // The same numbers, stored in another type.
+    let mut tensors = stored(&gpt2(), DType::Bf16, same);
+    let table = stored(&gpt2(), DType::F32, same).remove("transformer.wte.weight").unwrap();
+    tensors.insert("lm_head.weight".to_string(), table);
+    write_weights(&folder.path().join(WEIGHTS), &tensors);
+    assert_eq!(read_model_config(folder.path()).unwrap(), gpt2());
+    holds(folder.path(), &gpt2());
+}
+
+#[test]
+fn weights_that_are_no_numbers_are_refused() {
+    let folder = Folder::new("export-nan");
+    let name = "transformer.h.1.mlp.c_fc.bias";
+    for (number, told) in [(f32::NAN, "holds NaN at place 3"), (f32::NEG_INFINITY, "holds -inf at place 3")] {
+        let mut tensors = stored(&gpt2(), DType::F32, |name| name.to_string());
+        tensors.get_mut(name).unwrap().1[12..16].copy_from_slice(&number.to_le_bytes());
+        write_weights(&folder.path().join(WEIGHTS), &tensors);
+        refused(read_model_weights(folder.path(), &gpt2(), &mut Given::new()), &[name, told]);
+    }
+}
+
+#[test]
+fn weights_are_stored_in_the_type_that_is_asked_for() {
+    let folder = Folder::new("export-dtype");
+    let (config, tokenizer) = (llama(), Tokenizer::bytes());
+    let weights = weights(&config);
+    for (dtype, stored, name) in [
+        (ExportDtype::Bf16, DType::Bf16, "bfloat16"),
+        (ExportDtype::F16, DType::F16, "float16"),
+        (ExportDtype::F32, DType::F32, "float32"),
+    ] {
+        let model = folder.path().join(name);
+        Export { dtype, ..export(&config, &weights, &tokenizer) }.write(&model).unwrap();
+        holds(&model, &config);
+        assert_eq!(stored_dtype(&model, &config).unwrap(), dtype);
+        let file = tensors::TensorFile::open(&model.join(WEIGHTS)).unwrap();
+        assert!(file.names().iter().all(|name| file.ty(name).unwrap().dtype == stored));
+        assert_eq!(read_json(&model.join(CONFIG)).unwrap()["torch_dtype"], name);
+    }
+}
+
+#[test]
+fn a_weight_that_a_type_has_no_room_for_is_not_stored_as_infinite() {
+    let folder = Folder::new("export-room");
+    let (config, tokenizer) = (llama(), Tokenizer::bytes());
+    let mut weights = weights(&config);
+    weights.get_mut("model.norm.weight").unwrap()[..4].copy_from_slice(&70_000f32.to_le_bytes());
+    let model = folder.path().join("model");
+    let export = |dtype| Export { dtype, ..export(&config, &weights, &tokenizer) }.write(&model);
+    refused(export(ExportDtype::F16), &["model.norm.weight", "holds 70000, which f16 has no room for"]);
+    assert!(!model.exists());
+    export(ExportDtype::Bf16).unwrap();
+}
+
+#[test]
+fn a_model_goes_on_with_what_it_came_with() {
+    let folder = Folder::new("export-origin");
+    let [came, run, went] = ["came", "run", "went"].map(|name| folder.path().join(name));
+    let (config, tokenizer) = (llama(), Tokenizer::bytes());
+    let weights = weights(&config);
+    export(&config, &weights, &tokenizer).write(&came).unwrap();
+    // Stated as tied, but with a projection of its own.
+    let mut settings = read_json(&came.join(CONFIG)).unwrap();
+    settings.extend([("tie_word_embeddings".into(), json!(true)), ("pad_token_id".into(), json!(7))]);
+    write_json(&came.join(CONFIG), &Value::Object(settings.clone())).unwrap();
+    write_json(&came.join(GENERATION), &json!({ "top_p": 0.5 })).unwrap();
+    fs::write(came.join("chat_template.jinja"), "{{ messages }}").unwrap();
+    fs::create_dir(&run).unwrap();
+    keep_companions(&came, &run, &tokenizer).unwrap();
+    let kept = run.join(COMPANIONS_FOLDER);
+    assert_eq!(read_model_config(&kept).unwrap(), config, "what is kept needs no weights to be read rightly");
+    Export { origin: Some(&kept), ..export(&config, &weights, &tokenizer) }.write(&went).unwrap();
+    settings.insert("tie_word_embeddings".into(), json!(false));
+    assert_eq!(read_json(&went.join(CONFIG)).unwrap(), settings);
+    assert_eq!(read_json(&went.join(GENERATION)).unwrap()["top_p"], 0.5);
+    assert_eq!(fs::read_to_string(went.join("chat_template.jinja")).unwrap(), "{{ messages }}");
+    // Sizes that changed after all are those of the weights.
+    let longer = ModelConfig { context: 9, rope_theta: 3.0, ..config };
+    Export { origin: Some(&kept), ..export(&longer, &weights, &tokenizer) }.write(&went).unwrap();
+    assert_eq!(read_model_config(&went).unwrap(), longer);
+    assert_eq!(read_json(&went.join(CONFIG)).unwrap()["pad_token_id"], 7);
+    // Another tokenizer must have the same tokens.
+    let other = Tokenizer::characters([Ok("abc")]).unwrap();
+    fs::remove_dir_all(&kept).unwrap();
+    refused(keep_companions(&came, &run, &other), &["token 0 is \"a\"", "leave --tokenizer out"]);
+    assert!(!kept.exists());
 }

@@ -1,13 +1,13 @@
 //! The weights of a model folder: one file or several, stored as f32, f16 or bf16.
 
 use super::WEIGHTS;
+use super::read_json;
+use crate::config::ExportDtype;
 use crate::files::tensors::{Entry, TensorFile, TensorsMut};
 use crate::models::{Family, ModelConfig, Parameter};
 use crate::{Error, Result};
 use gradus_engine::{DType, TensorType};
-use serde_json::Value;
 use std::collections::{BTreeSet, HashMap};
-use std::fs;
 use std::path::{Path, PathBuf};
 
 const INDEX: &str = "model.safetensors.index.json";
@@ -15,15 +15,70 @@ const INDEX: &str = "model.safetensors.index.json";
 /// The element types that weights may be stored in.
 const STORED: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
 
+/// The projection to logits, if it is not the table of tokens.
+const HEAD: &str = "lm_head.weight";
+
 /// Reads every weight of the model in a folder as f32, in the order of the model's parameters. Nothing is read unless
-/// all of them are there and fit.
+/// all of them are there and fit; a number that is not finite is an error.
 pub fn read_model_weights(folder: &Path, config: &ModelConfig, weights: &mut dyn TensorsMut) -> Result<()> {
+    if config.tie_embeddings && has_head_of_its_own(folder, config)? {
+        let problem = format!("{HEAD} differs from the table of tokens, so the two are not tied; state them as untied");
+        return Err(Error::checkpoint(folder, problem));
+    }
     let parameters = config.parameters();
-    let files = weight_files(folder)?.iter().map(|path| TensorFile::open(path)).collect::<Result<Vec<_>>>()?;
+    let files = open_files(folder)?;
     let places = match_names(folder, config, &parameters, &files)?;
     let entries = Entry::of_parameters(&parameters);
-    let mut read = entries.iter().zip(places);
-    read.try_for_each(|(entry, (file, stored))| weights.fill(entry, &mut |bytes| file.read_numbers(&stored, bytes)))
+    entries.iter().zip(places).try_for_each(|(entry, (file, stored))| {
+        weights.fill(entry, &mut |bytes| {
+            file.read_numbers(&stored, bytes)?;
+            check_finite(folder, &stored, bytes)
+        })
+    })
+}
+
+fn check_finite(folder: &Path, name: &str, bytes: &[u8]) -> Result<()> {
+    let number = |bytes: &[u8; 4]| f32::from_le_bytes(*bytes);
+    match bytes.as_chunks().0.iter().map(number).position(|number| !number.is_finite()) {
+        None => Ok(()),
+        Some(place) => {
+            let number = number(&bytes.as_chunks().0[place]);
+            let advice = "copy the folder again, or use a model from before it diverged";
+            Err(Error::checkpoint(folder, format!("tensor {name:?} holds {number} at place {place}; {advice}")))
+        }
+    }
+}
+
+/// Whether the weights of a model that is stated as tied hold a projection to logits that is not the table of tokens.
+pub(super) fn has_head_of_its_own(folder: &Path, config: &ModelConfig) -> Result<bool> {
+    // Whoever reads the weights is told that there are none.
+    let Ok(paths) = weight_files(folder) else { return Ok(false) };
+    let files = paths.iter().map(|path| TensorFile::open(path)).collect::<Result<Vec<_>>>()?;
+    let tied = ModelConfig { tie_embeddings: true, ..config.clone() };
+    let table = &tied.parameters()[0];
+    let holder = |name: &str| files.iter().find(|file| file.ty(name).is_some_and(|ty| STORED.contains(&ty.dtype)));
+    let bare = table.name.split_once('.').map_or("", |(_, bare)| bare);
+    let stored_table = [&table.name[..], bare].into_iter().find_map(|name| Some((name, holder(name)?)));
+    match (stored_table, holder(HEAD)) {
+        (Some((name, table)), Some(head)) => Ok(!table.has_same_numbers(name, head, HEAD)?),
+        _ => Ok(false),
+    }
+}
+
+/// What the weights of a folder are stored in: that of the table of tokens stands for all.
+pub fn stored_dtype(folder: &Path, config: &ModelConfig) -> Result<ExportDtype> {
+    let parameters = config.parameters();
+    let files = open_files(folder)?;
+    let (file, name) = match_names(folder, config, &parameters, &files)?.swap_remove(0);
+    Ok(match file.ty(&name).map(|ty| ty.dtype) {
+        Some(DType::Bf16) => ExportDtype::Bf16,
+        Some(DType::F16) => ExportDtype::F16,
+        _ => ExportDtype::F32,
+    })
+}
+
+fn open_files(folder: &Path) -> Result<Vec<TensorFile>> {
+    weight_files(folder)?.iter().map(|path| TensorFile::open(path)).collect()
 }
 
 /// The files that hold the weights.
@@ -36,10 +91,9 @@ fn weight_files(folder: &Path) -> Result<Vec<PathBuf>> {
         let advice = "weights in other formats can be saved again from transformers with save_pretrained";
         return Err(Error::checkpoint(folder, format!("holds neither {WEIGHTS} nor {INDEX}; {advice}")));
     }
-    let text = fs::read_to_string(&index).map_err(Error::io("read", &index))?;
     let broken = || Error::checkpoint(&index, "not an index of weight files; copy or save it again");
-    let parsed: Value = serde_json::from_str(&text).map_err(|_| broken())?;
-    let map = parsed["weight_map"].as_object().ok_or_else(broken)?;
+    let parsed = read_json(&index)?;
+    let map = parsed.get("weight_map").and_then(|map| map.as_object()).ok_or_else(broken)?;
     let mut files = BTreeSet::new();
     for file in map.values() {
         let name = file.as_str().map(Path::new).ok_or_else(broken)?;
@@ -102,5 +156,5 @@ fn prefix(family: Family) -> &'static str {
 /// logits that is the table of tokens again.
 fn is_no_weight(name: &str, config: &ModelConfig) -> bool {
     let buffers = [".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"];
-    buffers.iter().any(|buffer| name.ends_with(buffer)) || (config.tie_embeddings && name == "lm_head.weight")
+    buffers.iter().any(|buffer| name.ends_with(buffer)) || (config.tie_embeddings && name == HEAD)
 }

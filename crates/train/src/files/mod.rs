@@ -1,6 +1,7 @@
 //! Files that are written whole or not at all, and files of tensors.
 
 pub mod atomic;
+pub(crate) mod json;
 pub(crate) mod reading;
 pub mod tensors;
 

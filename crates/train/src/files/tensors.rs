@@ -18,6 +18,9 @@ use std::path::{Path, PathBuf};
 // The format is little-endian, and tensors are written as they lie in memory.
 const _: () = assert!(cfg!(target_endian = "little"), "tensor files are little-endian");
 
+/// Bytes that are looked at or changed at a time.
+const BLOCK_BYTES: usize = 1 << 16;
+
 /// A tensor in a file: its name and type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
@@ -82,6 +85,38 @@ pub fn write(path: &Path, entries: &[Entry], tensors: &dyn Tensors) -> Result<Se
         let bytes = tensors.bytes(&entry.name)?;
         assert_eq!(bytes.len(), entry.ty.bytes(), "bytes of {:?}, which is {}", entry.name, entry.ty);
         file.write(&bytes).map_err(failed("write", path))?;
+    }
+    file.finish().map_err(failed("write", path))
+}
+
+/// Writes a new file of tensors that `tensors` has in f32, as elements of another type. They are rounded a block at a
+/// time, so that no second copy of a tensor is needed.
+pub fn write_as(path: &Path, dtype: DType, entries: &[Entry], tensors: &dyn Tensors) -> Result<Seal> {
+    let round: fn(f32) -> (f32, [u8; 2]) = match dtype {
+        DType::Bf16 => |number| (bf16::from_f32(number).to_f32(), bf16::from_f32(number).to_le_bytes()),
+        DType::F16 => |number| (f16::from_f32(number).to_f32(), f16::from_f32(number).to_le_bytes()),
+        _ => return write(path, entries, tensors),
+    };
+    let stored = |entry: &Entry| Entry { name: entry.name.clone(), ty: TensorType::new(dtype, &entry.ty.shape) };
+    let stored: Vec<Entry> = entries.iter().map(stored).collect();
+    let mut file = SealedWriter::create(path).map_err(failed("write", path))?;
+    file.write(&header(&stored.iter().collect::<Vec<_>>())).map_err(failed("write", path))?;
+    let mut block = Vec::with_capacity(BLOCK_BYTES);
+    for entry in entries {
+        let bytes = tensors.bytes(&entry.name)?;
+        assert_eq!(bytes.len(), entry.ty.bytes(), "bytes of {:?}, which is {}", entry.name, entry.ty);
+        for numbers in bytes.chunks(2 * BLOCK_BYTES) {
+            block.clear();
+            for number in numbers.as_chunks().0.iter().map(|number| f32::from_le_bytes(*number)) {
+                let (rounded, bytes) = round(number);
+                if number.is_finite() && !rounded.is_finite() {
+                    let problem = format!("tensor {:?} holds {number}, which {dtype} has no room for", entry.name);
+                    return Err(Error::checkpoint(path, format!("{problem}; choose another --export-dtype")));
+                }
+                block.extend(bytes);
+            }
+            file.write(&block).map_err(failed("write", path))?;
+        }
     }
     file.finish().map_err(failed("write", path))
 }
@@ -183,8 +218,39 @@ impl TensorFile {
 
     /// Reads a tensor that is there in f32, f16 or bf16, as the bytes of its numbers in f32.
     pub fn read_numbers(&self, name: &str, bytes: &mut [u8]) -> Result<()> {
-        let (file, offset) = (&self.file, self.offset(name));
-        let read = match self.ty(name).map(|ty| ty.dtype) {
+        self.read_numbers_from(name, 0, bytes)
+    }
+
+    /// Whether a tensor holds the same numbers as one of another file, both in f32, f16 or bf16. A block of them is
+    /// compared at a time.
+    pub fn has_same_numbers(&self, name: &str, other: &TensorFile, other_name: &str) -> Result<bool> {
+        let shape = |file: &TensorFile, name: &str| file.ty(name).map(|ty| ty.shape);
+        let Some(mine) = shape(self, name).filter(|mine| shape(other, other_name).as_ref() == Some(mine)) else {
+            return Ok(false);
+        };
+        let mut blocks = [vec![0; BLOCK_BYTES], vec![0; BLOCK_BYTES]];
+        let (count, step) = (mine.elements(), BLOCK_BYTES / 4);
+        for first in (0..count).step_by(step) {
+            let bytes = 4 * step.min(count - first);
+            let [a, b] = &mut blocks;
+            self.read_numbers_from(name, first, &mut a[..bytes])?;
+            other.read_numbers_from(other_name, first, &mut b[..bytes])?;
+            // Zeros of either sign are the same number.
+            let numbers = |bytes: &[u8]| bytes.as_chunks().0.iter().map(|number| f32::from_le_bytes(*number)).collect();
+            let [a, b]: [Vec<f32>; 2] = [numbers(&a[..bytes]), numbers(&b[..bytes])];
+            if a != b {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// As [`TensorFile::read_numbers`], as many of them as `bytes` has room for, from one on.
+    fn read_numbers_from(&self, name: &str, first: usize, bytes: &mut [u8]) -> Result<()> {
+        let ty = self.ty(name);
+        let size = ty.as_ref().map_or(0, |ty| ty.dtype.size());
+        let (file, offset) = (&self.file, self.offset(name) + (first * size) as u64);
+        let read = match ty.map(|ty| ty.dtype) {
             Some(DType::F16) => read_widened(file, bytes, offset, widened(f16::from_bits)),
             Some(DType::Bf16) => read_widened(file, bytes, offset, widened(bf16::from_bits)),
             _ => read_at(file, bytes, offset),

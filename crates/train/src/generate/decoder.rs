@@ -6,6 +6,18 @@ use crate::models::{Model, ModelConfig, Weights};
 use crate::{Error, Result};
 use gradus_engine::{DType, Program, Routine, Trace};
 
+/// What is written to a sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// One more token.
+    Token(i32),
+    /// Nothing more.
+    End,
+}
+
+/// Who is told what is written, with the number of the sequence; an error ends the writing.
+pub type Hear<'a> = &'a mut dyn FnMut(usize, Written) -> Result<()>;
+
 /// The routine that takes one more token of each sequence.
 const NEXT: &str = "next";
 
@@ -75,16 +87,16 @@ impl Decoder {
         }
     }
 
-    /// Continues the prompt, once for each sequence, by up to `max_tokens`; a sequence ends before the token `stop`.
-    /// Gives the new tokens of each, and tells `on_token` the number of the sequence and the token as they come.
+    /// Continues the prompt, once for each sequence, by up to `max_tokens`; a sequence ends before any of the tokens
+    /// `stops`. Gives the new tokens of each, and tells `hear` the number of the sequence and what is written to it.
     pub fn generate(
         &mut self,
         program: &mut Program,
         prompt: &[i32],
         settings: &Sampling,
         max_tokens: usize,
-        stop: Option<i32>,
-        on_token: &mut dyn FnMut(usize, i32),
+        stops: &[i32],
+        hear: Hear<'_>,
     ) -> Result<Vec<Vec<i32>>> {
         settings.validate()?;
         self.check_prompt(prompt)?;
@@ -95,10 +107,11 @@ impl Decoder {
             self.advance(program, &sequences)?;
             for (number, sequence) in sequences.iter_mut().enumerate() {
                 let token = self.choose(settings, Choice { sequence: number, index })?;
-                if ends[number].is_none() && Some(token) == stop {
+                if ends[number].is_none() && stops.contains(&token) {
                     ends[number] = Some(sequence.len());
+                    hear(number, Written::End)?;
                 } else if ends[number].is_none() {
-                    on_token(number, token);
+                    hear(number, Written::Token(token))?;
                 }
                 // A sequence that ended goes on unheard, so that all stay of one length.
                 sequence.push(token);
@@ -106,6 +119,9 @@ impl Decoder {
             if ends.iter().all(Option::is_some) {
                 break;
             }
+        }
+        for number in (0..self.count).filter(|number| ends[*number].is_none()) {
+            hear(number, Written::End)?;
         }
         let new =
             |(sequence, end): (Vec<i32>, Option<usize>)| sequence[prompt.len()..end.unwrap_or(sequence.len())].to_vec();

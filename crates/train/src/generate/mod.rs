@@ -4,6 +4,7 @@ mod cache;
 mod decoder;
 mod sampling;
 
+pub use decoder::{Hear, Written};
 pub use sampling::Sampling;
 
 pub(crate) use cache::CACHE;
@@ -77,17 +78,17 @@ impl Generator {
         self.program.plan().regions.total()
     }
 
-    /// Continues the prompt, once for each sequence, by up to `max_tokens`; a sequence ends before the token `stop`.
-    /// Gives the new tokens of each, and tells `on_token` the number of the sequence and the token as they come.
+    /// Continues the prompt, once for each sequence, by up to `max_tokens`; a sequence ends before any of the tokens
+    /// `stops`. Gives the new tokens of each, and tells `hear` the number of the sequence and what is written to it.
     pub fn generate(
         &mut self,
         prompt: &[i32],
         settings: &Sampling,
         max_tokens: usize,
-        stop: Option<i32>,
-        on_token: &mut dyn FnMut(usize, i32),
+        stops: &[i32],
+        hear: Hear<'_>,
     ) -> Result<Vec<Vec<i32>>> {
-        self.decoder.generate(&mut self.program, prompt, settings, max_tokens, stop, on_token)
+        self.decoder.generate(&mut self.program, prompt, settings, max_tokens, stops, hear)
     }
 }
 

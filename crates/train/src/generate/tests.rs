@@ -108,7 +108,7 @@ fn greedy_text_is_that_of_the_whole_pass() {
         let mut generator = generator(&config, 3, 4);
         for prompt in [vec![3], vec![1, 2, 3, 4, 5, 6, 7, 8, 9], (0..CONTEXT as i32).collect(), (0..17).collect()] {
             let expected = whole.greedy(&prompt, 20);
-            let texts = generator.generate(&prompt, &GREEDY, 20, None, &mut |_, _| {}).unwrap();
+            let texts = generator.generate(&prompt, &GREEDY, 20, &[], &mut |_, _| Ok(())).unwrap();
             assert_eq!(texts, vec![expected; 3], "{config:?} from {prompt:?}");
         }
     }
@@ -119,7 +119,7 @@ fn the_same_seed_gives_the_same_text_and_another_seed_another() {
     let mut generator = generator(&configs()[2], 2, 3);
     let mut text = |seed: u32| {
         let settings = Sampling { temperature: 1.0, seed, ..GREEDY };
-        generator.generate(&[1, 2], &settings, 30, None, &mut |_, _| {}).unwrap()
+        generator.generate(&[1, 2], &settings, 30, &[], &mut |_, _| Ok(())).unwrap()
     };
     let first = text(1);
     assert_eq!(first, text(1));
@@ -128,20 +128,29 @@ fn the_same_seed_gives_the_same_text_and_another_seed_another() {
 }
 
 #[test]
-fn a_sequence_ends_before_the_stop_token() {
+fn a_sequence_ends_before_any_of_the_stop_tokens() {
     let mut generator = generator(&configs()[0], 4, 3);
     let settings = Sampling { temperature: 2.0, ..GREEDY };
-    let unstopped = generator.generate(&[1, 2], &settings, 25, None, &mut |_, _| {}).unwrap();
-    let stop = unstopped[1][3];
+    let unstopped = generator.generate(&[1, 2], &settings, 25, &[], &mut |_, _| Ok(())).unwrap();
+    let stops = [unstopped[1][3], unstopped[2][5]];
     let mut heard = vec![vec![]; 4];
-    let mut hear = |sequence: usize, token: i32| heard[sequence].push(token);
-    let stopped = generator.generate(&[1, 2], &settings, 25, Some(stop), &mut hear).unwrap();
+    let mut ended = [0; 4];
+    let mut hear = |sequence: usize, written: Written| {
+        match written {
+            Written::Token(token) if ended[sequence] == 0 => heard[sequence].push(token),
+            Written::Token(token) => panic!("token {token} after the end of {sequence}"),
+            Written::End => ended[sequence] += 1,
+        }
+        Ok(())
+    };
+    let stopped = generator.generate(&[1, 2], &settings, 25, &stops, &mut hear).unwrap();
     for (stopped, unstopped) in stopped.iter().zip(&unstopped) {
-        let expected: Vec<i32> = unstopped.iter().copied().take_while(|&token| token != stop).collect();
+        let expected: Vec<i32> = unstopped.iter().copied().take_while(|token| !stops.contains(token)).collect();
         assert_eq!(*stopped, expected);
     }
-    assert!(stopped[1].len() <= 3);
+    assert!(stopped[1].len() <= 3 && stopped[2].len() <= 5);
     assert_eq!(heard, stopped);
+    assert_eq!(ended, [1; 4]);
 }
 
 #[test]
@@ -152,7 +161,7 @@ fn weights_can_be_replaced() {
     for parameter in config.parameters() {
         refreshed.set_weight(&parameter.name, &numbers(&parameter).to_vec::<f32>().unwrap()).unwrap();
     }
-    let text = |generator: &mut Generator| generator.generate(&[5], &GREEDY, 9, None, &mut |_, _| {}).unwrap();
+    let text = |generator: &mut Generator| generator.generate(&[5], &GREEDY, 9, &[], &mut |_, _| Ok(())).unwrap();
     assert_eq!(text(&mut expected), text(&mut refreshed));
     assert!(refreshed.set_weight("no.such.weight", &[1.0]).is_err());
 }
@@ -161,7 +170,7 @@ fn weights_can_be_replaced() {
 fn what_cannot_be_continued_is_named() {
     let mut generator = generator(&configs()[0], 1, 2);
     let mut problem = |prompt: &[i32], settings: &Sampling| {
-        generator.generate(prompt, settings, 5, None, &mut |_, _| {}).unwrap_err().to_string()
+        generator.generate(prompt, settings, 5, &[], &mut |_, _| Ok(())).unwrap_err().to_string()
     };
     assert!(problem(&[], &GREEDY).starts_with("the prompt has no tokens"));
     assert!(problem(&[1, 29], &GREEDY).starts_with("the prompt has token 29, but the model knows 0..29"));
@@ -176,7 +185,7 @@ fn only_tokens_that_are_allowed_are_written() {
     let mut generator = generator(&configs()[0], 2, 3);
     generator.allow_only(|token| token % 5 == 0).unwrap();
     let sampling = Sampling { temperature: 1.0, ..GREEDY };
-    let texts = generator.generate(&[3, 1, 4], &sampling, 20, None, &mut |_, _| {}).unwrap();
+    let texts = generator.generate(&[3, 1, 4], &sampling, 20, &[], &mut |_, _| Ok(())).unwrap();
     assert!(texts.iter().flatten().all(|token| token % 5 == 0), "{texts:?}");
     assert!(generator.allow_only(|_| false).is_err());
 }

@@ -6,27 +6,33 @@ mod encode;
 mod make;
 mod merges;
 mod report;
+mod special;
+mod stream;
 mod tally;
 mod train;
 mod word_table;
 
 pub use report::{Report, tokenize_report};
+pub use stream::TextStream;
+
+pub(crate) use special::token_ids;
 
 use crate::files::atomic;
 use crate::{Error, Result};
 use encode::Scheme;
-use serde_json::Value;
+use serde_json::{Value, json};
+use special::Template;
 use std::fs;
 use std::path::Path;
 
 /// The token that ends a document, in the tokenizers made here.
 pub const END_OF_TEXT: &str = "<|endoftext|>";
 
-/// Tokens that end a document in the tokenizers of others, the likeliest first.
-const ENDS_OF_TEXT: [&str; 4] = [END_OF_TEXT, "</s>", "<|end_of_text|>", "<eos>"];
-
 /// The file that states a tokenizer.
 const FILE_NAME: &str = "tokenizer.json";
+
+/// The file beside it that names its special tokens.
+const NAMES: &str = "tokenizer_config.json";
 
 /// Text to tokens and back.
 pub struct Tokenizer {
@@ -36,10 +42,12 @@ pub struct Tokenizer {
     json: String,
     vocabulary: usize,
     end_of_text: Option<u32>,
+    template: Template,
 }
 
 impl Tokenizer {
-    /// The tokenizer of a file, or of a folder with a `tokenizer.json`.
+    /// The tokenizer of a file, or of a folder with a `tokenizer.json`. Files beside it may say which token ends a
+    /// document.
     pub fn open(path: &Path) -> Result<Tokenizer> {
         let path = if path.is_dir() { path.join(FILE_NAME) } else { path.to_path_buf() };
         let bytes = fs::read(&path).map_err(|error| match error.kind() {
@@ -52,7 +60,14 @@ impl Tokenizer {
         let value: Value = serde_json::from_slice(&bytes).map_err(|error| {
             problem(&path.display(), format!("it is not JSON ({error}): name a whole tokenizer.json"))
         })?;
-        Tokenizer::from_json(value, &path.display().to_string())
+        let mut tokenizer = Tokenizer::from_json(value, &path.display().to_string())?;
+        let is_of_folder = path.file_name().is_some_and(|name| name == FILE_NAME);
+        if let Some(folder) = path.parent().filter(|_| is_of_folder)
+            && let Some(end) = special::stated_end_of_text(&tokenizer.library, folder)?
+        {
+            tokenizer.end_of_text = Some(end);
+        }
+        Ok(tokenizer)
     }
 
     /// The tokenizer that the value of a `tokenizer.json` states.
@@ -71,9 +86,8 @@ impl Tokenizer {
         if vocabulary == 0 {
             return Err(problem(&name, "its vocabulary is empty: name another tokenizer.json"));
         }
-        let added = library.get_added_tokens_decoder();
-        let id_of = |content: &&str| added.iter().find(|(_, token)| token.content == *content).map(|(&id, _)| id);
-        let end_of_text = ENDS_OF_TEXT.iter().find_map(id_of);
+        let template = Template::of(&library).map_err(|error| problem(&name, error))?;
+        let end_of_text = special::usual_end_of_text(&library);
         let scheme = Scheme::recognise(&library, &json);
         if let Scheme::BytePairs(_) = scheme {
             // Words are remembered by the scheme, which knows to forget them.
@@ -81,7 +95,7 @@ impl Tokenizer {
             model.resize_cache(0);
             library.with_model(model);
         }
-        Ok(Tokenizer { scheme, name: name.to_string(), json, vocabulary, end_of_text, library })
+        Ok(Tokenizer { scheme, name: name.to_string(), json, vocabulary, end_of_text, template, library })
     }
 
     /// The ids of a text; no special tokens are added to it.
@@ -105,6 +119,15 @@ impl Tokenizer {
 
     /// The text of ids. Bytes that are no text (a character cut in two) become the replacement character.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
+        self.decode_with(ids, false)
+    }
+
+    /// The text of ids, special tokens left out.
+    pub fn decode_text(&self, ids: &[u32]) -> Result<String> {
+        self.decode_with(ids, true)
+    }
+
+    fn decode_with(&self, ids: &[u32], leave_out_special: bool) -> Result<String> {
         if let Some(id) = ids.iter().find(|&&id| !self.knows(id)) {
             let advice = "decode ids of a model that was trained with this tokenizer";
             return Err(problem(
@@ -112,14 +135,8 @@ impl Tokenizer {
                 format!("it has no token {id} (it has {} tokens): {advice}", self.vocabulary),
             ));
         }
-        self.library.decode(ids, false).map_err(|error| problem(&self.name, format!("cannot decode: {error}")))
-    }
-
-    /// The text of ids that may stop within a character, which is then left out.
-    pub fn decode_unfinished(&self, ids: &[u32]) -> Result<String> {
-        let mut text = self.decode(ids)?;
-        text.truncate(text.trim_end_matches(char::REPLACEMENT_CHARACTER).len());
-        Ok(text)
+        let decoded = self.library.decode(ids, leave_out_special);
+        decoded.map_err(|error| problem(&self.name, format!("cannot decode: {error}")))
     }
 
     /// Whether there is a token of this id.
@@ -132,9 +149,9 @@ impl Tokenizer {
         self.vocabulary
     }
 
-    /// The token that ends a document, if there is one.
-    pub fn end_of_text(&self) -> Option<u32> {
-        self.end_of_text
+    /// What it was made from: its file, or its kind.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// What it is: `byte`, `char`, `bpe` or, for a tokenizer of another kind, `file`.
@@ -150,6 +167,29 @@ impl Tokenizer {
     /// Writes the `tokenizer.json` to a path: whole or not at all.
     pub fn save(&self, path: &Path) -> Result<()> {
         atomic::write_file(path, self.json.as_bytes())
+    }
+
+    /// Writes the tokenizer to a folder that [`Tokenizer::open`] takes, with the token that ends a document.
+    pub fn save_in(&self, folder: &Path) -> Result<()> {
+        let end = self.end_of_text.and_then(|id| self.library.id_to_token(id));
+        let names = json!({ "eos_token": end }).to_string();
+        atomic::write_file(&folder.join(NAMES), names.as_bytes())?;
+        // Last, since where it is the other is looked for.
+        self.save(&folder.join(FILE_NAME))
+    }
+
+    /// The text of a token, if there is one of this id.
+    pub fn token(&self, id: u32) -> Option<String> {
+        self.library.id_to_token(id)
+    }
+
+    /// A token that the other tokenizer has under another id, or has not, if there is one: (id, text here, text there).
+    pub(crate) fn first_difference(&self, other: &Tokenizer) -> Option<(u32, String, String)> {
+        let differs = |id: u32| {
+            let (mine, others) = (self.token(id)?, other.token(id).unwrap_or_else(|| "nothing".to_string()));
+            (mine != others).then_some((id, mine, others))
+        };
+        (0..self.vocabulary as u32).find_map(differs)
     }
 }
 

@@ -4,9 +4,9 @@ use super::account;
 use super::adaptive::Adaptive;
 use super::folder::FolderBefore;
 use crate::checkpoint::{Contents, Found, Progress, Store};
-use crate::config::{Batch, CONFIG_FILE, TokenizerKind, TrainConfig};
+use crate::config::{Batch, CONFIG_FILE, ExportDtype, TokenizerKind, TrainConfig};
 use crate::data::{self, Batches, Corpus, Encoding, Stories, TokenFile, Windows};
-use crate::export::{self, Export};
+use crate::export::{self, COMPANIONS_FOLDER, Export};
 use crate::files::atomic;
 use crate::memory::{Account, Stages, heap};
 use crate::planning::RunMemory;
@@ -90,6 +90,9 @@ fn prepare_in(
         tokenizer.limit_memory(words);
     }
     fit_vocabulary(&mut config, &tokenizer)?;
+    if let Some(folder) = &config.init {
+        export::keep_companions(folder, &config.out, &tokenizer)?;
+    }
     config.model.validate()?;
     let (train, validation) = tokens(&config, &corpus, &tokenizer, observer)?;
     // What the stages before training held is gone before the arena is mapped.
@@ -166,7 +169,7 @@ fn tokenizer(
             Tokenizer::train_bpe(config.vocab_size, texts(), limit, progress)?
         }
     };
-    tokenizer.save(&own)?;
+    tokenizer.save_in(&config.out)?;
     Ok(tokenizer)
 }
 
@@ -175,20 +178,14 @@ fn fit_vocabulary(config: &mut TrainConfig, tokenizer: &Tokenizer) -> Result<()>
     let have = tokenizer.vocabulary();
     if let Some(folder) = &config.init {
         config.model = export::read_model_config(folder)?;
+        if config.export_dtype.is_none() {
+            config.export_dtype = Some(export::stored_dtype(folder, &config.model)?);
+        }
     } else {
         let room = if config.tokenizer == TokenizerKind::Bpe { 0 } else { config.vocab_size };
         config.model.vocabulary = have.max(room);
     }
-    if have > config.model.vocabulary {
-        return Err(Error::Tokenizer {
-            name: tokenizer.kind().to_string(),
-            problem: format!(
-                "it has {have} tokens and the model has room for {}; leave --tokenizer out to use the model's own",
-                config.model.vocabulary
-            ),
-        });
-    }
-    Ok(())
+    export::check_vocabulary(tokenizer, &config.model)
 }
 
 /// The tokens to train on, and those held out.
@@ -202,7 +199,8 @@ fn tokens(
     let encoding = Encoding {
         encode: &|text| tokenizer.encode(text),
         vocabulary: tokenizer.vocabulary(),
-        end_of_text: tokenizer.end_of_text(),
+        starts_with: tokenizer.document_start(),
+        ends_with: &tokenizer.document_end(),
         fingerprint: tokenizer.fingerprint(),
     };
     let folder = config.out.join("data");
@@ -262,11 +260,13 @@ impl Session {
 
     /// Writes the model folder that other tools open.
     pub fn export(&self) -> Result<()> {
+        let companions = self.config.out.join(COMPANIONS_FOLDER);
         let export = Export {
             config: &self.config.model,
             weights: self.training.program(),
-            save_tokenizer: &|path| self.tokenizer.save(path),
-            end_of_text: self.tokenizer.end_of_text(),
+            dtype: self.config.export_dtype.unwrap_or(ExportDtype::F32),
+            tokenizer: &self.tokenizer,
+            origin: companions.exists().then_some(&companions),
         };
         export.write(&self.config.out.join("model"))
     }

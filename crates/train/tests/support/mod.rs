@@ -71,6 +71,7 @@ pub fn tiny(folder: &Path, name: &str) -> TrainConfig {
         sample_every: 0,
         save_every: 0,
         keep: 2,
+        export_dtype: None,
     }
 }
 
