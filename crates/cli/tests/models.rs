@@ -151,7 +151,12 @@ fn bytes_that_are_no_text_are_shown() {
 #[test]
 fn what_a_model_cannot_be_used_for_is_named() {
     let place = place("models-refused");
-    fs::write(place.0.join("text.txt"), "once upon a time ".repeat(40)).unwrap();
+    fs::write(place.0.join("text.txt"), "once upon a time ".repeat(400)).unwrap();
+    let commands = [
+        &["eval", "model", "text.txt"][..],
+        &["generate", "model"],
+        &["train", "text.txt", "--init", "model", "--out", "run", "--quiet"],
+    ];
     // Weights that are not numbers.
     let weights = place.0.join("model/model.safetensors");
     let whole = fs::read(&weights).unwrap();
@@ -159,15 +164,13 @@ fn what_a_model_cannot_be_used_for_is_named() {
     let length = broken.len();
     broken[length - 2..].copy_from_slice(&0x7fc0u16.to_le_bytes());
     fs::write(&weights, broken).unwrap();
-    for command in
-        [&["eval", "model", "text.txt"][..], &["generate", "model"], &["train", "text.txt", "--init", "model"]]
-    {
+    for command in commands {
         let told = place.refused(command);
         assert!(told.contains("tensor \"model.norm.weight\" holds NaN"), "{told}");
     }
     fs::write(&weights, whole).unwrap();
     // A tokenizer of another model.
-    let told = place.refused(&["train", "text.txt", "--init", "model", "--tokenizer", "byte", "--out", "run"]);
+    let told = place.refused(&[commands[2], &["--tokenizer", "byte"]].concat());
     assert!(
         told.contains("token 0 is") && told.contains("\"<unk>\"") && told.contains("leave --tokenizer out"),
         "{told}"
@@ -181,9 +184,7 @@ fn what_a_model_cannot_be_used_for_is_named() {
     larger["added_tokens"].as_array_mut().unwrap().push(added);
     larger["model"]["vocab"]["<|more|>"] = json!(308);
     fs::write(&tokenizer, larger.to_string()).unwrap();
-    for command in
-        [&["eval", "model", "text.txt"][..], &["generate", "model"], &["train", "text.txt", "--init", "model"]]
-    {
+    for command in commands {
         let told = place.refused(command);
         assert!(told.contains("309 tokens and the model has room for 308"), "{told}");
     }
