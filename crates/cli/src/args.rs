@@ -133,6 +133,13 @@ pub struct TrainArgs {
     /// How the learning rate falls [default: cosine]
     #[arg(long, value_enum, help_heading = "Training")]
     pub schedule: Option<ScheduleName>,
+    /// Step at which the learning rate has fallen; it stays there after it [default: the end of the run as it began]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), help_heading = "Training")]
+    #[arg(group = "decay")]
+    pub decay_steps: Option<u64>,
+    /// Time of training after which the learning rate has fallen, as in 10m
+    #[arg(long, value_name = "TIME", group = "decay", help_heading = "Training")]
+    pub decay_time: Option<Seconds>,
     /// Rule that updates weights [default: adamw]
     #[arg(long, value_enum, help_heading = "Training")]
     pub optimizer: Option<OptimizerName>,

@@ -1,5 +1,6 @@
 //! Folders of runs, checkpoints and models: which is which, and which name is free.
 
+use gradus_train::checkpoint;
 use gradus_train::config::CONFIG_FILE;
 use gradus_train::{Error, Result};
 use std::fs;
@@ -7,33 +8,6 @@ use std::path::{Path, PathBuf};
 
 /// Where runs go whose folder is not named.
 const RUNS: &str = "runs";
-
-/// The folder, if a new run can be put there.
-pub fn free(folder: &Path) -> Result<PathBuf> {
-    if folder.join(CONFIG_FILE).exists() {
-        let problem = format!(
-            "holds a run already; go on with it by --resume {}, or choose another --out for a new one",
-            folder.display()
-        );
-        return Err(Error::checkpoint(folder, problem));
-    }
-    let problem = match fs::read_dir(folder) {
-        Ok(mut entries) => {
-            entries.any(is_foreign).then_some("holds other files; choose an empty or new folder as --out")
-        }
-        Err(_) if folder.exists() => Some("not a folder that can be read; choose another --out"),
-        Err(_) => None,
-    };
-    match problem {
-        Some(problem) => Err(Error::checkpoint(folder, problem)),
-        None => Ok(folder.to_path_buf()),
-    }
-}
-
-/// What a killed run left half-written before its configuration is no reason against a folder.
-fn is_foreign(entry: std::io::Result<fs::DirEntry>) -> bool {
-    entry.is_ok_and(|entry| !entry.file_name().to_string_lossy().contains(".tmp-"))
-}
 
 /// The next free `runs/NAME-N`, the name being that of the corpus.
 pub fn next_free(corpus: &[PathBuf]) -> Result<PathBuf> {
@@ -65,21 +39,28 @@ fn corpus_name(path: &Path) -> String {
     if plain.is_empty() { "corpus".into() } else { plain }
 }
 
-/// The model folder that a user means: it itself, or that of a run.
+/// The model folder that a user means: it itself, which may be a checkpoint; or that of a run, or while it has none the
+/// run's newest whole checkpoint.
 pub fn model(folder: &Path) -> Result<PathBuf> {
     let candidates = [folder.to_path_buf(), folder.join("model")];
     if let Some(found) = candidates.into_iter().find(|candidate| candidate.join("config.json").is_file()) {
+        if checkpoint::is_checkpoint(&found) {
+            checkpoint::check(&found)?;
+        }
         return Ok(found);
+    }
+    if let Some(found) = checkpoint::newest_whole(folder)? {
+        return Ok(found.folder);
     }
     let problem = match (folder.exists(), folder.join(CONFIG_FILE).exists()) {
         (false, _) => "no such folder; check the path of the model".to_string(),
-        (true, true) => {
-            format!(
-                "the run has no model yet; let it end, or stop it with Ctrl-C: gradus train --resume {}",
-                folder.display()
-            )
+        (true, true) => format!(
+            "the run has no model and no checkpoint yet; let it come to one: gradus train --resume {}",
+            folder.display()
+        ),
+        (true, false) => {
+            "not a model folder (no config.json); give one of a run or of Hugging Face, or a checkpoint".to_string()
         }
-        (true, false) => "not a model folder (no config.json); give one of a run or of Hugging Face".to_string(),
     };
     Err(Error::checkpoint(folder, problem))
 }
@@ -97,18 +78,13 @@ mod tests {
     }
 
     #[test]
-    fn only_an_empty_or_new_folder_is_free() {
-        let folder = std::env::temp_dir().join(format!("gradus-free-{}", std::process::id()));
-        assert_eq!(free(&folder).unwrap(), folder);
+    fn a_folder_without_a_model_is_told_apart() {
+        let folder = std::env::temp_dir().join(format!("gradus-model-{}", std::process::id()));
+        assert!(model(&folder).unwrap_err().to_string().contains("no such folder"));
         fs::create_dir_all(&folder).unwrap();
-        fs::write(folder.join("config.toml.tmp-7"), "").unwrap();
-        assert_eq!(free(&folder).unwrap(), folder);
-        fs::write(folder.join("letters"), "").unwrap();
-        assert!(free(&folder).unwrap_err().to_string().contains("other files"));
+        assert!(model(&folder).unwrap_err().to_string().contains("not a model folder"));
         fs::write(folder.join(CONFIG_FILE), "").unwrap();
-        assert!(free(&folder).unwrap_err().to_string().contains("--resume"));
-        assert!(free(&folder.join("letters")).unwrap_err().to_string().contains("not a folder"));
-        assert!(model(&folder).unwrap_err().to_string().contains("no model yet"));
+        assert!(model(&folder).unwrap_err().to_string().contains("no checkpoint yet"));
         fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -15,7 +15,7 @@ const COMMAND_LINE_ONLY: [&str; 2] = ["config", "resume"];
 /// The only one that is not an option but a list of paths.
 const CORPUS: &str = "corpus";
 /// Options that state the same thing: one of them replaces the others.
-const LENGTHS: [&str; 3] = ["steps", "epochs", "time"];
+const ALTERNATIVES: [&[&str]; 2] = [&["steps", "epochs", "time"], &["decay_steps", "decay_time"]];
 
 /// The options of a file.
 pub struct FileOptions {
@@ -71,7 +71,8 @@ pub fn merged(command_line: &ArgMatches, files: &[FileOptions]) -> Result<TrainA
 }
 
 fn is_given(given: &HashSet<&str>, id: &str) -> bool {
-    let same = if LENGTHS.contains(&id) { &LENGTHS[..] } else { &[id][..] };
+    let alone = [id];
+    let same = ALTERNATIVES.into_iter().find(|options| options.contains(&id)).unwrap_or(&alone);
     same.iter().any(|id| given.contains(id))
 }
 

@@ -47,6 +47,7 @@ pub fn main() -> ExitCode {
     match run(&matches) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error @ Error::Diverged(_)) => refuse(&one_line(&error.to_string()), DIVERGED),
+        Err(error @ Error::Stopped(_)) => refuse(&one_line(&error.to_string()), interrupt::ENDED),
         Err(error) => refuse(&one_line(&error.to_string()), REFUSED),
     }
 }

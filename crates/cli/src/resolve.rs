@@ -9,31 +9,8 @@ use gradus_train::config::{Batch, CONFIG_FILE, Clip, ExportDtype, OptimizerKind,
 use gradus_train::config::{TokenizerKind, TrainConfig, Validation};
 use gradus_train::models::{Family, ModelConfig};
 use gradus_train::tokenizer::Tokenizer;
-use gradus_train::{Error, Result};
+use gradus_train::{Error, Result, training};
 use std::path::{Path, PathBuf, absolute};
-
-/// What may differ when a run is resumed: nothing here changes the model, the data or what the optimiser remembers.
-const CHANGEABLE: [&str; 19] = [
-    "clip",
-    "epochs",
-    "eval-every",
-    "export-dtype",
-    "keep",
-    "learning-rate",
-    "memory",
-    "micro-batch",
-    "min-learning-rate-share",
-    "out",
-    "recompute",
-    "sample-every",
-    "save-every",
-    "schedule",
-    "steps",
-    "threads",
-    "time",
-    "warmup-steps",
-    "weight-decay",
-];
 
 /// A training run that can begin.
 pub struct Resolved {
@@ -95,7 +72,7 @@ pub fn resolve_for_planning(command_line: &ArgMatches) -> Result<Planned> {
         ));
     }
     let (model, sequence) = stated_model(&args)?;
-    let mut config = train_config(&args, model, sequence)?;
+    let mut config = train_config(&args, model, sequence, Paths::Needed)?;
     config.model.vocabulary = planned_vocabulary(&config)?;
     config.model.validate()?;
     Ok(Planned { config, json: args.json.unwrap_or(false) })
@@ -124,28 +101,23 @@ fn is_given(command_line: &ArgMatches, option: &str) -> bool {
 
 fn new_config(args: &TrainArgs) -> Result<TrainConfig> {
     let (model, sequence) = stated_model(args)?;
-    let mut config = train_config(args, model, sequence)?;
+    let mut config = train_config(args, model, sequence, Paths::Needed)?;
     config.out = match &args.out {
-        Some(folder) => folders::free(folder)?,
+        Some(folder) => {
+            training::check_free(folder)?;
+            folder.clone()
+        }
         None => folders::next_free(&args.corpus)?,
     };
     Ok(config)
 }
 
+/// The run of a folder with what is stated now. What it was made from is not looked at: the run has all of it.
 fn resumed_config(args: &TrainArgs, folder: &Path) -> Result<TrainConfig> {
     let (model, sequence) = sized_model(args)?;
-    let mut config = train_config(args, model, sequence)?;
+    let mut config = train_config(args, model, sequence, Paths::Saved)?;
     config.out = folder.to_path_buf();
-    let (saved, wanted) = (TrainConfig::read(folder)?.to_table(), config.to_table());
-    for key in saved.keys().chain(wanted.keys()).filter(|key| !CHANGEABLE.contains(&&key[..])) {
-        if saved.get(key) != wanted.get(key) {
-            let was = saved.get(key).map_or("nothing".into(), |value| value.to_string());
-            return refused(format!(
-                "--{key} cannot change when a run is resumed ({} has {was}); leave it out, or start a new run with another --out",
-                folder.join(CONFIG_FILE).display()
-            ));
-        }
-    }
+    training::check_resumable(&config)?;
     Ok(config)
 }
 
@@ -239,19 +211,28 @@ fn preset(args: &TrainArgs) -> ModelConfig {
     ModelConfig::preset(name).expect("the option takes only presets that there are")
 }
 
+/// Whether what paths name must be there.
+#[derive(Clone, Copy, PartialEq)]
+enum Paths {
+    /// A run begins with it.
+    Needed,
+    /// The run has what it needs of it.
+    Saved,
+}
+
 /// All the rest, with the model known; the folder of the run is not chosen yet.
-fn train_config(args: &TrainArgs, model: ModelConfig, sequence: usize) -> Result<TrainConfig> {
+fn train_config(args: &TrainArgs, model: ModelConfig, sequence: usize, paths: Paths) -> Result<TrainConfig> {
     if sequence > model.context {
         return refused(format!(
             "--sequence {sequence} is longer than the model's context of {}; lower it, or raise --context",
             model.context
         ));
     }
-    let corpus = args.corpus.iter().map(|path| existing_corpus(path)).collect::<Result<Vec<_>>>()?;
+    let corpus = args.corpus.iter().map(|path| corpus_path(path, paths)).collect::<Result<Vec<_>>>()?;
     if corpus.is_empty() && args.text_field.is_some() {
         return refused("--text-field is of no use without a corpus; leave it out or name the files");
     }
-    let tokenizer = tokenizer(args)?;
+    let tokenizer = tokenizer(args, paths)?;
     let vocab_size = vocab_size(args, &model, &tokenizer)?;
     // A tokenizer that is trained decides how many tokens it finds; any other must fit the room stated.
     let vocabulary = if tokenizer == TokenizerKind::Bpe { 0 } else { vocab_size };
@@ -260,10 +241,10 @@ fn train_config(args: &TrainArgs, model: ModelConfig, sequence: usize) -> Result
     Ok(TrainConfig {
         text_field: args.text_field.clone(),
         out: PathBuf::new(),
-        init: args.init.as_deref().map(|folder| absolute_path(&folders::model(folder)?)).transpose()?,
+        init: args.init.as_deref().map(|folder| model_path(folder, paths)).transpose()?,
         preset: args.preset.clone(),
         vocab_size,
-        validation: validation(args)?,
+        validation: validation(args, paths)?,
         batch,
         micro_batch,
         memory: args.memory,
@@ -277,6 +258,8 @@ fn train_config(args: &TrainArgs, model: ModelConfig, sequence: usize) -> Result
         final_learning_rate_share: args.min_learning_rate_share.unwrap_or(0.1),
         warmup_steps: warmup_steps(args, steps)?,
         schedule: args.schedule.map_or(ScheduleKind::Cosine, ScheduleKind::from),
+        decay_steps: args.decay_steps,
+        decay_time: args.decay_time.map(|time| time.0),
         optimizer: args.optimizer.map_or(OptimizerKind::Adamw, OptimizerKind::from),
         weight_decay: args.weight_decay.unwrap_or(0.1),
         beta1: args.beta1.unwrap_or(0.9),
@@ -322,15 +305,15 @@ fn warmup_steps(args: &TrainArgs, steps: Option<u64>) -> Result<u64> {
     }
 }
 
-fn tokenizer(args: &TrainArgs) -> Result<TokenizerKind> {
+fn tokenizer(args: &TrainArgs, paths: Paths) -> Result<TokenizerKind> {
     Ok(match (&args.tokenizer, &args.init) {
-        (Some(TokenizerKind::File(path)), _) if !path.exists() => {
+        (Some(TokenizerKind::File(path)), _) if paths == Paths::Needed && !path.exists() => {
             let problem = "no such file; give byte, char, bpe or the path of a tokenizer.json".into();
             return Err(Error::Tokenizer { name: path.display().to_string(), problem });
         }
         (Some(TokenizerKind::File(path)), _) => TokenizerKind::File(absolute_path(path)?),
         (Some(kind), _) => kind.clone(),
-        (None, Some(folder)) => TokenizerKind::File(absolute_path(&folders::model(folder)?)?),
+        (None, Some(folder)) => TokenizerKind::File(model_path(folder, paths)?),
         (None, None) => TokenizerKind::Bpe,
     })
 }
@@ -348,21 +331,30 @@ fn vocab_size(args: &TrainArgs, model: &ModelConfig, tokenizer: &TokenizerKind) 
     }
 }
 
-fn validation(args: &TrainArgs) -> Result<Validation> {
+fn validation(args: &TrainArgs, paths: Paths) -> Result<Validation> {
     Ok(match &args.validation {
-        Some(Validation::File(path)) => Validation::File(existing_corpus(path)?),
+        Some(Validation::File(path)) => Validation::File(corpus_path(path, paths)?),
         Some(share) => share.clone(),
         None => Validation::Fraction(0.1),
     })
 }
 
-/// A path of text that can be found from anywhere, if it is there. What a glob stands for is seen when it is opened.
-fn existing_corpus(path: &Path) -> Result<PathBuf> {
+/// A path of text that can be found from anywhere. What a glob stands for is seen when it is opened.
+fn corpus_path(path: &Path, paths: Paths) -> Result<PathBuf> {
     let is_glob = path.to_string_lossy().contains(['*', '?', '[']);
-    if !is_glob && !path.exists() {
+    if paths == Paths::Needed && !is_glob && !path.exists() {
         return Err(Error::corpus(path, "no such file or folder; check the path of the text"));
     }
     absolute_path(path)
+}
+
+/// The model folder that a user means, to be found from anywhere.
+fn model_path(folder: &Path, paths: Paths) -> Result<PathBuf> {
+    match paths {
+        Paths::Needed => absolute_path(&folders::model(folder)?),
+        // What is no longer there cannot be looked into; the run has its path as it was found.
+        Paths::Saved => absolute_path(&folders::model(folder).unwrap_or(folder.to_path_buf())),
+    }
 }
 
 fn absolute_path(path: &Path) -> Result<PathBuf> {

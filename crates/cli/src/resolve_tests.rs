@@ -171,12 +171,28 @@ fn a_resumed_run_may_be_longer_but_not_another() {
     assert_eq!((config.steps, config.threads, config.eval_every), (Some(20), 3, 2));
     let config = resolved(&["--resume", &run, "--time", "1h"]).config;
     assert_eq!((config.steps, config.time_seconds), (None, Some(3600.0)));
+    let config = resolved(&["--resume", &run, "--decay-time", "1h"]).config;
+    assert_eq!((config.decay_steps, config.decay_time), (None, Some(3600.0)));
     for change in [["--width", "64"], ["--preset", "gpt2"], ["--seed", "9"], ["--optimizer", "sgd"], ["--beta2", "0.5"]]
     {
         let text = problem(&["--resume", &run, change[0], change[1]]);
         assert!(text.starts_with(change[0]) && text.contains("cannot change"), "{text}");
     }
+    assert_eq!(resolved(&["--out", &run]).config.out, Path::new(&run), "it took no step");
+    scratch.file("run/metrics.jsonl", "{\"step\":1}\n");
     assert!(problem(&["--out", &run]).contains("holds a run already"));
+}
+
+#[test]
+fn a_run_goes_on_without_what_it_was_made_from() {
+    let scratch = Scratch::new("gone");
+    let (corpus, held_out) = (scratch.file("a.txt", "text"), scratch.file("b.txt", "text"));
+    let tokenizer = scratch.file("tokenizer.json", "{}");
+    let run = scratch.run("run", &[&corpus, "--validation", &held_out, "--tokenizer", &tokenizer]);
+    let moved = scratch.0.join("moved");
+    fs::rename(&run, &moved).unwrap();
+    [corpus, held_out, tokenizer].iter().for_each(|path| fs::remove_file(path).unwrap());
+    assert_eq!(resolved(&["--resume", moved.to_str().unwrap()]).config.out, moved);
 }
 
 #[test]

@@ -30,11 +30,15 @@ fn stop() -> Stop {
     if interrupt::asked() { Stop::AfterStep } else { Stop::No }
 }
 
-/// Says nothing.
+/// Says only what did not work.
 struct Quiet;
 
 impl Observer for Quiet {
-    fn event(&mut self, _event: &Event<'_>) {}
+    fn event(&mut self, event: &Event<'_>) {
+        if let Event::Warning(text) = event {
+            print::note(format!("warning: {text}"));
+        }
+    }
 
     fn should_stop(&self) -> Stop {
         stop()
@@ -49,7 +53,7 @@ impl Observer for Json {
         let object = match event {
             // The only one that occurs at each step goes out without a value made of it.
             Event::Step(report) => return print_json(report),
-            Event::Preparing { .. } => return,
+            Event::Preparing { .. } | Event::Validating { .. } => return,
             Event::Started { parameters, tokens, steps, memory_bytes, resumed_at } => json!({"started": {
                 "parameters": parameters, "tokens": tokens, "steps": steps, "memory_bytes": memory_bytes,
                 "resumed_at": resumed_at,
@@ -61,6 +65,8 @@ impl Observer for Json {
                 json!({"step": step, "micro_batch": micro_batch, "memory_bytes": memory_bytes})
             }
             Event::Skipped { step, reason } => json!({"step": step, "skipped": reason}),
+            Event::Note(text) => json!({"note": text}),
+            Event::Warning(text) => json!({"warning": text}),
             Event::Finished(summary) => json!({"finished": summary}),
         };
         print_json(&object);
@@ -133,6 +139,14 @@ impl Text {
         }
     }
 
+    /// Shown where there is a bar: elsewhere the line with the result is enough.
+    fn validating(&mut self, done: u64, total: u64) {
+        if self.bar.is_some() && self.is_due() {
+            let share = done as f64 / total.max(1) as f64;
+            self.progress(Some(share), format!("validating {:.0} %", share * 100.0));
+        }
+    }
+
     fn step(&mut self, report: &StepReport) {
         if self.is_due() || report.steps == Some(report.step) {
             let elapsed = self.started.elapsed().as_secs_f64();
@@ -155,6 +169,7 @@ impl Observer for Text {
                 let planned = bytes(*memory_bytes);
                 self.line(&format!("{begin} {parameters} parameters on {tokens} tokens, {planned} of memory planned"));
             }
+            Event::Validating { done, total, .. } => self.validating(*done, *total),
             Event::Validated { step, loss } => self.line(&format!("step {step}: validation loss {loss:.4}")),
             Event::Sample { step, text } => self.line(&format!("step {step}: sample\n{}", indented(text))),
             Event::Saved { step, path } => self.line(&format!("step {step}: saved {}", path.display())),
@@ -163,6 +178,8 @@ impl Observer for Text {
                 self.line(&format!("step {step}: {micro_batch} sequences at once from now on (memory {memory})"));
             }
             Event::Skipped { step, reason } => self.line(&format!("step {step}: skipped: {reason}")),
+            Event::Note(text) => self.line(text),
+            Event::Warning(text) => self.line(&format!("warning: {text}")),
             Event::Finished(_) => self.bar.iter().for_each(ProgressBar::finish_and_clear),
         }
     }

@@ -20,14 +20,15 @@ pub fn run(command_line: &ArgMatches) -> Result<()> {
     let summary = gradus_train::training::train(&config, resume, observer.as_mut())?;
     // The bar goes before the last lines come.
     drop(observer);
+    let mut lines = String::new();
     if !json {
-        print::out(summary_line(&summary) + "\n")?;
-        if !quiet {
-            print::out(account_table(&summary.account))?;
-            print::out(next_command(&config, &summary) + "\n")?;
-        }
+        lines += &(summary_line(&summary) + "\n");
     }
-    Ok(())
+    if !json && !quiet {
+        lines += &(account_table(&summary.account) + &next_command(&config, &summary) + "\n");
+    }
+    // A terminal that is closed, and so ended the run, takes no last lines.
+    print::out(lines).or_else(|error| if interrupt::asked() { Ok(()) } else { Err(error) })
 }
 
 fn summary_line(summary: &Summary) -> String {

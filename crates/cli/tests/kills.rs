@@ -58,10 +58,10 @@ impl Place {
         Place(folder)
     }
 
-    /// Starts the run of a folder, or goes on with it once it has a configuration.
+    /// Starts the run of a folder by the same command as long as it has taken no step, and then goes on with it.
     fn start(&self, run: &Path) -> Child {
         let mut command = Command::new(env!("CARGO_BIN_EXE_gradus"));
-        match run.join("config.toml").exists() {
+        match fs::metadata(run.join("metrics.jsonl")).is_ok_and(|about| about.len() > 0) {
             true => command.args(["train", "--json", "--resume"]).arg(run),
             false => command.args(OPTIONS.split_whitespace()).arg("--out").arg(run),
         };

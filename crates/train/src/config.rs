@@ -15,6 +15,8 @@ use toml::{Table, Value};
 
 /// The file of a run's folder that holds its configuration.
 pub const CONFIG_FILE: &str = "config.toml";
+/// Its first line, by which it is known for ours.
+const CONFIG_MARK: &str = "# A run of gradus: every choice, resolved.";
 
 /// A training run, as saved in its `config.toml`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -64,6 +66,11 @@ pub struct TrainConfig {
     pub warmup_steps: u64,
     /// How the learning rate falls.
     pub schedule: ScheduleKind,
+    /// The step at which it has fallen, if that is not stated in time. With neither: as when the run began, and that is
+    /// the end of the run.
+    pub decay_steps: Option<u64>,
+    /// Seconds of training after which it has fallen, if stated so.
+    pub decay_time: Option<f64>,
     /// The optimiser.
     pub optimizer: OptimizerKind,
     /// Decoupled decay of matrices.
@@ -99,18 +106,28 @@ impl TrainConfig {
     pub fn read(run_folder: &Path) -> Result<TrainConfig> {
         let path = run_folder.join(CONFIG_FILE);
         let text = std::fs::read_to_string(&path).map_err(Error::io("read", &path))?;
-        let table: Table = text.parse().map_err(|error: toml::de::Error| broken(&path, error.message()))?;
-        TrainConfig::from_table(table).map_err(|problem| broken(&path, &problem))
+        let mut table: Table = text.parse().map_err(|error: toml::de::Error| broken(&path, error.message()))?;
+        table.insert("out".into(), Value::String(String::new()));
+        let read = TrainConfig::from_table(table).map_err(|problem| broken(&path, &problem))?;
+        Ok(TrainConfig { out: run_folder.to_path_buf(), ..read })
     }
 
     /// The text of `config.toml`: one key for each option of the command line, so that it can be used as such again.
     pub fn to_toml(&self) -> String {
-        self.to_table().to_string()
+        format!("{CONFIG_MARK}\n{}", self.to_table())
     }
 
-    /// As a table with one key for each option of the command line.
+    /// Whether the `config.toml` of a folder was written by a run.
+    pub fn is_in(folder: &Path) -> bool {
+        let line = format!("{CONFIG_MARK}\n");
+        std::fs::read(folder.join(CONFIG_FILE)).is_ok_and(|text| text.starts_with(line.as_bytes()))
+    }
+
+    /// As a table with one key for each option of the command line, but for the folder of the run: that is where the
+    /// file lies, wherever it is moved.
     pub fn to_table(&self) -> Table {
         let mut table = Table::try_from(self).expect("a configuration has names and plain values");
+        table.remove("out");
         let Some(Value::Table(mut model)) = table.remove("model") else { unreachable!("the model is a table") };
         // The vocabulary is the tokenizer's, which is a file of its own.
         model.remove("vocabulary");
@@ -357,6 +374,8 @@ mod tests {
             final_learning_rate_share: 0.1,
             warmup_steps: 10,
             schedule: ScheduleKind::Wsd,
+            decay_steps: None,
+            decay_time: Some(80.0),
             optimizer: OptimizerKind::Adamw,
             weight_decay: 0.1,
             beta1: 0.9,
@@ -379,7 +398,16 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("gradus-config-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         std::fs::write(folder.join(CONFIG_FILE), config().to_toml()).unwrap();
-        assert_eq!(TrainConfig::read(&folder).unwrap(), config());
+        assert!(TrainConfig::is_in(&folder));
+        let here = TrainConfig { out: folder.clone(), ..config() };
+        assert_eq!(TrainConfig::read(&folder).unwrap(), here, "in its folder, wherever that is");
+        // As older versions wrote it: with its place, and without the length of the fall.
+        let mut older = config().to_table();
+        older.insert("out".into(), Value::String("runs/text-1".into()));
+        older.remove("decay-time");
+        std::fs::write(folder.join(CONFIG_FILE), older.to_string()).unwrap();
+        assert!(!TrainConfig::is_in(&folder));
+        assert_eq!(TrainConfig::read(&folder).unwrap(), TrainConfig { decay_time: None, ..here });
         std::fs::remove_dir_all(&folder).unwrap();
     }
 

@@ -38,6 +38,9 @@ pub enum Error {
     /// A run that was stopped because its numbers are of no more use.
     #[error("{0}")]
     Diverged(String),
+    /// A run that was asked to stop before there was anything to save.
+    #[error("{0}")]
+    Stopped(String),
     /// A file that the system would not read or write.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {

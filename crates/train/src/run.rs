@@ -9,7 +9,7 @@ pub trait Observer {
     /// Something happened. Called on the training thread: be quick on [`Event::Step`].
     fn event(&mut self, event: &Event<'_>);
 
-    /// Whether the run should end. Asked after each step.
+    /// Whether the run should end. Asked after each step, within a validation, and while a run is being prepared.
     fn should_stop(&self) -> Stop;
 }
 
@@ -49,6 +49,15 @@ pub enum Event<'a> {
     },
     /// A step was taken.
     Step(&'a StepReport),
+    /// Held-out text is being read.
+    Validating {
+        /// After this step.
+        step: u64,
+        /// Batches done.
+        done: u64,
+        /// Batches in all.
+        total: u64,
+    },
     /// The loss on held-out text was measured.
     Validated {
         /// After this step.
@@ -86,6 +95,10 @@ pub enum Event<'a> {
         /// Why, with the layer it came from.
         reason: &'a str,
     },
+    /// Something that the user should know of, in one line.
+    Note(&'a str),
+    /// Something did not work, and the run goes on: what, where and what comes of it, in one line.
+    Warning(&'a str),
     /// The run ended.
     Finished(&'a Summary),
 }
@@ -109,7 +122,7 @@ pub struct StepReport {
     pub gradient_norm: f32,
     /// Learning rate of the step.
     pub learning_rate: f32,
-    /// Tokens a second, lately.
+    /// Tokens a second of this step alone.
     pub tokens_per_second: f64,
     /// Milliseconds of the step.
     pub step_ms: f64,

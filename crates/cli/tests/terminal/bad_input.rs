@@ -103,7 +103,11 @@ fn models_that_do_not_fit() {
 
     let config = place.read_text("run/config.toml");
     place.write("run/config.toml", config.replace("width = 16", "width = 32"));
-    refused(&place, "train --resume run", &["step-00000006", "another model", "f32[257, 16]", "new run"]);
+    refused(
+        &place,
+        "train --resume run",
+        &["step-00000006", "another model", "width is 16 here and 32 there", "new run"],
+    );
     place.write("run/config.toml", config);
     place.write("run/model/model.safetensors", "torn");
     refused(&place, "generate run", &["model.safetensors"]);
@@ -137,9 +141,29 @@ fn a_disk_that_is_full_loses_nothing() {
 
     let before = place.read("run/checkpoints/step-00000006/weights.safetensors");
     let line = "train --resume run --steps 12 --quiet";
-    let told = refusal(line, place.shell(&limited(line)));
-    assert!(told.contains("checkpoints/step-") && told.contains("what was there before is intact"), "{told}");
+    let output = place.shell(&limited(line));
+    let told = String::from_utf8(output.stderr).unwrap();
+    // Checkpoints along the way are tried again; without the last one the run has failed.
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    assert!(told.starts_with("warning: step 8: not saved: ") && told.contains("again after step 9"), "{told}");
+    let error = told.lines().last().unwrap();
+    assert!(error.starts_with("error: cannot write run/checkpoints/step-00000012"), "{told}");
+    assert!(error.contains("what was there before is intact"), "{told}");
     assert!(place.read("run/checkpoints/step-00000006/weights.safetensors") == before);
     let (out, _) = place.printed(line);
     assert!(out.starts_with("trained: 12 steps"), "{out}");
+}
+
+#[test]
+fn a_log_that_cannot_be_written_does_not_end_a_run() {
+    let place = Place::new("log");
+    place.write("good.txt", TEXT.repeat(100));
+    // Room for every file but the metrics.
+    let line = format!("train good.txt {SMALL} --steps 1200 --quiet --out run");
+    let output = place.shell(&format!("trap '' XFSZ; ulimit -f 200; exec gradus {line}"));
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), told.lines().count()), (Some(0), 1), "{told}");
+    assert!(told.starts_with("warning: cannot write run/metrics.jsonl: "), "{told}");
+    let metrics = place.read_text("run/metrics.jsonl");
+    assert!(metrics.ends_with("}\n") && metrics.lines().count() > 100, "whole lines");
 }

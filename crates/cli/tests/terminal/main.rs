@@ -4,5 +4,6 @@
 mod bad_input;
 mod default_run;
 mod interruption;
+mod kept;
 mod place;
 mod pseudo_terminal;

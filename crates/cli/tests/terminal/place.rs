@@ -40,12 +40,18 @@ impl Place {
         command
     }
 
-    /// A command line as a shell takes it, `gradus` being the binary.
+    /// What comes of a command line as a shell takes it, `gradus` being the binary.
     pub fn shell(&self, line: &str) -> Output {
+        self.through_shell(line).output().unwrap()
+    }
+
+    pub fn through_shell(&self, line: &str) -> Command {
         let folder = Path::new(env!("CARGO_BIN_EXE_gradus")).parent().unwrap();
         let before = std::env::var_os("PATH").unwrap_or_default();
         let path = std::env::join_paths([folder.to_path_buf()].into_iter().chain(std::env::split_paths(&before)));
-        Command::new("sh").args(["-c", line]).env("PATH", path.unwrap()).current_dir(&self.0).output().unwrap()
+        let mut command = Command::new("sh");
+        command.args(["-c", line]).env("PATH", path.unwrap()).current_dir(&self.0);
+        command
     }
 
     /// What a command that works prints on standard output and on standard error.

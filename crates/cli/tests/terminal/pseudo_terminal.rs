@@ -21,14 +21,8 @@ pub struct OnTerminal {
 }
 
 impl OnTerminal {
-    pub fn start(mut command: Command) -> OnTerminal {
-        let (keyboard, line) = open();
-        command.stdin(line.try_clone().unwrap()).stdout(line.try_clone().unwrap()).stderr(line);
-        // SAFETY: between fork and exec only two system calls are made, neither of which allocates or locks.
-        unsafe { command.pre_exec(control_terminal) };
-        let child = command.spawn().unwrap();
-        // The terminal ends when the last who writes to it is gone, and this command would keep it open.
-        drop(command);
+    pub fn start(command: Command) -> OnTerminal {
+        let (child, keyboard) = spawn(command);
         let screen = Arc::new(Mutex::new(vec![]));
         let reader = std::thread::spawn({
             let (screen, mut terminal) = (screen.clone(), keyboard.try_clone().unwrap());
@@ -70,6 +64,30 @@ impl Drop for OnTerminal {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Starts a command on a terminal of its own, of which the person's end is given.
+fn spawn(mut command: Command) -> (Child, File) {
+    let (keyboard, line) = open();
+    command.stdin(line.try_clone().unwrap()).stdout(line.try_clone().unwrap()).stderr(line);
+    // SAFETY: between fork and exec only two system calls are made, neither of which allocates or locks.
+    unsafe { command.pre_exec(control_terminal) };
+    let child = command.spawn().unwrap();
+    // The terminal ends when the last who writes to it is gone, and this command would keep it open.
+    drop(command);
+    (child, keyboard)
+}
+
+/// The status of a command whose terminal is closed when it has shown a text.
+pub fn closed_after(command: Command, text: &str) -> ExitStatus {
+    let (mut child, mut terminal) = spawn(command);
+    let (mut shown, mut buffer) = (vec![], [0; 4096]);
+    while !String::from_utf8_lossy(&shown).contains(text) {
+        let count = terminal.read(&mut buffer).unwrap();
+        shown.extend_from_slice(&buffer[..count]);
+    }
+    drop(terminal);
+    child.wait().unwrap()
 }
 
 /// The person's end of a new terminal, and the command's.

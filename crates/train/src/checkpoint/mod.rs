@@ -1,8 +1,12 @@
 //! Checkpoints: all that a run needs to go on with the same bits.
 //!
 //! `RUN/checkpoints/step-00000123/` holds `weights.safetensors` (the model, by its published names),
-//! `optimizer.safetensors` (every other state) and `state.json` (how far the run is, and the seals of the two
-//! others). A checkpoint is written whole or not at all, and is used only if all its seals are right.
+//! `optimizer.safetensors` (every other state), `state.json` (how far the run is, and the seals of the two others) and
+//! the settings and the tokenizer of the model, so that it can be used as a model too. A checkpoint is written whole or
+//! not at all, and is used only if all its seals are right.
+//!
+//! What is removed: after a save, all that are older than the newest `keep` whole ones. So the one just saved stays, and
+//! a damaged one does not count, and goes with those that are older than what is kept.
 
 mod progress;
 
@@ -14,12 +18,13 @@ use crate::models::Parameter;
 use crate::{Error, Result};
 use gradus_engine::Program;
 use progress::Record;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fs::{self, File, TryLockError};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-const WEIGHTS: &str = "weights.safetensors";
+/// The file of a checkpoint that holds the model's weights.
+pub(crate) const WEIGHTS: &str = "weights.safetensors";
 const STATES: &str = "optimizer.safetensors";
 const RECORD: &str = "state.json";
 
@@ -46,6 +51,8 @@ impl Contents {
 /// The checkpoints of a run that this process alone writes.
 pub struct Store {
     folder: PathBuf,
+    /// Steps of the checkpoints that are known to be whole: written by this process, or read to their end.
+    whole: BTreeSet<u64>,
     /// Held until the store is dropped or the process ends, however it ends.
     _lock: File,
 }
@@ -56,7 +63,7 @@ impl Store {
     /// folder. Adds nothing to it, so that a run that is killed before it has a configuration leaves an empty one.
     pub fn open(run_folder: &Path) -> Result<Store> {
         let folder = checkpoints_of(run_folder);
-        fs::create_dir_all(run_folder).map_err(atomic::failed("make", run_folder))?;
+        atomic::make_folder(run_folder)?;
         let lock = File::open(run_folder).map_err(Error::io("read", run_folder))?;
         // Some file systems have no locks; a run there relies on its user.
         if let Err(TryLockError::WouldBlock) = lock.try_lock() {
@@ -66,46 +73,61 @@ impl Store {
         atomic::remove_leftovers(run_folder)?;
         atomic::remove_leftovers(&folder)?;
         atomic::check_writable(if folder.exists() { &folder } else { run_folder })?;
-        Ok(Store { folder, _lock: lock })
+        Ok(Store { folder, whole: BTreeSet::new(), _lock: lock })
     }
 
-    /// Saves a checkpoint, asking for one tensor's bytes at a time, and then removes all that are older than the
-    /// newest `keep` whole ones. Gives the checkpoint's folder.
+    /// Saves a checkpoint, asking for one tensor's bytes at a time; `settings` writes what else a model folder holds.
+    /// Gives the checkpoint's folder.
     pub fn save(
-        &self,
+        &mut self,
         contents: &Contents,
         tensors: &dyn Tensors,
         progress: &Progress,
-        keep: usize,
+        settings: &dyn Fn(&Path) -> Result<()>,
     ) -> Result<PathBuf> {
-        fs::create_dir_all(&self.folder).map_err(atomic::failed("make", &self.folder))?;
-        let folder = self.folder.join(format!("step-{:08}", progress.step));
+        atomic::make_folder(&self.folder)?;
+        let folder = folder_of(&self.folder, progress.step);
         atomic::write_folder(&folder, |beside| {
             let weights = tensors::write(&beside.join(WEIGHTS), &contents.weights, tensors)?;
             let states = tensors::write(&beside.join(STATES), &contents.states, tensors)?;
+            settings(beside)?;
             let record = Record::new(progress, [(WEIGHTS, weights), (STATES, states)]);
             let path = beside.join(RECORD);
             fs::write(&path, record.to_text()).map_err(atomic::failed("write", &path))
         })?;
-        self.prune(keep)?;
+        self.whole.insert(progress.step);
         Ok(folder)
     }
 
     /// The newest checkpoint that is whole.
-    pub fn newest_whole(&self) -> Result<Option<Found>> {
-        newest_in(&self.folder)
+    pub fn newest_whole(&mut self) -> Result<Option<Found>> {
+        let found = newest_in(&self.folder)?;
+        self.whole.extend(found.iter().map(|found| found.progress.step));
+        Ok(found)
     }
 
-    fn prune(&self, keep: usize) -> Result<()> {
-        let mut whole = 0;
-        for (_, folder) in listed(&self.folder)? {
-            if whole >= keep.max(1) {
+    /// Removes the checkpoints that are older than the newest `keep` whole ones, of which that of step `saved`, which
+    /// was just saved, is the first.
+    pub fn prune(&mut self, saved: u64, keep: usize) -> Result<()> {
+        let mut kept = 1;
+        for (step, folder) in listed(&self.folder)?.into_iter().filter(|(step, _)| *step < saved) {
+            if kept >= keep {
                 atomic::remove_folder(&folder)?;
-            } else if Record::read(&folder.join(RECORD)).and_then(|record| record.check_sizes(&folder)).is_ok() {
-                whole += 1;
+                self.whole.remove(&step);
+            } else if self.is_whole(step, &folder) {
+                self.whole.insert(step);
+                kept += 1;
             }
         }
         Ok(())
+    }
+
+    /// Whether a checkpoint is whole; one that is known to have been is not read to its end again.
+    fn is_whole(&self, step: u64, folder: &Path) -> bool {
+        match self.whole.contains(&step) {
+            true => Record::read(&folder.join(RECORD)).is_ok_and(|record| record.check_sizes(folder).is_ok()),
+            false => whole(step, folder).is_ok(),
+        }
     }
 }
 
@@ -147,6 +169,22 @@ fn checkpoints_of(run_folder: &Path) -> PathBuf {
     run_folder.join("checkpoints")
 }
 
+fn folder_of(checkpoints: &Path, step: u64) -> PathBuf {
+    checkpoints.join(format!("step-{step:08}"))
+}
+
+/// Whether a folder is a checkpoint.
+pub fn is_checkpoint(folder: &Path) -> bool {
+    folder.join(RECORD).is_file()
+}
+
+/// Refuses a checkpoint that is not as it was written, wherever it lies.
+pub fn check(folder: &Path) -> Result<()> {
+    read_whole(folder).map(drop).map_err(|reason| {
+        Error::checkpoint(folder, format!("the checkpoint is not whole ({reason}); use another, or copy it again"))
+    })
+}
+
 fn newest_in(checkpoints: &Path) -> Result<Option<Found>> {
     let mut skipped = vec![];
     for (step, folder) in listed(checkpoints)? {
@@ -174,7 +212,9 @@ fn listed(checkpoints: &Path) -> Result<Vec<(u64, PathBuf)>> {
     for entry in entries {
         let path = entry.map_err(Error::io("read", checkpoints))?.path();
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        if let Some(step) = name.strip_prefix("step-").and_then(|step| step.parse().ok()) {
+        let step = name.strip_prefix("step-").and_then(|step| step.parse().ok());
+        // A name that is almost one of ours is not.
+        if let Some(step) = step.filter(|step| folder_of(checkpoints, *step) == path) {
             found.push((step, path));
         }
     }
@@ -183,14 +223,20 @@ fn listed(checkpoints: &Path) -> Result<Vec<(u64, PathBuf)>> {
     Ok(found)
 }
 
-/// How far the run was, if all of the checkpoint is as it was written.
+/// How far the run was, if the checkpoint is whole and of the step that it is said to be of.
 fn whole(step: u64, folder: &Path) -> Result<Progress, String> {
+    let progress = read_whole(folder)?;
+    match progress.step == step {
+        true => Ok(progress),
+        false => Err(format!("it is of step {}, not of step {step}", progress.step)),
+    }
+}
+
+/// How far the run was, if all of the checkpoint is as it was written.
+fn read_whole(folder: &Path) -> Result<Progress, String> {
     let record = Record::read(&folder.join(RECORD))?;
     record.check_sizes(folder)?;
     record.check_sums(folder)?;
-    if record.progress.step != step {
-        return Err(format!("it is of step {}, not of step {step}", record.progress.step));
-    }
     Ok(record.progress)
 }
 

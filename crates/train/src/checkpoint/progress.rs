@@ -3,6 +3,7 @@
 use crate::clipping::NormStatistics;
 use crate::files::tensors::Seal;
 use crate::models::ModelConfig;
+use crate::schedule::Fall;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
@@ -34,6 +35,9 @@ pub struct Progress {
     pub skipped_in_a_row: u32,
     /// What adaptive clipping knows.
     pub clipping: NormStatistics,
+    /// The fall of the learning rate that the run was in; checkpoints of older versions do not say.
+    #[serde(default)]
+    pub fall: Option<Fall>,
     /// The model.
     pub model: ModelConfig,
     /// The whole configuration, for people to read; the run's `config.toml` is what counts.

@@ -11,7 +11,7 @@ mod windows;
 
 pub use batches::{Batch, Batches};
 pub use fingerprint::Fingerprint;
-pub use prepare::{Encoding, Prepared, prepare};
+pub use prepare::{Encoding, Prepared, prepare, reuse};
 pub use sources::{Corpus, Document};
 pub use stories::Stories;
 pub use tokens::{TokenFile, TokenWriter};

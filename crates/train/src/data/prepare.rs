@@ -51,13 +51,22 @@ pub fn prepare(
     let held_out = HeldOut::open(validation, corpus.text_field())?;
     let preparation = Preparation { corpus, encoding, held_out, sequence, folder };
     let fingerprint = preparation.fingerprint();
-    match preparation.reuse(fingerprint) {
-        Some((train, validation)) => {
-            preparation.check_lengths(train.len(), validation.as_ref().map(TokenFile::len))?;
-            Ok(Prepared::new(train, validation))
+    match reuse(folder, fingerprint.value(), !matches!(preparation.held_out, HeldOut::Nothing)) {
+        Some(prepared) => {
+            preparation.check_lengths(prepared.train.len(), prepared.validation.as_ref().map(TokenFile::len))?;
+            Ok(prepared)
         }
         None => preparation.tokenise(fingerprint, progress),
     }
+}
+
+/// The token files in `folder` if they are whole and have this fingerprint: those of an earlier run, for which its
+/// corpus need not be there.
+pub fn reuse(folder: &Path, fingerprint: u64, holds_out: bool) -> Option<Prepared> {
+    let open = |name| TokenFile::open(&folder.join(name)).ok().filter(|file| file.fingerprint() == fingerprint);
+    let train = open(TRAIN)?;
+    let validation = if holds_out { Some(open(VALIDATION)?) } else { None };
+    Some(Prepared::new(train, validation))
 }
 
 impl Prepared {
@@ -109,18 +118,6 @@ impl<'a> Preparation<'a> {
         let numbers = [self.encoding.vocabulary as u64, last, self.encoding.fingerprint, kind, held_out];
         let around = self.encoding.starts_with.iter().chain(others).map(|id| u64::from(*id));
         numbers.into_iter().chain(around).fold(self.corpus.fingerprint(), Fingerprint::number)
-    }
-
-    /// The files of an earlier run, if they are whole and of the same text and tokenizer.
-    fn reuse(&self, fingerprint: Fingerprint) -> Option<(TokenFile, Option<TokenFile>)> {
-        let open = |name| {
-            let file = TokenFile::open(&self.folder.join(name)).ok()?;
-            (file.fingerprint() == fingerprint.value()).then_some(file)
-        };
-        match self.held_out {
-            HeldOut::Nothing => Some((open(TRAIN)?, None)),
-            _ => Some((open(TRAIN)?, Some(open(VALIDATION)?))),
-        }
     }
 
     fn tokenise(&self, fingerprint: Fingerprint, progress: Progress) -> Result<Prepared> {

@@ -2,6 +2,7 @@
 
 use super::WEIGHTS;
 use super::read_json;
+use crate::checkpoint;
 use crate::config::ExportDtype;
 use crate::files::tensors::{Entry, TensorFile, TensorsMut};
 use crate::models::{Family, ModelConfig, Parameter};
@@ -83,8 +84,11 @@ fn open_files(folder: &Path) -> Result<Vec<TensorFile>> {
 
 /// The files that hold the weights.
 fn weight_files(folder: &Path) -> Result<Vec<PathBuf>> {
-    if folder.join(WEIGHTS).exists() {
-        return Ok(vec![folder.join(WEIGHTS)]);
+    // A checkpoint is a model folder whose weights have another name.
+    if let Some(file) =
+        [WEIGHTS, checkpoint::WEIGHTS].map(|name| folder.join(name)).into_iter().find(|file| file.exists())
+    {
+        return Ok(vec![file]);
     }
     let index = folder.join(INDEX);
     if !index.exists() {

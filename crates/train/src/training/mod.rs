@@ -3,21 +3,28 @@
 mod account;
 mod adaptive;
 mod folder;
+mod pace;
+mod resume;
 mod sampling;
+mod saving;
 mod setup;
 mod validation;
+mod watched;
 
-use crate::checkpoint::Progress;
+pub(crate) use folder::METRICS;
+pub use folder::check_free;
+pub use resume::check_resumable;
+
 use crate::clipping::NormStatistics;
 use crate::config::TrainConfig;
-use crate::files::atomic;
 use crate::memory::{ProcessMemory, heap};
 use crate::metrics::MetricsLog;
 use crate::run::{Event, Observer, StepReport, Stop, Summary};
-use crate::schedule::Schedule;
+use crate::schedule::{Length, Place, Schedule};
 use crate::step::{Outcome, StepScalars, is_not_finite};
 use crate::{Error, Result};
 use account::TrainingPeak;
+use pace::{Pace, Work};
 use setup::Session;
 use std::time::Instant;
 
@@ -31,6 +38,7 @@ const VALIDATION_AT_END: usize = 256;
 pub fn train(config: &TrainConfig, resume: bool, observer: &mut dyn Observer) -> Result<Summary> {
     let mut session = setup::prepare(config, resume, observer)?;
     let mut run = Run::new(&session, observer)?;
+    run.save_start(&mut session, observer)?;
     run.until_the_end(&mut session, observer)?;
     run.finish(&mut session, observer)
 }
@@ -53,9 +61,13 @@ struct Run {
     skipped_in_a_row: u32,
     loss: f32,
     validation_loss: Option<f32>,
-    /// Seconds of a step, lately.
-    step_seconds: f64,
+    pace: Pace,
     interrupted: bool,
+    /// The step after which a checkpoint that could not be saved is tried again.
+    save_again_at: Option<u64>,
+    /// Whether the metrics, and the samples, could not be written the last time.
+    metrics_fail: bool,
+    samples_fail: bool,
     peak: TrainingPeak,
 }
 
@@ -65,12 +77,7 @@ impl Run {
         let step = resumed.map_or(0, |progress| progress.step);
         let log = MetricsLog::open(&config.out, resumed.map(|progress| progress.step))?;
         let mut run = Run {
-            schedule: Schedule {
-                kind: config.schedule,
-                highest: config.learning_rate,
-                lowest: config.learning_rate * config.final_learning_rate_share,
-                warmup_steps: config.warmup_steps,
-            },
+            schedule: session.schedule,
             statistics: resumed.map_or_else(NormStatistics::default, |progress| progress.clipping),
             step,
             steps: session.steps,
@@ -82,8 +89,11 @@ impl Run {
             loss: log.last_loss(),
             log,
             validation_loss: None,
-            step_seconds: 0.0,
+            pace: Pace::default(),
             interrupted: false,
+            save_again_at: None,
+            metrics_fail: false,
+            samples_fail: false,
             peak: TrainingPeak::begin(),
         };
         run.done = run.is_at_end(config);
@@ -94,6 +104,9 @@ impl Run {
             memory_bytes: session.predicted.predicted(),
             resumed_at: resumed.map(|progress| progress.step),
         });
+        if let Some(remark) = run.length(config).and_then(|length| run.schedule.remark(length, run.place())) {
+            observer.event(&Event::Note(&remark));
+        }
         Ok(run)
     }
 
@@ -114,18 +127,20 @@ impl Run {
         self.seconds_before + self.started.elapsed().as_secs_f64()
     }
 
-    /// The share of the learning rate's fall that is done.
-    fn share(&self, config: &TrainConfig) -> f64 {
-        let by_steps = self.steps.map_or(0.0, |steps| self.schedule.share(self.step, steps));
-        let by_time = config.time_seconds.map_or(0.0, |limit| self.seconds() / limit);
-        by_steps.max(by_time)
+    fn place(&self) -> Place {
+        Place { step: self.step, seconds: self.seconds() }
+    }
+
+    /// The length of the whole run, as it is known.
+    fn length(&self, config: &TrainConfig) -> Option<Length> {
+        self.steps.map(Length::Steps).or(config.time_seconds.map(Length::Seconds))
     }
 
     fn take_step(&mut self, session: &mut Session, observer: &mut dyn Observer) -> Result<()> {
         let start = Instant::now();
         let inputs = StepScalars {
             step: self.step,
-            learning_rate: self.schedule.learning_rate(self.step, self.share(&session.config)) as f32,
+            learning_rate: self.schedule.learning_rate(self.place()) as f32,
             clip_norm: self.statistics.threshold(session.config.clip),
             seed: session.config.seed,
         };
@@ -142,7 +157,7 @@ impl Run {
             Err(error) => return Err(error),
         };
         let seconds = start.elapsed().as_secs_f64();
-        self.step_seconds = if self.step_seconds == 0.0 { seconds } else { 0.9 * self.step_seconds + 0.1 * seconds };
+        self.pace.step.see(seconds);
         self.loss = outcome.loss;
         self.done = self.is_at_end(&session.config);
         self.interrupted = !self.done && observer.should_stop() == Stop::AfterStep;
@@ -155,15 +170,17 @@ impl Run {
         self.peak.see(memory);
         let mut report = self.report(session, &outcome, inputs.learning_rate, seconds, validation_loss, memory);
         report.account = (self.done || self.interrupted).then(|| session.account(self.peak));
-        self.log.write(&report)?;
+        self.log(&report, observer);
         observer.event(&Event::Step(&report));
         session.adapt(self.step, observer)?;
-        let (samples, saves) = (self.is_due(session.config.sample_every), self.is_due(session.config.save_every));
+        let samples = self.is_due(session.config.sample_every);
+        let saves = self.is_due(session.config.save_every) || self.save_again_at.is_some_and(|at| self.step >= at);
         if samples {
             self.sample(session, observer)?;
         }
-        if saves {
-            self.save(session, observer)?;
+        // A run that ends here is saved as such.
+        if saves && !self.done && !self.interrupted {
+            self.save_along(session, observer)?;
         }
         if samples || saves || validation_loss.is_some() {
             heap::give_back();
@@ -174,7 +191,7 @@ impl Run {
 
     /// Whether something that happens every so many steps, but not at the end, happens now.
     fn is_due(&self, every: u64) -> bool {
-        every > 0 && self.step.is_multiple_of(every) && !self.done
+        every > 0 && self.step.is_multiple_of(every) && !self.done && !self.interrupted
     }
 
     /// A step whose numbers are not finite changed nothing; several in a row end the run.
@@ -187,9 +204,13 @@ impl Run {
         let reason = format!("{from} is not finite");
         observer.event(&Event::Skipped { step: self.step, reason: &reason });
         if self.skipped_in_a_row >= SKIPPED_IN_A_ROW_MAX {
+            let again = match session.saved {
+                Some(step) => format!("resume from the checkpoint of step {step}"),
+                None => "start again".to_string(),
+            };
             return Err(Error::Diverged(format!(
-                "step {}: {reason}, {SKIPPED_IN_A_ROW_MAX} steps in a row; resume from the last checkpoint with a \
-                 lower --learning-rate (now {}), more --warmup-steps or --clip 1.0",
+                "step {}: {reason}, {SKIPPED_IN_A_ROW_MAX} steps in a row; {again} with a lower --learning-rate (now \
+                 {}), more --warmup-steps or --clip 1.0",
                 self.step, session.config.learning_rate
             )));
         }
@@ -205,12 +226,6 @@ impl Run {
         validation_loss: Option<f32>,
         memory: ProcessMemory,
     ) -> StepReport {
-        let by_steps = self.steps.map(|steps| steps.saturating_sub(self.step) as f64 * self.step_seconds);
-        let by_time = session.config.time_seconds.map(|limit| (limit - self.seconds()).max(0.0));
-        let seconds_left = match (by_steps, by_time) {
-            (Some(steps), Some(time)) => Some(steps.min(time)),
-            (left, other) => left.or(other),
-        };
         StepReport {
             step: self.step,
             steps: self.steps,
@@ -219,50 +234,54 @@ impl Run {
             validation_loss,
             gradient_norm: outcome.gradient_norm,
             learning_rate,
-            tokens_per_second: session.tokens_per_step() as f64 / self.step_seconds,
+            tokens_per_second: session.tokens_per_step() as f64 / seconds,
             step_ms: seconds * 1e3,
             memory_bytes: memory.now,
             peak_memory_bytes: memory.peak,
             account: None,
-            seconds_left,
+            seconds_left: self.seconds_left(session),
         }
     }
 
+    /// Seconds until the run has ended, with all that it does besides steps.
+    fn seconds_left(&self, session: &Session) -> Option<f64> {
+        let config = &session.config;
+        let at_end = session.validation_batches(if self.done { 0 } else { VALIDATION_AT_END }) as u64;
+        // The last checkpoint, and the model.
+        let ending = Work { steps: 0, validation_batches: at_end, samples: 1, saves: 2 };
+        let by_steps = self.steps.map(|steps| {
+            let times = |every| pace::times(every, self.step, steps);
+            let along = session.validation_batches(VALIDATION_ALONG) as u64;
+            self.pace.seconds(Work {
+                steps: steps.saturating_sub(self.step),
+                validation_batches: ending.validation_batches + times(config.eval_every) * along,
+                samples: ending.samples + times(config.sample_every),
+                saves: ending.saves + times(config.save_every),
+            })
+        });
+        let time_left = |limit: f64| (limit - self.seconds()).max(0.0) + self.pace.seconds(ending);
+        match (by_steps, config.time_seconds.map(time_left)) {
+            (Some(steps), Some(time)) => Some(steps.min(time)),
+            (left, other) => left.or(other),
+        }
+    }
+
+    /// The loss on held-out text, unless the run is asked to stop meanwhile.
     fn validate(&mut self, session: &mut Session, observer: &mut dyn Observer, batches: usize) -> Result<Option<f32>> {
-        let Some(loss) = session.validation_loss(batches)? else { return Ok(None) };
+        let (start, step) = (Instant::now(), self.step);
+        let mut stopped = false;
+        let loss = session.validation_loss(batches, &mut |done, total| {
+            observer.event(&Event::Validating { step, done, total });
+            stopped = observer.should_stop() == Stop::AfterStep;
+            !stopped
+        })?;
+        self.interrupted |= stopped;
+        let Some(loss) = loss else { return Ok(None) };
+        let measured = session.validation_batches(batches).max(1) as f64;
+        self.pace.validation_batch.see(start.elapsed().as_secs_f64() / measured);
         self.validation_loss = Some(loss);
-        observer.event(&Event::Validated { step: self.step, loss });
+        observer.event(&Event::Validated { step, loss });
         Ok(Some(loss))
-    }
-
-    fn sample(&mut self, session: &mut Session, observer: &mut dyn Observer) -> Result<()> {
-        // What is resident of the step's code makes room for that of the sample; a checkpoint does likewise.
-        heap::give_back_code();
-        let text = session.sample()?;
-        let path = session.config.out.join("samples").join(format!("step-{:08}.txt", self.step));
-        std::fs::write(&path, &text).map_err(atomic::failed("write", &path))?;
-        observer.event(&Event::Sample { step: self.step, text: &text });
-        Ok(())
-    }
-
-    fn save(&mut self, session: &mut Session, observer: &mut dyn Observer) -> Result<()> {
-        heap::give_back_code();
-        self.log.sync()?;
-        let progress = Progress {
-            step: self.step,
-            tokens: self.step * session.tokens_per_step(),
-            data_position: session.batches.position(),
-            data_fingerprint: session.train.fingerprint(),
-            seed: session.config.seed,
-            seconds: self.seconds(),
-            skipped_in_a_row: self.skipped_in_a_row,
-            clipping: self.statistics,
-            model: session.config.model.clone(),
-            configuration: serde_json::to_value(&session.config).expect("a configuration can be written"),
-        };
-        let path = session.save(&progress)?;
-        observer.event(&Event::Saved { step: self.step, path: &path });
-        Ok(())
     }
 
     /// The last checkpoint, sample and the model folder; an interrupted run takes no sample.
@@ -271,11 +290,11 @@ impl Run {
         self.save(session, observer)?;
         heap::give_back_code();
         session.export()?;
-        if self.done {
-            // Measured with the last step, unless that was taken before this session.
-            if self.step == self.first_step {
-                self.validate(session, observer, VALIDATION_AT_END)?;
-            }
+        // Measured with the last step, unless that was taken before this session.
+        if self.done && self.step == self.first_step {
+            self.validate(session, observer, VALIDATION_AT_END)?;
+        }
+        if self.done && !self.interrupted {
             self.sample(session, observer)?;
         }
         let seconds = self.started.elapsed().as_secs_f64();

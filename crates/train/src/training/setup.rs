@@ -2,21 +2,27 @@
 
 use super::account;
 use super::adaptive::Adaptive;
-use super::folder::FolderBefore;
+use super::folder::{self, FolderBefore};
+use super::resume;
+use super::watched::Watched;
 use crate::checkpoint::{Contents, Found, Progress, Store};
-use crate::config::{Batch, CONFIG_FILE, ExportDtype, TokenizerKind, TrainConfig};
+use crate::config::{Batch, CONFIG_FILE, ExportDtype, TokenizerKind, TrainConfig, Validation};
 use crate::data::{self, Batches, Corpus, Encoding, Stories, TokenFile, Windows};
 use crate::export::{self, COMPANIONS_FOLDER, Export};
 use crate::files::atomic;
 use crate::memory::{Account, Stages, heap};
 use crate::planning::RunMemory;
 use crate::run::{Event, Observer};
+use crate::schedule::Schedule;
 use crate::step::TrainingStep;
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 use gradus_engine::backend::Cpu;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// The folder of a run that holds its tokens.
+const DATA: &str = "data";
 
 /// Everything that a run works with.
 pub(crate) struct Session {
@@ -34,25 +40,42 @@ pub(crate) struct Session {
     pub batches: Batches,
     /// Steps of the whole run, if that is known.
     pub steps: Option<u64>,
+    /// The learning rate over the run.
+    pub schedule: Schedule,
     /// Where a resumed run stands.
     pub resumed: Option<Progress>,
+    /// The step of the newest checkpoint.
+    pub saved: Option<u64>,
     store: Store,
     /// What a checkpoint holds.
     contents: Contents,
 }
 
-/// Makes everything ready, saying what takes time. A new run that cannot begin leaves nothing behind.
+/// Makes everything ready, saying what takes time. A new run that cannot begin leaves nothing behind, and one that
+/// cannot go on is as it was.
 pub(super) fn prepare(config: &TrainConfig, resume: bool, observer: &mut dyn Observer) -> Result<Session> {
-    let corpus = corpus(config)?;
     refuse_early(config)?;
+    let observer = Watched::new(observer);
+    if resume {
+        resume::check_resumable(config)?;
+        let mut store = Store::open(&config.out)?;
+        let found = store.newest_whole()?;
+        return prepare_in(store, config.clone(), None, found, &observer);
+    }
+    let corpus = corpus(config)?;
+    folder::check_free(&config.out)?;
     let before = FolderBefore::of(&config.out);
     // From here on nobody else writes there, so what has come when something fails has come from here.
     let store = Store::open(&config.out)?;
-    prepare_in(store, config.clone(), corpus, resume, observer).inspect_err(|_| {
-        if !resume {
-            before.restore();
-        }
-    })
+    // Someone else may have been quicker.
+    folder::check_free(&config.out)?;
+    folder::clear_unstarted(&config.out)?;
+    let begin = || {
+        // Before anything else: a run that is killed from here on is known for one.
+        save_config(config)?;
+        prepare_in(store, config.clone(), Some(corpus), None, &observer)
+    };
+    begin().inspect_err(|_| before.restore())
 }
 
 /// Refuses a budget that cannot be kept before anything is read or written, as far as the model is known by then.
@@ -77,40 +100,36 @@ fn refuse_early(config: &TrainConfig) -> Result<()> {
 fn prepare_in(
     store: Store,
     mut config: TrainConfig,
-    corpus: Corpus,
-    resume: bool,
-    observer: &mut dyn Observer,
+    corpus: Option<Corpus>,
+    found: Option<Found>,
+    observer: &Watched,
 ) -> Result<Session> {
-    // Before anything else: a run that is killed from here on can be resumed.
-    save_config(&config)?;
+    if let Some(found) = &found {
+        observer.tell_skipped(found);
+        config.model = resume::model_of(found, &config)?;
+    }
     make_folders(&config.out)?;
-    let stages = Stages::within(config.memory.map(|_| RunMemory::of(&config).limit), &config);
-    let tokenizer = tokenizer(&config, &corpus, stages.words, observer)?;
-    if let Some(words) = stages.words {
-        tokenizer.limit_memory(words);
-    }
-    fit_vocabulary(&mut config, &tokenizer)?;
-    if let Some(folder) = &config.init {
-        export::keep_companions(folder, &config.out, &tokenizer)?;
-    }
+    let (tokenizer, train, validation) = text(&mut config, corpus, found.as_ref(), observer)?;
     config.model.validate()?;
-    let (train, validation) = tokens(&config, &corpus, &tokenizer, observer)?;
     // What the stages before training held is gone before the arena is mapped.
     tokenizer.forget_words();
     heap::give_back();
+    observer.go_on()?;
     let backend = Cpu::new(config.threads)?;
     let mut memory = RunMemory::of(&config);
     let chosen = memory.choose(&mut config, &backend)?;
     let adaptive = matches!(config.batch, Batch::Adaptive(_)).then(|| Adaptive::new(memory.limit));
     heap::give_back();
+    observer.go_on()?;
     let predicted = account::predicted(&chosen, memory.outside);
     let training = TrainingStep::link(chosen, &backend)?;
     let contents = Contents::of_program(training.program(), training.parameters(), TrainingStep::outlasts_a_step);
-    save_config(&config)?;
     let windows = Windows::new(train.len(), config.sequence, config.seed);
     let steps = steps_of(&config, &windows);
+    let schedule = resume::schedule(&mut config, steps, found.as_ref().map(|found| &found.progress));
+    save_config(&config)?;
     let batches = Batches::new(train.clone(), windows, config.batch.size(), 0)?;
-    let resumed = None;
+    let (resumed, saved) = (None, None);
     let mut session = Session {
         config,
         tokenizer,
@@ -122,14 +141,54 @@ fn prepare_in(
         training,
         batches,
         steps,
+        schedule,
         resumed,
+        saved,
         store,
         contents,
     };
-    session.fill_weights(resume)?;
+    session.fill_weights(found)?;
     heap::give_back();
     heap::give_back_code();
     Ok(session)
+}
+
+/// The tokenizer and the tokens: the run's own where it has them, and made from the corpus otherwise.
+fn text(
+    config: &mut TrainConfig,
+    corpus: Option<Corpus>,
+    found: Option<&Found>,
+    observer: &Watched,
+) -> Result<(Tokenizer, Arc<TokenFile>, Option<Arc<TokenFile>>)> {
+    let own = found.and_then(|found| own_tokens(config, found.progress.data_fingerprint));
+    if let Some((train, validation)) = own {
+        return Ok((Tokenizer::open(&own_tokenizer(config))?, train, validation));
+    }
+    let corpus = corpus.map_or_else(|| self::corpus(config), Ok)?;
+    let stages = Stages::within(config.memory.map(|_| RunMemory::of(config).limit), config);
+    let tokenizer = tokenizer(config, &corpus, stages.words, observer)?;
+    if let Some(words) = stages.words {
+        tokenizer.limit_memory(words);
+    }
+    if found.is_none() {
+        fit_vocabulary(config, &tokenizer)?;
+        if let Some(folder) = &config.init {
+            export::keep_companions(folder, &config.out, &tokenizer)?;
+        }
+    }
+    let (train, validation) = tokens(config, &corpus, &tokenizer, observer)?;
+    Ok((tokenizer, train, validation))
+}
+
+/// The tokens that a run was trained on, if they are in its folder, whole, with its tokenizer.
+fn own_tokens(config: &TrainConfig, fingerprint: u64) -> Option<(Arc<TokenFile>, Option<Arc<TokenFile>>)> {
+    let holds_out = config.validation != Validation::Fraction(0.0);
+    let prepared = data::reuse(&config.out.join(DATA), fingerprint, holds_out)?;
+    own_tokenizer(config).is_file().then(|| (Arc::new(prepared.train), prepared.validation.map(Arc::new)))
+}
+
+fn own_tokenizer(config: &TrainConfig) -> PathBuf {
+    config.out.join("tokenizer.json")
 }
 
 /// The corpus that was stated, or the built-in stories.
@@ -141,25 +200,18 @@ fn corpus(config: &TrainConfig) -> Result<Corpus> {
 }
 
 fn make_folders(run: &Path) -> Result<()> {
-    for folder in [run.join("samples"), run.join("data")] {
-        std::fs::create_dir_all(&folder).map_err(atomic::failed("make", &folder))?;
-    }
-    Ok(())
+    atomic::make_folder(&run.join("samples"))?;
+    atomic::make_folder(&run.join(DATA))
 }
 
 /// The run's own tokenizer if it has one already; otherwise as stated.
-fn tokenizer(
-    config: &TrainConfig,
-    corpus: &Corpus,
-    limit: Option<u64>,
-    observer: &mut dyn Observer,
-) -> Result<Tokenizer> {
-    let own = config.out.join("tokenizer.json");
+fn tokenizer(config: &TrainConfig, corpus: &Corpus, limit: Option<u64>, observer: &Watched) -> Result<Tokenizer> {
+    let own = own_tokenizer(config);
     if own.exists() {
         return Tokenizer::open(&own);
     }
     let total = corpus.text_bytes();
-    let texts = || corpus.documents().map(|document| document.map(|document| document.text));
+    let texts = || corpus.documents().map(|document| observer.go_on().and(document).map(|document| document.text));
     let tokenizer = match &config.tokenizer {
         TokenizerKind::File(path) => Tokenizer::open(path)?,
         TokenizerKind::Byte => Tokenizer::bytes(),
@@ -193,17 +245,17 @@ fn tokens(
     config: &TrainConfig,
     corpus: &Corpus,
     tokenizer: &Tokenizer,
-    observer: &mut dyn Observer,
+    observer: &Watched,
 ) -> Result<(Arc<TokenFile>, Option<Arc<TokenFile>>)> {
     let mut progress = |done, total| observer.event(&Event::Preparing { what: "tokenising", done, total });
     let encoding = Encoding {
-        encode: &|text| tokenizer.encode(text),
+        encode: &|text| observer.go_on().and_then(|()| tokenizer.encode(text)),
         vocabulary: tokenizer.vocabulary(),
         starts_with: tokenizer.document_start(),
         ends_with: &tokenizer.document_end(),
         fingerprint: tokenizer.fingerprint(),
     };
-    let folder = config.out.join("data");
+    let folder = config.out.join(DATA);
     let prepared = data::prepare(corpus, &encoding, &config.validation, config.sequence, &folder, &mut progress)?;
     Ok((Arc::new(prepared.train), prepared.validation.map(Arc::new)))
 }
@@ -214,8 +266,28 @@ fn steps_of(config: &TrainConfig, windows: &Windows) -> Option<u64> {
     config.steps.or(by_epochs)
 }
 
+/// Writes the configuration, unless it is there as it is: a run can go on where nothing more can be written.
 fn save_config(config: &TrainConfig) -> Result<()> {
-    atomic::write_file(&config.out.join(CONFIG_FILE), config.to_toml().as_bytes())
+    let (path, text) = (config.out.join(CONFIG_FILE), config.to_toml());
+    match std::fs::read_to_string(&path) {
+        Ok(saved) if saved == text => Ok(()),
+        _ => atomic::write_file(&path, text.as_bytes()),
+    }
+}
+
+/// Gives `write` the model as it stands.
+fn exported<T>(
+    (config, training, tokenizer): (&TrainConfig, &TrainingStep, &Tokenizer),
+    write: impl FnOnce(&Export<'_>) -> Result<T>,
+) -> Result<T> {
+    let companions = config.out.join(COMPANIONS_FOLDER);
+    write(&Export {
+        config: &config.model,
+        weights: training.program(),
+        dtype: config.export_dtype.unwrap_or(ExportDtype::F32),
+        tokenizer,
+        origin: companions.exists().then_some(&companions),
+    })
 }
 
 impl Session {
@@ -229,14 +301,12 @@ impl Session {
         self.training.parameters().iter().map(|parameter| parameter.shape.elements()).sum()
     }
 
-    /// Weights from the newest whole checkpoint, from existing weights, or new ones.
-    fn fill_weights(&mut self, resume: bool) -> Result<()> {
-        if resume && let Some(found) = self.store.newest_whole()? {
-            return self.restore(found);
-        }
-        match &self.config.init {
-            Some(folder) => export::read_model_weights(folder, &self.config.model, self.training.program_mut()),
-            None => self.training.initialise(self.config.seed),
+    /// Weights from a checkpoint, from existing weights, or new ones.
+    fn fill_weights(&mut self, found: Option<Found>) -> Result<()> {
+        match (found, &self.config.init) {
+            (Some(found), _) => self.restore(found),
+            (None, Some(folder)) => export::read_model_weights(folder, &self.config.model, self.training.program_mut()),
+            (None, None) => self.training.initialise(self.config.seed),
         }
     }
 
@@ -249,25 +319,29 @@ impl Session {
         let windows = Windows::new(self.train.len(), self.config.sequence, found.progress.seed);
         let position = found.progress.data_position;
         self.batches = Batches::new(self.train.clone(), windows, self.config.batch.size(), position)?;
+        self.saved = Some(found.progress.step);
         self.resumed = Some(found.progress);
         Ok(())
     }
 
-    /// Writes a checkpoint and drops the oldest beyond those to keep.
+    /// Writes a checkpoint.
     pub fn save(&mut self, progress: &Progress) -> Result<PathBuf> {
-        self.store.save(&self.contents, self.training.program(), progress, self.config.keep)
+        let path = exported((&self.config, &self.training, &self.tokenizer), |model| {
+            let settings = |folder: &Path| model.write_settings(folder);
+            self.store.save(&self.contents, self.training.program(), progress, &settings)
+        })?;
+        self.saved = Some(progress.step);
+        Ok(path)
+    }
+
+    /// Drops the oldest checkpoints beyond those to keep.
+    pub fn prune(&mut self) -> Result<()> {
+        self.saved.map_or(Ok(()), |step| self.store.prune(step, self.config.keep))
     }
 
     /// Writes the model folder that other tools open.
     pub fn export(&self) -> Result<()> {
-        let companions = self.config.out.join(COMPANIONS_FOLDER);
-        let export = Export {
-            config: &self.config.model,
-            weights: self.training.program(),
-            dtype: self.config.export_dtype.unwrap_or(ExportDtype::F32),
-            tokenizer: &self.tokenizer,
-            origin: companions.exists().then_some(&companions),
-        };
-        export.write(&self.config.out.join("model"))
+        let folder = self.config.out.join("model");
+        exported((&self.config, &self.training, &self.tokenizer), |model| model.write(&folder))
     }
 }

@@ -6,7 +6,7 @@ use gradus_train::config::{
     Batch, Clip, OptimizerKind, Precision, Recomputation, ScheduleKind, TokenizerKind, TrainConfig, Validation,
 };
 use gradus_train::models::ModelConfig;
-use gradus_train::run::{Event, Observer, Stop};
+use gradus_train::run::{Event, Observer, StepReport, Stop};
 use std::path::{Path, PathBuf};
 
 /// A folder that is removed at the end.
@@ -58,6 +58,8 @@ pub fn tiny(folder: &Path, name: &str) -> TrainConfig {
         final_learning_rate_share: 0.1,
         warmup_steps: 4,
         schedule: ScheduleKind::Cosine,
+        decay_steps: None,
+        decay_time: None,
         optimizer: OptimizerKind::Adamw,
         weight_decay: 0.1,
         beta1: 0.9,
@@ -79,6 +81,9 @@ pub fn tiny(folder: &Path, name: &str) -> TrainConfig {
 #[derive(Default)]
 pub struct Watcher {
     pub losses: Vec<(u64, f32)>,
+    pub reports: Vec<StepReport>,
+    pub notes: Vec<String>,
+    pub warnings: Vec<String>,
     pub validations: Vec<(u64, f32)>,
     pub samples: Vec<String>,
     pub saved: Vec<PathBuf>,
@@ -90,7 +95,12 @@ impl Observer for Watcher {
     fn event(&mut self, event: &Event<'_>) {
         match event {
             Event::Started { resumed_at, .. } => self.resumed_at = *resumed_at,
-            Event::Step(report) => self.losses.push((report.step, report.loss)),
+            Event::Step(report) => {
+                self.losses.push((report.step, report.loss));
+                self.reports.push((*report).clone());
+            }
+            Event::Note(text) => self.notes.push(text.to_string()),
+            Event::Warning(text) => self.warnings.push(text.to_string()),
             Event::Validated { step, loss } => self.validations.push((*step, *loss)),
             Event::Sample { text, .. } => self.samples.push(text.to_string()),
             Event::Saved { path, .. } => self.saved.push(path.to_path_buf()),

@@ -1,0 +1,99 @@
+//! What a run that goes on keeps, and what may differ.
+
+use crate::checkpoint::{Found, Progress};
+use crate::config::{Batch, CONFIG_FILE, TrainConfig};
+use crate::models::ModelConfig;
+use crate::schedule::{Fall, Length, Place, Schedule};
+use crate::{Error, Result};
+
+/// What may differ when a run is resumed: nothing here changes the model, the data or what the optimiser remembers.
+const CHANGEABLE: [&str; 20] = [
+    "clip",
+    "decay-steps",
+    "decay-time",
+    "epochs",
+    "eval-every",
+    "export-dtype",
+    "keep",
+    "learning-rate",
+    "memory",
+    "micro-batch",
+    "min-learning-rate-share",
+    "recompute",
+    "sample-every",
+    "save-every",
+    "schedule",
+    "steps",
+    "threads",
+    "time",
+    "warmup-steps",
+    "weight-decay",
+];
+
+/// Refuses a configuration with which the run in its folder cannot go on.
+pub fn check_resumable(config: &TrainConfig) -> Result<()> {
+    let saved = TrainConfig::read(&config.out)?;
+    // A batch that was left to the memory was chosen when the run began.
+    let batch = if config.batch == Batch::Auto { saved.batch } else { config.batch };
+    let (saved, wanted) = (saved.to_table(), TrainConfig { batch, ..config.clone() }.to_table());
+    for key in saved.keys().chain(wanted.keys()).filter(|key| !CHANGEABLE.contains(&&key[..])) {
+        if saved.get(key) != wanted.get(key) {
+            let was = saved.get(key).map_or("nothing".into(), |value| value.to_string());
+            return Err(Error::Config(format!(
+                "--{key} cannot change when a run is resumed ({} has {was}); leave it out, or start a new run with \
+                 another --out",
+                config.out.join(CONFIG_FILE).display()
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The model of a checkpoint, which must be the one that the configuration states.
+pub(super) fn model_of(found: &Found, config: &TrainConfig) -> Result<ModelConfig> {
+    let model = found.progress.model.clone();
+    let stated = config.to_table();
+    let saved = TrainConfig { model: model.clone(), ..config.clone() }.to_table();
+    match saved.iter().find(|(key, value)| stated.get(*key) != Some(value)) {
+        None => Ok(model),
+        Some((key, value)) => {
+            let problem = format!(
+                "is of another model than {CONFIG_FILE} states: {key} is {value} here and {} there; put {CONFIG_FILE} \
+                 back as it was, or start a new run",
+                stated[key]
+            );
+            Err(Error::checkpoint(&found.folder, problem))
+        }
+    }
+}
+
+/// The learning rate over a run. The end of its fall is the one that is stated, or that of the run as it began.
+pub(super) fn schedule(config: &mut TrainConfig, steps: Option<u64>, resumed: Option<&Progress>) -> Schedule {
+    let length = steps.map(Length::Steps).or(config.time_seconds.map(Length::Seconds));
+    let before = resumed.and_then(|progress| progress.fall.or_else(|| older_fall(config, progress)));
+    let stated = config.decay_steps.map(Length::Steps).or(config.decay_time.map(Length::Seconds));
+    let until = stated.or(before.map(|fall| fall.until)).or(length).unwrap_or(Length::Steps(0));
+    match until {
+        Length::Steps(steps) => (config.decay_steps, config.decay_time) = (Some(steps), None),
+        Length::Seconds(seconds) => (config.decay_steps, config.decay_time) = (None, Some(seconds)),
+    }
+    let wanted = Fall::new(config.schedule, until, config.learning_rate, config.warmup_steps);
+    let fall = match (before, resumed) {
+        (Some(fall), Some(progress)) => fall.resumed(wanted, Place { step: progress.step, seconds: progress.seconds }),
+        _ => wanted,
+    };
+    Schedule {
+        highest: config.learning_rate,
+        lowest: config.learning_rate * config.final_learning_rate_share,
+        warmup_steps: config.warmup_steps,
+        fall,
+    }
+}
+
+/// The fall of a run whose checkpoint does not say, which ended with the run.
+fn older_fall(config: &TrainConfig, progress: &Progress) -> Option<Fall> {
+    let before = &progress.configuration;
+    let steps = before["steps"].as_u64().map(Length::Steps);
+    let until = steps.or(before["time"].as_f64().map(Length::Seconds))?;
+    Some(Fall::new(config.schedule, until, config.learning_rate, config.warmup_steps))
+}

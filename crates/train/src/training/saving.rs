@@ -1,0 +1,99 @@
+//! What a run writes down as it goes. Only the last checkpoint must succeed: whatever else cannot be written is told, and
+//! the run goes on and tries again.
+
+use super::Run;
+use super::setup::Session;
+use crate::checkpoint::Progress;
+use crate::files::atomic;
+use crate::memory::heap;
+use crate::run::{Event, Observer, StepReport};
+use crate::{Error, Result};
+use std::time::Instant;
+
+/// A checkpoint that could not be saved is tried again so many times until the next one is due.
+const TRIES_BETWEEN: u64 = 10;
+
+impl Run {
+    /// Writes a line of the metrics; told when that begins to fail, and when it works again.
+    pub(super) fn log(&mut self, report: &StepReport, observer: &mut dyn Observer) {
+        let written = self.log.write(report);
+        match &written {
+            Err(error) if !self.metrics_fail => {
+                observer.event(&Event::Warning(&format!("{error}; the run goes on, and lines wait to be written")));
+            }
+            Ok(()) if self.metrics_fail => {
+                let lost = self.log.lost();
+                observer.event(&Event::Note(&format!("metrics are written again; {lost} lines were lost")));
+            }
+            _ => {}
+        }
+        self.metrics_fail = written.is_err();
+    }
+
+    pub(super) fn sample(&mut self, session: &mut Session, observer: &mut dyn Observer) -> Result<()> {
+        let start = Instant::now();
+        // What is resident of the step's code makes room for that of the sample; a checkpoint does likewise.
+        heap::give_back_code();
+        let text = session.sample()?;
+        let folder = session.config.out.join("samples");
+        let path = folder.join(format!("step-{:08}.txt", self.step));
+        let written = atomic::make_folder(&folder).and_then(|()| atomic::write_file(&path, text.as_bytes()));
+        if let (Err(error), false) = (&written, self.samples_fail) {
+            observer.event(&Event::Warning(&format!("{error}; the run goes on without this sample")));
+        }
+        self.samples_fail = written.is_err();
+        observer.event(&Event::Sample { step: self.step, text: &text });
+        self.pace.sample.see(start.elapsed().as_secs_f64());
+        Ok(())
+    }
+
+    /// The weights that a run starts from are in the run from the start, if they are someone else's.
+    pub(super) fn save_start(&mut self, session: &mut Session, observer: &mut dyn Observer) -> Result<()> {
+        match session.config.init.is_some() && session.saved.is_none() {
+            true => self.save(session, observer),
+            false => Ok(()),
+        }
+    }
+
+    /// Saves a checkpoint along the way: one that cannot be written is told, and tried again before the next is due.
+    pub(super) fn save_along(&mut self, session: &mut Session, observer: &mut dyn Observer) -> Result<()> {
+        self.save_again_at = None;
+        match self.save(session, observer) {
+            Err(error @ Error::Io { .. }) => {
+                let again = self.step + (session.config.save_every / TRIES_BETWEEN).max(1);
+                self.save_again_at = Some(again);
+                let told = format!("step {}: not saved: {error}; tried again after step {again}", self.step);
+                observer.event(&Event::Warning(&told));
+                Ok(())
+            }
+            saved => saved,
+        }
+    }
+
+    pub(super) fn save(&mut self, session: &mut Session, observer: &mut dyn Observer) -> Result<()> {
+        let start = Instant::now();
+        heap::give_back_code();
+        // Lines that do not last are missing after a crash, and that is all.
+        let _ = self.log.sync();
+        let progress = Progress {
+            step: self.step,
+            tokens: self.step * session.tokens_per_step(),
+            data_position: session.batches.position(),
+            data_fingerprint: session.train.fingerprint(),
+            seed: session.config.seed,
+            seconds: self.seconds(),
+            skipped_in_a_row: self.skipped_in_a_row,
+            clipping: self.statistics,
+            fall: Some(self.schedule.fall),
+            model: session.config.model.clone(),
+            configuration: serde_json::to_value(&session.config).expect("a configuration can be written"),
+        };
+        let path = session.save(&progress)?;
+        observer.event(&Event::Saved { step: self.step, path: &path });
+        if let Err(error) = session.prune() {
+            observer.event(&Event::Warning(&format!("{error}; older checkpoints stay")));
+        }
+        self.pace.save.see(start.elapsed().as_secs_f64());
+        Ok(())
+    }
+}
