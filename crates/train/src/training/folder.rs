@@ -86,7 +86,7 @@ fn is_of_a_start(entry: &DirEntry) -> bool {
             && entries(&path).iter().all(|entry| is_ours(entry) || atomic::is_unfinished(&entry.path()));
     }
     match name {
-        CONFIG_FILE | "tokenizer.json" => is_plain(entry),
+        CONFIG_FILE | "tokenizer.json" | "tokenizer_config.json" => is_plain(entry),
         METRICS => entry.metadata().is_ok_and(|about| about.is_file() && about.len() == 0),
         _ => atomic::is_unfinished(&path),
     }
