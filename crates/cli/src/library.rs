@@ -26,7 +26,7 @@ pub type Hear<'a> = &'a mut dyn FnMut(usize, &str, bool) -> Result<()>;
 pub fn generate(model_folder: &Path, args: &GenerateArgs, prompt: &str, threads: usize, hear: Hear) -> Result<()> {
     let config = export::read_model_config(model_folder)?;
     let tokenizer = Tokenizer::open(model_folder)?;
-    export::check_vocabulary(&tokenizer, &config)?;
+    export::check_vocabulary(&tokenizer, &config, export::USE_ITS_OWN_TOKENIZER)?;
     let prompt = prompt_tokens(model_folder, &tokenizer, prompt)?;
     let backend = Cpu::new(threads)?;
     let mut generator = Generator::without_weights(&config, &backend, args.count, prompt.len(), args.memory)?;

@@ -7,17 +7,15 @@ use clap::ArgMatches;
 use gradus_train::Result;
 use gradus_train::config::TrainConfig;
 use gradus_train::memory::{Account, Kind};
-use gradus_train::run::Summary;
+use gradus_train::run::{Event, Observer, Stop, Summary};
 
 /// Trains as the options say.
 pub fn run(command_line: &ArgMatches) -> Result<()> {
     let Resolved { config, resume, quiet, json, notes } = resolve(command_line)?;
-    if !quiet && !json {
-        notes.iter().for_each(print::note);
-    }
     interrupt::listen();
     let mut observer = terminal::observer(quiet, json);
-    let summary = gradus_train::training::train(&config, resume, observer.as_mut())?;
+    let mut noting = Noting { observer: observer.as_mut(), notes: if quiet || json { vec![] } else { notes } };
+    let summary = gradus_train::training::train(&config, resume, &mut noting)?;
     // The bar goes before the last lines come.
     drop(observer);
     let mut lines = String::new();
@@ -29,6 +27,25 @@ pub fn run(command_line: &ArgMatches) -> Result<()> {
     }
     // A terminal that is closed, and so ended the run, takes no last lines.
     print::out(lines).or_else(|error| if interrupt::asked() { Ok(()) } else { Err(error) })
+}
+
+/// Says what was chosen for the user when the run begins: one that cannot begin says only why.
+struct Noting<'a> {
+    observer: &'a mut dyn Observer,
+    notes: Vec<String>,
+}
+
+impl Observer for Noting<'_> {
+    fn event(&mut self, event: &Event<'_>) {
+        if let Event::Started { .. } = event {
+            self.notes.iter().for_each(print::note);
+        }
+        self.observer.event(event);
+    }
+
+    fn should_stop(&self) -> Stop {
+        self.observer.should_stop()
+    }
 }
 
 fn summary_line(summary: &Summary) -> String {

@@ -49,7 +49,7 @@ pub fn evaluate(
     progress: &mut dyn FnMut(u64, Option<u64>),
 ) -> Result<Evaluation> {
     let tokenizer = Tokenizer::open(folder)?;
-    export::check_vocabulary(&tokenizer, &export::read_model_config(folder)?)?;
+    export::check_vocabulary(&tokenizer, &export::read_model_config(folder)?, export::USE_ITS_OWN_TOKENIZER)?;
     let mut evaluator = Evaluator::open(folder, backend, window)?;
     let (mut bytes, mut in_document) = (0, false);
     for document in corpus.documents() {

@@ -12,7 +12,7 @@ mod weights;
 
 pub use companions::{COMPANIONS_FOLDER, keep_companions};
 pub use config::read_model_config;
-pub use tokens::{check_vocabulary, start_tokens, stop_tokens};
+pub use tokens::{USE_ITS_OWN_TOKENIZER, check_vocabulary, start_tokens, stop_tokens};
 pub use weights::{read_model_weights, stored_dtype};
 
 use crate::Result;

@@ -36,13 +36,15 @@ fn stated(folder: &Path, key: &str) -> Result<Vec<u32>> {
     Ok(vec![])
 }
 
-/// Refuses a tokenizer with ids that a model has no room for.
-pub fn check_vocabulary(tokenizer: &Tokenizer, config: &ModelConfig) -> Result<()> {
+/// What to do about a model folder whose tokenizer is another model's.
+pub const USE_ITS_OWN_TOKENIZER: &str = "copy the folder again with the tokenizer.json that the model was trained with";
+
+/// Refuses a tokenizer with ids that a model has no room for, with this advice.
+pub fn check_vocabulary(tokenizer: &Tokenizer, config: &ModelConfig, advice: &str) -> Result<()> {
     let (have, room) = (tokenizer.vocabulary(), config.vocabulary);
     if have <= room {
         return Ok(());
     }
-    let problem =
-        format!("it has {have} tokens and the model has room for {room}; use the one that the model was trained with");
+    let problem = format!("it has {have} tokens and the model has room for {room}; {advice}");
     Err(Error::Tokenizer { name: tokenizer.name().to_string(), problem })
 }

@@ -237,7 +237,7 @@ fn fit_vocabulary(config: &mut TrainConfig, tokenizer: &Tokenizer) -> Result<()>
         let room = if config.tokenizer == TokenizerKind::Bpe { 0 } else { config.vocab_size };
         config.model.vocabulary = have.max(room);
     }
-    export::check_vocabulary(tokenizer, &config.model)
+    export::check_vocabulary(tokenizer, &config.model, "leave --tokenizer out to use the model's own")
 }
 
 /// The tokens to train on, and those held out.
