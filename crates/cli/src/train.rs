@@ -14,7 +14,7 @@ pub fn run(command_line: &ArgMatches) -> Result<()> {
     let Resolved { config, resume, quiet, json, notes } = resolve(command_line)?;
     interrupt::listen();
     let mut observer = terminal::observer(quiet, json);
-    let mut noting = Noting { observer: observer.as_mut(), notes: if quiet || json { vec![] } else { notes } };
+    let mut noting = Noting { observer: observer.as_mut(), notes };
     let summary = gradus_train::training::train(&config, resume, &mut noting)?;
     // The bar goes before the last lines come.
     drop(observer);
@@ -37,10 +37,10 @@ struct Noting<'a> {
 
 impl Observer for Noting<'_> {
     fn event(&mut self, event: &Event<'_>) {
-        if let Event::Started { .. } = event {
-            self.notes.iter().for_each(print::note);
-        }
         self.observer.event(event);
+        if let Event::Started { .. } = event {
+            self.notes.iter().for_each(|note| self.observer.event(&Event::Note(note)));
+        }
     }
 
     fn should_stop(&self) -> Stop {

@@ -35,6 +35,10 @@ fn place(name: &str) -> Place {
 }
 
 impl Place {
+    fn write_text(&self) {
+        fs::write(self.0.join("text.txt"), "once upon a time there was a cat .\n".repeat(40)).unwrap();
+    }
+
     /// Changes keys of a JSON file of the model; null takes a key out.
     fn change(&self, file: &str, changes: Value) {
         let path = self.0.join("model").join(file);
@@ -56,7 +60,7 @@ impl Place {
 
     /// Trains so little that no stored weight changes.
     fn fine_tune(&self, more: &[&str]) {
-        fs::write(self.0.join("text.txt"), "once upon a time there was a cat .\n".repeat(40)).unwrap();
+        self.write_text();
         let arguments = ["train", "text.txt", "--init", "model", "--out", "run", "--steps", "1", "--sequence", "16"];
         let more = [&["--learning-rate", "1e-12", "--batch", "2", "--quiet"], more].concat();
         self.printed(&[&arguments[..], &more].concat());
@@ -218,6 +222,19 @@ fn a_fine_tuned_model_keeps_all_that_it_came_with() {
     // Neither the model nor the tokenizer is needed any more to have this.
     fs::remove_dir_all(&came).unwrap();
     assert!(place.0.join("run/init/chat_template.jinja").exists());
+}
+
+#[test]
+fn the_learning_rate_of_fine_tuning_is_said_when_the_run_begins() {
+    let place = place("models-rate");
+    place.write_text();
+    let arguments = ["train", "text.txt", "--init", "model", "--out", "run", "--steps", "1", "--sequence", "16"];
+    let output = place.gradus(&arguments);
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && told.contains("the learning rate is 0.0001, a tenth of"), "{told}");
+    let metrics = fs::read_to_string(place.0.join("run/metrics.jsonl")).unwrap();
+    let rate = serde_json::from_str::<Value>(&metrics).unwrap()["learning_rate"].as_f64().unwrap();
+    assert!(rate > 0.0 && rate < 1.01e-4, "{rate}");
 }
 
 #[test]
