@@ -200,7 +200,7 @@ pub struct TrainArgs {
     /// File of options: one `key = value` a line, the keys as here; the command line wins
     #[arg(long, value_name = "FILE", help_heading = "Run")]
     pub config: Option<PathBuf>,
-    /// Print errors and the final line only
+    /// Print errors, warnings and the final line only
     #[arg(long, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     #[arg(help_heading = "Run")]
     pub quiet: Option<bool>,

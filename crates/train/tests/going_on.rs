@@ -248,8 +248,12 @@ fn an_older_checkpoint_is_used_only_with_a_word_about_it() {
     let mut bytes = fs::read(&path).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(&path, bytes).unwrap();
+    // What a kill leaves while a sample is written goes too.
+    let unfinished = config.out.join("samples/.gradus-unfinished-1-0");
+    fs::create_dir(&unfinished).unwrap();
     let again = run(&TrainConfig { keep: 1, ..config.clone() }, true, None);
     assert_eq!(again.resumed_at, Some(8));
+    assert!(!unfinished.exists());
     let words = ["step-00000012", "weights.safetensors is damaged", "going on from step 8"];
     assert!(words.iter().all(|word| again.warnings[0].contains(word)), "{:?}", again.warnings);
     assert_eq!(fs::read_dir(config.out.join("checkpoints")).unwrap().count(), 1);

@@ -1,7 +1,7 @@
 //! What a run that goes on keeps, and what may differ.
 
 use crate::checkpoint::{Found, Progress};
-use crate::config::{Batch, CONFIG_FILE, TrainConfig};
+use crate::config::{CONFIG_FILE, TrainConfig};
 use crate::models::ModelConfig;
 use crate::schedule::{Fall, Length, Place, Schedule};
 use crate::{Error, Result};
@@ -32,10 +32,7 @@ const CHANGEABLE: [&str; 20] = [
 
 /// Refuses a configuration with which the run in its folder cannot go on.
 pub fn check_resumable(config: &TrainConfig) -> Result<()> {
-    let saved = TrainConfig::read(&config.out)?;
-    // A batch that was left to the memory was chosen when the run began.
-    let batch = if config.batch == Batch::Auto { saved.batch } else { config.batch };
-    let (saved, wanted) = (saved.to_table(), TrainConfig { batch, ..config.clone() }.to_table());
+    let (saved, wanted) = (TrainConfig::read(&config.out)?.to_table(), config.to_table());
     for key in saved.keys().chain(wanted.keys()).filter(|key| !CHANGEABLE.contains(&&key[..])) {
         if saved.get(key) != wanted.get(key) {
             let was = saved.get(key).map_or("nothing".into(), |value| value.to_string());

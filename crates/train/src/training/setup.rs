@@ -200,7 +200,9 @@ fn corpus(config: &TrainConfig) -> Result<Corpus> {
 }
 
 fn make_folders(run: &Path) -> Result<()> {
-    atomic::make_folder(&run.join("samples"))?;
+    let samples = run.join("samples");
+    atomic::make_folder(&samples)?;
+    atomic::remove_leftovers(&samples)?;
     atomic::make_folder(&run.join(DATA))
 }
 
