@@ -23,7 +23,7 @@ fn a_checkpoint_and_a_killed_run_can_be_used_as_a_model() {
         assert_eq!((generate(folder), eval(folder)), (text.clone(), loss.clone()), "{folder}");
         assert!(place.printed(&format!("inspect {folder}")).0.contains("parameters"), "{folder}");
     }
-    place.printed(&format!("train good.txt --init run --batch 4 --steps 1 --quiet --out further"));
+    place.printed("train good.txt --init run --batch 4 --steps 1 --quiet --out further");
     let weights = "run/checkpoints/step-00000006/weights.safetensors";
     let mut bytes = place.read(weights);
     *bytes.last_mut().unwrap() ^= 1;

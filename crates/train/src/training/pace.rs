@@ -50,7 +50,8 @@ impl Pace {
 
 /// How often something that happens every so many steps happens after step `step` and before the last, `steps`.
 pub(super) fn times(every: u64, step: u64, steps: u64) -> u64 {
-    if every == 0 { 0 } else { (steps.saturating_sub(1) / every).saturating_sub(step / every) }
+    let until = |last: u64| last.checked_div(every).unwrap_or(0);
+    until(steps.saturating_sub(1)).saturating_sub(until(step))
 }
 
 #[cfg(test)]
