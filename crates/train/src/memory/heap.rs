@@ -40,19 +40,20 @@ pub fn give_back_code() {
 }
 
 /// The addresses of what is mapped from files, cannot be written and was not changed by whoever loaded the program, in
-/// the text of `/proc/self/smaps`.
+/// the text of `/proc/self/smaps`. A page that was changed is `Anonymous`, or `Swap` when it was swapped out since; only
+/// where the system says of both that there are none is there none.
 #[cfg(target_os = "linux")]
 fn unchanged_mappings(smaps: &str) -> Vec<std::ops::Range<usize>> {
-    let mut unchanged = vec![];
-    let mut mapping = None;
-    for line in smaps.lines() {
-        if let Some(changed) = line.strip_prefix("Anonymous:") {
-            unchanged.extend(mapping.take().filter(|_| changed.trim() == "0 kB"));
-        } else if line.split_whitespace().next().is_some_and(|first| !first.ends_with(':')) {
-            mapping = file_mapping(line);
-        }
-    }
-    unchanged
+    let starts_mapping = |line: &&str| line.split_whitespace().next().is_some_and(|first| !first.ends_with(':'));
+    let lines: Vec<&str> = smaps.lines().collect();
+    let starts: Vec<usize> = (0..lines.len()).filter(|&at| starts_mapping(&lines[at])).collect();
+    let ends = starts.iter().skip(1).copied().chain([lines.len()]);
+    let mappings = starts.iter().zip(ends).map(|(&start, end)| &lines[start..end]);
+    let none = |lines: &[&str], field: &str| {
+        lines.iter().any(|line| line.strip_prefix(field).is_some_and(|kilobytes| kilobytes.trim() == "0 kB"))
+    };
+    let unchanged = mappings.filter(|lines| none(lines, "Anonymous:") && none(lines, "Swap:"));
+    unchanged.filter_map(|lines| file_mapping(lines[0])).collect()
 }
 
 /// The addresses of a mapping of a file that cannot be written, from the line that begins with them.
@@ -71,16 +72,25 @@ mod tests {
 
     #[test]
     fn only_mappings_of_files_that_nobody_changed_are_given_back() {
-        let mapping = |line: &str, changed: u32| format!("{line}\nRss: 8 kB\nAnonymous:   {changed} kB\nSwap: 0 kB\n");
+        let fields = |line: &str, fields: &str| format!("{line}\nRss:       8 kB\n{fields}VmFlags: rd mr mw me\n");
+        let mapping = |line: &str, changed: u32, swapped: u32| {
+            fields(line, &format!("Anonymous:   {changed} kB\nKSM: 0 kB\nSwap:   {swapped} kB\nSwapPss: 0 kB\n"))
+        };
         let smaps = [
-            mapping("1000-3000 r--p 00000000 fd:01 7 /bin/x", 0),
-            mapping("3000-5000 r-xp 00002000 fd:01 7 /bin/x", 0),
-            mapping("5000-6000 r--p 00004000 fd:01 7 /bin/x", 4),
-            mapping("6000-7000 rw-p 00005000 fd:01 7 /bin/x", 0),
-            mapping("7000-8000 r-xp 00000000 00:00 0 [vdso]", 0),
-            mapping("9000-a000 r--p 00000000 00:00 0 ", 0),
+            mapping("1000-3000 r--p 00000000 fd:01 7 /bin/x", 0, 0),
+            mapping("3000-5000 r-xp 00002000 fd:01 7 /bin/x", 0, 0),
+            mapping("5000-6000 r--p 00004000 fd:01 7 /bin/x", 4, 0),
+            mapping("6000-7000 rw-p 00005000 fd:01 7 /bin/x", 0, 0),
+            mapping("7000-8000 r-xp 00000000 00:00 0 [vdso]", 0, 0),
+            mapping("9000-a000 r--p 00000000 00:00 0 ", 0, 0),
+            // What the loader changed and the system has swapped out is no longer counted as changed.
+            mapping("a000-b000 r--p 00000000 fd:01 7 /bin/x", 0, 4),
+            // The order of lines is the system's; a line that is missing says nothing.
+            fields("b000-c000 r--p 00000000 fd:01 7 /bin/x", "Swap: 0 kB\nAnonymous: 0 kB\n"),
+            fields("c000-d000 r--p 00000000 fd:01 7 /bin/x", "Swap: 4 kB\nAnonymous: 0 kB\n"),
+            fields("d000-e000 r--p 00000000 fd:01 7 /bin/x", "Anonymous: 0 kB\n"),
         ];
-        assert_eq!(unchanged_mappings(&smaps.concat()), [0x1000..0x3000, 0x3000..0x5000]);
+        assert_eq!(unchanged_mappings(&smaps.concat()), [0x1000..0x3000, 0x3000..0x5000, 0xb000..0xc000]);
     }
 
     #[test]
