@@ -12,4 +12,4 @@ pub(crate) use avx512::{accumulate_avx512, accumulate_avx512_bf16};
 #[cfg(target_arch = "aarch64")]
 pub(crate) use neon::{prefetch, turned};
 #[cfg(target_arch = "x86_64")]
-pub(crate) use x86::{Lines, Operands, accumulate_avx2, rounded_pairs, turned};
+pub(crate) use x86::{Operands, WordRows, accumulate_avx2, rounded_pairs, turned};

@@ -2,7 +2,7 @@
 //! how blocks of words are turned.
 
 use super::load::TURN;
-use super::tile::{COLUMN_MULTIPLE, Tile};
+use super::tile::{COLUMN_MULTIPLE, ROW_MULTIPLE, Tile};
 
 /// An instruction-set level as a type, so that a body is compiled once for each.
 pub(super) trait Level {
@@ -72,6 +72,7 @@ impl Level for Baseline {
     unsafe fn narrow_tile(tile: Tile) {
         /// Eight sums of four rows fill half of the registers.
         const LANES: usize = 8;
+        const _: () = assert!(ROW_MULTIPLE.is_multiple_of(Baseline::ROWS) && COLUMN_MULTIPLE.is_multiple_of(LANES));
         for column in (0..COLUMN_MULTIPLE).step_by(LANES) {
             let mut sums = [[0.0f32; LANES]; Self::ROWS];
             for step in 0..tile.steps {
@@ -125,11 +126,10 @@ pub(super) use x86::{Avx2, Avx512, Avx512Bf16, is_bf16};
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::super::tile::ROW_MULTIPLE;
     use super::*;
     use crate::bf16;
     use crate::vectors::{
-        Lines, Operands, accumulate_avx2, accumulate_avx512, accumulate_avx512_bf16, rounded_pairs, turned,
+        Operands, WordRows, accumulate_avx2, accumulate_avx512, accumulate_avx512_bf16, rounded_pairs, turned,
     };
     use std::any::TypeId;
     use std::arch::x86_64::*;
@@ -149,8 +149,9 @@ mod x86 {
     /// A level of vectors of one width; all are this text with other intrinsics.
     macro_rules! vector_level {
         ($level:ident, $rows:literal rows, $lanes:literal lanes, $feature:literal, $paired:literal, $wide:ident,
-         $narrow:ident, $zero:ident, $load:ident, $store:ident, $add:ident, $pairs:ident, $accumulate:ident) => {
-            const _: () = assert!(ROW_MULTIPLE.is_multiple_of($rows));
+         $narrow:ident of $narrow_vectors:literal, $zero:ident, $load:ident, $store:ident, $add:ident, $pairs:ident, $accumulate:ident) => {
+            // Products are cut into whole tiles.
+            const _: () = assert!(ROW_MULTIPLE.is_multiple_of($rows) && $narrow_vectors * $lanes == COLUMN_MULTIPLE);
 
             impl Level for $level {
                 const ROWS: usize = $rows;
@@ -216,8 +217,8 @@ mod x86 {
         const WORD: usize = size_of::<f32>();
         debug_assert!(tile.left_step == 1 || tile.left_row == 1);
         let rows = match tile.left_step {
-            1 => Lines::Dense(tile.left.cast(), tile.left_row * WORD),
-            step => Lines::SideBySide(tile.left.cast(), step * WORD),
+            1 => WordRows::Dense(tile.left.cast(), tile.left_row * WORD),
+            step => WordRows::SideBySide(tile.left.cast(), step * WORD),
         };
         Operands { steps: tile.steps, rows, columns: tile.right.cast(), column_stride: tile.right_step * WORD }
     }
@@ -286,15 +287,15 @@ mod x86 {
     }
 
     vector_level!(
-        Avx2, 4 rows, 8 lanes, "avx2,fma", false, wide_avx2, wide_avx2,
+        Avx2, 4 rows, 8 lanes, "avx2,fma", false, wide_avx2, wide_avx2 of 2,
         _mm256_setzero_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_add_ps, no_pairs, accumulate_avx2
     );
     vector_level!(
-        Avx512, 8 rows, 16 lanes, "avx512f", false, wide_avx512, narrow_avx512,
+        Avx512, 8 rows, 16 lanes, "avx512f", false, wide_avx512, narrow_avx512 of 1,
         _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_add_ps, no_pairs, accumulate_avx512
     );
     vector_level!(
-        Avx512Bf16, 8 rows, 16 lanes, "avx512f,avx512bf16", true, wide_avx512_bf16, narrow_avx512_bf16,
+        Avx512Bf16, 8 rows, 16 lanes, "avx512f,avx512bf16", true, wide_avx512_bf16, narrow_avx512_bf16 of 1,
         _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_add_ps, round_pairs, accumulate_avx512_bf16
     );
 }

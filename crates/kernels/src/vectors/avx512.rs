@@ -6,7 +6,7 @@
 //! row anew in every step: on a Xeon with busy neighbours on its cores, products in f32 ran 10 to 50 % faster than so,
 //! and as fast without them and on Zen 4, which multiplies one vector at a time.
 
-use super::{Lines, Operands};
+use super::{Operands, WordRows};
 use std::arch::asm;
 use std::arch::x86_64::__m512;
 
@@ -144,13 +144,13 @@ macro_rules! accumulate {
         pub(crate) unsafe fn $name(operands: Operands, mut sums: Sums) -> Sums {
             let Operands { steps, rows, mut columns, column_stride } = operands;
             match rows {
-                Lines::Dense(first, stride) => {
+                WordRows::Dense(first, stride) => {
                     let mut rows: [*const u32; 4] =
                         std::array::from_fn(|pair| first.wrapping_byte_add(2 * pair * stride));
                     dense!($multiply, [0 4 8 12] then 16, steps / 4, rows, stride, columns, column_stride, sums);
                     dense!($multiply, [0] then 4, steps % 4, rows, stride, columns, column_stride, sums);
                 }
-                Lines::SideBySide(mut rows, stride) => {
+                WordRows::SideBySide(mut rows, stride) => {
                     side_by_side!($multiply, steps, rows, stride, columns, column_stride, sums);
                 }
             }

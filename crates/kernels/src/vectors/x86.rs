@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 /// Rows of words, from the first word on.
 #[derive(Clone, Copy)]
-pub(crate) enum Lines {
+pub(crate) enum WordRows {
     /// Each is dense, and they lie this far apart, in bytes.
     Dense(*const u32, usize),
     /// They lie side by side, and their steps this far apart, in bytes.
@@ -15,7 +15,7 @@ pub(crate) enum Lines {
 #[derive(Clone, Copy)]
 pub(crate) struct Operands {
     pub steps: usize,
-    pub rows: Lines,
+    pub rows: WordRows,
     pub columns: *const u32,
     /// How far apart, in bytes, the steps of the columns lie.
     pub column_stride: usize,
@@ -34,8 +34,8 @@ pub(crate) unsafe fn accumulate_avx2<const ROWS: usize>(
     // SAFETY: the caller's promise.
     unsafe {
         match operands.rows {
-            Lines::Dense(rows, stride) => steps_avx2::<true, ROWS>(rows, stride, operands, sums),
-            Lines::SideBySide(rows, stride) => steps_avx2::<false, ROWS>(rows, stride, operands, sums),
+            WordRows::Dense(rows, stride) => steps_avx2::<true, ROWS>(rows, stride, operands, sums),
+            WordRows::SideBySide(rows, stride) => steps_avx2::<false, ROWS>(rows, stride, operands, sums),
         }
     }
 }

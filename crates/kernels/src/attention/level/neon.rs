@@ -1,6 +1,5 @@
 //! Tiles in the vectors of 64-bit Arm.
 
-use super::super::tile::ROW_MULTIPLE;
 use super::*;
 use crate::vectors::{prefetch, turned};
 use std::arch::aarch64::*;

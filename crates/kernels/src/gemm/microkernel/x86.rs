@@ -2,7 +2,7 @@
 
 use super::{Level, Panels, Portable, Results, Rows, Start, TURN, Word};
 use crate::vectors::{
-    Lines, Operands, accumulate_avx2, accumulate_avx512, accumulate_avx512_bf16, rounded_pairs, turned,
+    Operands, WordRows, accumulate_avx2, accumulate_avx512, accumulate_avx512_bf16, rounded_pairs, turned,
 };
 use std::arch::x86_64::*;
 
@@ -111,8 +111,8 @@ vector_level!(
 #[inline(always)]
 fn operands<const ROWS: usize>(panels: Panels) -> Operands {
     let rows = match panels.a {
-        Rows::Packed(rows) => Lines::SideBySide(rows, ROWS * size_of::<Word>()),
-        Rows::InPlace(rows, row_bytes) => Lines::Dense(rows, row_bytes),
+        Rows::Packed(rows) => WordRows::SideBySide(rows, ROWS * size_of::<Word>()),
+        Rows::InPlace(rows, row_bytes) => WordRows::Dense(rows, row_bytes),
     };
     Operands { steps: panels.depth, rows, columns: panels.b, column_stride: panels.b_stride * size_of::<Word>() }
 }
