@@ -134,3 +134,71 @@ fn what_a_program_reads_twice_is_computed_once() {
     let plan = trace.plan(&cpu as &dyn Backend, &[routine], Options::default()).unwrap();
     assert_eq!(plan.to_string().matches("Exp(").count(), 1, "{plan}");
 }
+
+#[test]
+fn the_slope_of_tanh_is_right_where_the_function_is_flat() {
+    let x: Vec<f32> = (-400..=400).map(|i| i as f32 / 10.0).collect();
+    for tape in tapes() {
+        let x = tape.watch(Array::new([x.len()], &x).unwrap());
+        let places = numbers(&tape, &x);
+        let slope = |x: f64| x.cosh().recip().powi(2);
+        let close = |what: &str, computed: &Tensor, exact: &dyn Fn(f64) -> f64| {
+            for (x, y) in places.iter().zip(numbers(&tape, computed)) {
+                assert!((y - exact(*x)).abs() <= 2e-6 * exact(*x).abs(), "{what} at {x}: {y} for {}", exact(*x));
+            }
+        };
+        let first = &tape.gradient(&x.tanh(), &[&x]).unwrap()[0];
+        close("the slope", first, &slope);
+        // In a chain with others, too.
+        close("a chain", &tape.gradient(&(x.tanh() * 3.0 + 1.0), &[&x]).unwrap()[0], &|x| 3.0 * slope(x));
+        close("the curvature", &tape.gradient(first, &[&x]).unwrap()[0], &|x| -2.0 * x.tanh() * slope(x));
+        // It is 1 from where that is the nearest number.
+        let near_one = tape.watch(Array::new([3], &[8.5f32, 9.0, 9.1]).unwrap());
+        assert_eq!(numbers(&tape, &near_one.tanh()), [8.5f64, 9.0, 9.1].map(|x| x.tanh() as f32 as f64));
+    }
+}
+
+#[test]
+fn the_curvature_of_gelu_where_it_is_nearly_straight() {
+    let exact = |x: f64| {
+        let (scale, cubic) = ((2.0 / std::f64::consts::PI).sqrt(), 0.044715);
+        let (u, inner) = (scale * (x + cubic * x * x * x), scale * (1.0 + 3.0 * cubic * x * x));
+        u.cosh().recip().powi(2) * (inner + 3.0 * scale * cubic * x * x - x * u.tanh() * inner * inner)
+    };
+    for tape in tapes() {
+        let x = tape.watch(Array::new([4], &[-4.75f32, 3.5, 4.5, 5.5]).unwrap());
+        let slope = &tape.gradient(&x.gelu(), &[&x]).unwrap()[0];
+        let curvature = numbers(&tape, &tape.gradient(slope, &[&x]).unwrap()[0]);
+        for (x, y) in numbers(&tape, &x).into_iter().zip(curvature) {
+            // The argument of the tanh is rounded: 30 units of it are as many in the result.
+            assert!((y - exact(x)).abs() <= 2e-5 * exact(x).abs(), "at {x}: {y} for {}", exact(x));
+        }
+    }
+}
+
+#[test]
+fn the_slope_at_the_bounds_of_a_clamp_is_one() {
+    for tape in tapes() {
+        let x = tape.watch(Array::new([7], &[-2.0f32, -1.0, -0.5, 0.0, 1.0, 1.5, f32::NAN]).unwrap());
+        let slope = &tape.gradient(&x.clamp(-1.0, 1.0), &[&x]).unwrap()[0];
+        assert_eq!(numbers(&tape, slope), [0.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0]);
+        // Two tensors that are equal share it.
+        let one = tape.watch(Array::new([7], &[1.0f32; 7]).unwrap());
+        let shares = &tape.gradient(&x.maximum(&one), &[&x]).unwrap()[0];
+        assert_eq!(numbers(&tape, shares)[..6], [0.0, 0.0, 0.0, 0.0, 0.5, 1.0]);
+    }
+}
+
+#[test]
+fn sine_and_cosine_of_every_number() {
+    let x = [1.0f32, 1e6, 2f32.powi(30), -3e9, 1e22, -1e30, f32::MAX, f32::INFINITY];
+    for tape in tapes() {
+        let watched = tape.watch(Array::new([x.len()], &x).unwrap());
+        for (computed, exact) in [(watched.sin(), f64::sin as fn(f64) -> f64), (watched.cos(), f64::cos)] {
+            for (x, y) in x.iter().zip(numbers(&tape, &computed)) {
+                let exact = exact(*x as f64);
+                assert!((y - exact).abs() <= 1.2e-7 || (y.is_nan() && exact.is_nan()), "of {x:e}: {y} for {exact}");
+            }
+        }
+    }
+}

@@ -83,15 +83,27 @@ pub fn relu(x: f32) -> f32 {
     if x <= 0.0 { 0.0 } else { x }
 }
 
-/// The hyperbolic tangent; within 2.5 units.
+/// The hyperbolic tangent; within 2.5 units, and within 1.2 from 1 on.
 #[inline(always)]
 pub fn tanh(x: f32) -> f32 {
-    // With d = exp(-2|x|) - 1, which is accurate near 0, tanh|x| = -d / (2 + d). At 10 it has long been 1.
+    // With e = exp(-2|x|) and d = e - 1, each accurate where it is small, tanh|x| = -d / (2 + d) = 1 - 2e / (2 + d).
+    // At 10 it has long been 1.
     let magnitude = x.abs();
     let (n, q) = exp_parts(-2.0 * if magnitude > 10.0 { 10.0 } else { magnitude });
     let scale = two_to_the(integer(n));
-    let d = scale * q + (scale - 1.0);
-    (-d / (2.0 + d)).copysign(x)
+    let (e, d) = (scale * q + scale, scale * q + (scale - 1.0));
+    let is_near = magnitude < 1.0;
+    let ratio = (if is_near { -d } else { 2.0 * e }) / (2.0 + d);
+    (if is_near { ratio } else { 1.0 - ratio }).copysign(x)
+}
+
+/// The derivative of [`tanh`], `1 / cosh(x)^2`; within 4.5 units wherever it is no smaller than 1e-37.
+#[inline(always)]
+pub fn tanh_slope(x: f32) -> f32 {
+    // From the argument: of a result that is nearly 1, what is missing to 1 cannot be told any more.
+    let e = exp(-2.0 * x.abs());
+    let share = 1.0 / (1.0 + e);
+    4.0 * e * (share * share)
 }
 
 /// `1 / (1 + exp(-x))`; within 2.5 units, tiny values included.
@@ -203,22 +215,36 @@ fn power_of_two_to_one(x: f32) -> f32 {
     y * f32::from_bits(rounded.to_bits() << 23)
 }
 
-/// The sine; within 1.6 units for |x| up to 10^6, within 2e-7 up to 2^30, and NaN beyond, where neighbouring
-/// arguments are more than a turn apart.
+/// How far [`sin_near`] and [`cos_near`] go, 2^20. Beyond, turns are counted by integers, which vectors are slow at.
+pub const NEAR: f32 = 1_048_576.0;
+
+/// The sine; within 1.6 units for |x| up to [`NEAR`].
 #[inline(always)]
-pub fn sin(x: f32) -> f32 {
+pub fn sin_near(x: f32) -> f32 {
     let (quarters, r) = quarter_turns(x);
-    circle(x, quarters, r)
+    circle(quarters, r)
 }
 
-/// The cosine, as good as [`sin`].
+/// The cosine, as good as [`sin_near`].
 #[inline(always)]
-pub fn cos(x: f32) -> f32 {
+pub fn cos_near(x: f32) -> f32 {
     let (quarters, r) = quarter_turns(x);
-    circle(x, quarters.wrapping_add(1), r)
+    circle(quarters.wrapping_add(1), r)
 }
 
-/// `x = quarters * pi/2 + r` with |r| <= pi/4, by f64; the number of quarters is right in its low bits.
+/// The sine beyond [`NEAR`], up to the largest number; as good as [`sin_near`]. NaN at infinity.
+pub fn sin_far(x: f32) -> f32 {
+    let (quarters, r) = quarter_turns_far(x);
+    circle(quarters, r)
+}
+
+/// The cosine, as good as [`sin_far`].
+pub fn cos_far(x: f32) -> f32 {
+    let (quarters, r) = quarter_turns_far(x);
+    circle(quarters.wrapping_add(1), r)
+}
+
+/// `x = quarters * pi/2 + r` with |r| <= pi/4, by f64, for |x| up to 2^20.
 #[inline(always)]
 fn quarter_turns(x: f32) -> (u32, f32) {
     // pi/2 in two pieces: multiples of the first, of 33 bits, are exact up to 2^20.
@@ -230,16 +256,43 @@ fn quarter_turns(x: f32) -> (u32, f32) {
     (shifted.to_bits() as u32, ((wide - n * HIGH) - n * LOW) as f32)
 }
 
-/// The sine of `quarters * pi/2 + r`, if `x`, which it came from, is in range.
+/// As [`quarter_turns`], for |x| from 2^20 on, however large: of the bits of 2/pi, only those count whose product with x
+/// is not whole turns, and enough after them.
+fn quarter_turns_far(x: f32) -> (u32, f32) {
+    /// 2/pi in binary: the first word is before the point.
+    const FRAC_2_PI: [u32; 8] =
+        [0, 0xa2f9_836e, 0x4e44_1529, 0xfc27_57d1, 0xf534_ddc0, 0xdb62_9599, 0x3c43_9041, 0xfe51_63ab];
+    /// Fractional bits of the number of quarters, of which there are 96 with the whole ones.
+    const FRACTION: u32 = 94;
+    if !x.is_finite() {
+        return (0, f32::NAN);
+    }
+    // |x| = significand * 2^exponent, the exponent from -3 to 104.
+    let significand = (x.to_bits() & 0x007f_ffff | 0x0080_0000) as u128;
+    let exponent = (x.to_bits() >> 23 & 0xff) as i32 - 150;
+    // The first bit that counts is worth two quarters with this exponent.
+    let first = (30 + exponent) as usize;
+    let words = FRAC_2_PI[first / 32..][..4].iter().fold(0, |words, &word| words << 32 | word as u128);
+    let window = words << (first % 32) >> 32;
+    let quarters = (significand * window) << 32 >> 32;
+    let nearest = (quarters + (1 << (FRACTION - 1))) >> FRACTION;
+    let rest = quarters as i128 - ((nearest as i128) << FRACTION);
+    let r = rest as f64 * (std::f64::consts::FRAC_PI_2 / (1u128 << FRACTION) as f64);
+    match x < 0.0 {
+        false => (nearest as u32, r as f32),
+        true => ((nearest as u32).wrapping_neg(), -r as f32),
+    }
+}
+
+/// The sine of `quarters * pi/2 + r`.
 #[inline(always)]
-fn circle(x: f32, quarters: u32, r: f32) -> f32 {
+fn circle(quarters: u32, r: f32) -> f32 {
     let z = r * r;
     let sine = r + r * z * polynomial(z, [2.717_273_2e-6, -1.983_925_3e-4, 8.333_329e-3, -1.666_666_7e-1]);
     let sine = sine.copysign(r); // The sum has lost the sign of a negative zero.
     let cosine = 1.0 - 0.5 * z + z * z * polynomial(z, [2.446_316_6e-5, -1.388_764_9e-3, 4.166_665_3e-2]);
     let value = if quarters & 1 == 0 { sine } else { cosine };
-    let signed = f32::from_bits(value.to_bits() ^ (quarters & 2) << 30);
-    if x.abs() <= 1_073_741_824.0 { signed } else { f32::NAN }
+    f32::from_bits(value.to_bits() ^ (quarters & 2) << 30)
 }
 
 /// `x` to the power `y`; correctly rounded but for one case in some thousands, with every special case of IEEE 754.

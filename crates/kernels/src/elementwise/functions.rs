@@ -8,17 +8,31 @@ use crate::{Element, Isa, bf16, f16};
 
 /// A function of up to three numbers, known when the loop around it is compiled.
 trait Formula {
+    /// Where the formula does not hold, and what does.
+    const FAR: Option<Far>;
+
     fn of(x: f32, y: f32, z: f32) -> f32;
+}
+
+/// Arguments beyond this magnitude are so rare that each is seen to by itself.
+struct Far {
+    beyond: f32,
+    of: fn(f32) -> f32,
 }
 
 /// A loop that computes a function for a block. All slices have the same length, a multiple of [`LANES`].
 pub(super) type Loop = unsafe fn(&mut [f32], &[f32], &[f32], &[f32]);
 
 macro_rules! formulas {
-    ($($name:ident = |$x:pat_param, $y:pat_param, $z:pat_param| $value:expr;)*) => {
+    (@far) => { None };
+    (@far $beyond:path, $far:path) => { Some(Far { beyond: $beyond, of: $far }) };
+    ($($name:ident = |$x:pat_param, $y:pat_param, $z:pat_param| $value:expr
+       $(, beyond $beyond:path => $far:path)?;)*) => {
         $(struct $name;
 
         impl Formula for $name {
+            const FAR: Option<Far> = formulas!(@far $($beyond, $far)?);
+
             #[inline(always)]
             fn of($x: f32, $y: f32, $z: f32) -> f32 {
                 $value
@@ -41,10 +55,11 @@ formulas! {
     Log = |x, _, _| math::log(x);
     Sqrt = |x, _, _| x.sqrt();
     Tanh = |x, _, _| math::tanh(x);
+    TanhSlope = |x, _, _| math::tanh_slope(x);
     Sigmoid = |x, _, _| math::sigmoid(x);
     Erf = |x, _, _| math::erf(x);
-    Sin = |x, _, _| math::sin(x);
-    Cos = |x, _, _| math::cos(x);
+    Sin = |x, _, _| math::sin_near(x), beyond math::NEAR => math::sin_far;
+    Cos = |x, _, _| math::cos_near(x), beyond math::NEAR => math::cos_far;
     Relu = |x, _, _| math::relu(x);
     Silu = |x, _, _| math::silu(x);
     GeluTanh = |x, _, _| math::gelu_tanh(x);
@@ -78,6 +93,12 @@ multiversion! {
         let (to, x, y, z) = (&mut to[..length], &x[..length], &y[..length], &z[..length]);
         for i in 0..length {
             to[i] = F::of(x[i], y[i], z[i]);
+        }
+        if let Some(far) = F::FAR {
+            let largest = x.iter().fold(0.0, |largest, x| if x.abs() > largest { x.abs() } else { largest });
+            if largest > far.beyond {
+                to.iter_mut().zip(x).filter(|(_, x)| x.abs() > far.beyond).for_each(|(to, &x)| *to = (far.of)(x));
+            }
         }
     }
 }

@@ -23,6 +23,7 @@ pub enum Function {
     Log,
     Sqrt,
     Tanh,
+    TanhSlope,
     Sigmoid,
     Erf,
     Sin,
@@ -54,7 +55,7 @@ pub enum Function {
 
 impl Function {
     /// Every function.
-    pub const ALL: [Function; 29] = {
+    pub const ALL: [Function; 30] = {
         use Function::*;
         [
             Neg,
@@ -63,6 +64,7 @@ impl Function {
             Log,
             Sqrt,
             Tanh,
+            TanhSlope,
             Sigmoid,
             Erf,
             Sin,

@@ -52,6 +52,7 @@ fn meaning(function: Function, x: [f64; 3]) -> f64 {
         Log => a.ln(),
         Sqrt => a.sqrt(),
         Tanh => a.tanh(),
+        TanhSlope => a.cosh().recip().powi(2),
         Sigmoid => 1.0 / (1.0 + (-a).exp()),
         Erf => erf(a),
         Sin => a.sin(),
@@ -317,4 +318,21 @@ fn no_operands_and_no_elements() {
     let nothing =
         Map::new(Isa::detect(), &one(Function::Neg), vec![(f32_source(&[]), vec![0, 1])], f32_target(&mut []), &[0, 3]);
     assert_eq!(nothing.parts(), 0);
+}
+
+#[test]
+fn turns_are_counted_however_many_there_are() {
+    let mut x: Vec<f32> = (0..600).map(|i| f32::from_bits(0x4900_0000 + i * 0x000d_9f7b)).collect();
+    x.extend([f32::MAX, f32::MIN, 2f32.powi(30), -2f32.powi(31), 1e22, 0.5, -3.0]);
+    assert!(x.iter().all(|x| x.is_finite()) && x.iter().any(|x| x.abs() > 1e38));
+    for isa in Isa::available() {
+        for (function, exact) in [(Function::Sin, f64::sin as fn(f64) -> f64), (Function::Cos, f64::cos)] {
+            for (x, y) in x.iter().zip(run(isa, &one(function), &[x.clone()], x.len())) {
+                let error = (y as f64 - exact(*x as f64)).abs();
+                assert!(error <= 1.2e-7, "{function:?} of {x:e} on {isa}: {y}, off by {error:e}");
+            }
+        }
+    }
+    let y = run(Isa::detect(), &one(Function::Sin), &[vec![f32::INFINITY, f32::NEG_INFINITY, 1e30]], 3);
+    assert_eq!([y[0].is_nan(), y[1].is_nan(), y[2].is_nan()], [true, true, false]);
 }

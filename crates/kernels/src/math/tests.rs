@@ -128,8 +128,17 @@ fn logarithm() {
 #[test]
 fn hyperbolic_tangent_and_sigmoid() {
     check("tanh", 2.5, sweep(997).chain(interval(-10.0, 10.0, 2_000_000)), tanh, f64::tanh);
+    check("tanh far out", 1.2, interval(1.0, 12.0, 2_000_000), tanh, f64::tanh);
     check("sigmoid", 2.5, sweep(997).chain(interval(-105.0, 20.0, 2_000_000)), sigmoid, sigmoid_exact);
     assert!(tanh(-0.0).is_sign_negative());
+}
+
+#[test]
+fn slope_of_the_hyperbolic_tangent() {
+    let exact = |x: f64| x.cosh().recip().powi(2);
+    let inputs = || sweep(997).chain(interval(-45.0, 45.0, 2_000_000));
+    check("tanh_slope", 4.5, inputs().filter(|x| x.is_nan() || x.abs() < 42.0), tanh_slope, exact);
+    check_scaled("tanh_slope far out", 1.0, inputs().filter(|x| x.abs() >= 42.0), tanh_slope, exact, |_, _| 1e-42);
 }
 
 #[test]
@@ -179,15 +188,15 @@ fn slope_of_gelu() {
 #[test]
 fn circular_functions() {
     let turns =
-        || interval(-30.0, 30.0, 400_000).chain(interval(-1e4, 1e4, 400_000)).chain(interval(-1e6, 1e6, 400_000));
-    let inputs = || sweep(997).filter(|x| !(x.abs() > 1e6 && x.is_finite())).chain(turns());
-    check("sin", 1.6, inputs(), sin, f64::sin);
-    check("cos", 1.6, inputs(), cos, f64::cos);
-    let far = || sweep(997).filter(|x| x.abs() <= 1_073_741_824.0);
-    check_scaled("sin far out", 2e-7, far(), sin, f64::sin, |_, _| 1.0);
-    check_scaled("cos far out", 2e-7, far(), cos, f64::cos, |_, _| 1.0);
-    assert!(sin(-0.0).is_sign_negative());
-    assert!(sin(2e9).is_nan() && cos(-2e9).is_nan());
+        || interval(-30.0, 30.0, 400_000).chain(interval(-1e4, 1e4, 400_000)).chain(interval(-NEAR, NEAR, 400_000));
+    let near = || sweep(997).filter(|x| x.abs() <= NEAR || x.is_nan()).chain(turns());
+    check("sin", 1.6, near(), sin_near, f64::sin);
+    check("cos", 1.6, near(), cos_near, f64::cos);
+    let far = || sweep(997).filter(|x| x.abs() >= NEAR).chain(interval(NEAR, 1e8, 400_000)).chain([f32::MAX, f32::MIN]);
+    check("sin far out", 1.6, far(), sin_far, f64::sin);
+    check("cos far out", 1.6, far(), cos_far, f64::cos);
+    assert!(sin_near(-0.0).is_sign_negative());
+    assert!(sin_far(f32::INFINITY).is_nan() && cos_far(f32::NEG_INFINITY).is_nan());
 }
 
 #[test]

@@ -19,6 +19,7 @@ pub(super) fn apply(function: Function, x: &[f64]) -> f64 {
         Log => x[0].ln(),
         Sqrt => x[0].sqrt(),
         Tanh => x[0].tanh(),
+        TanhSlope => x[0].cosh().recip().powi(2),
         Sigmoid => 1.0 / (1.0 + (-x[0]).exp()),
         Erf => erf(x[0]),
         Sin => x[0].sin(),
@@ -81,7 +82,7 @@ pub(super) fn cost(function: Function) -> u64 {
         RoundBf16 | RoundF16 => 4,
         Sqrt | Div => 4,
         Exp | Log => 16,
-        Sin | Cos | Tanh | Sigmoid | Silu | Erf => 20,
+        Sin | Cos | Tanh | TanhSlope | Sigmoid | Silu | Erf => 20,
         GeluTanh | GeluTanhSlope | GeluErf => 28,
         Pow => 60,
     }
@@ -101,9 +102,7 @@ pub(super) fn gradient(instruction: &Instruction, at: &Differentiation<'_>) -> V
         if !at.wants(input) {
             continue;
         }
-        let Some(gradient) = rule(instruction.function, index, &argument, &at.outputs[0], &at.gradient(0)) else {
-            continue;
-        };
+        let Some(gradient) = rule(instruction, index, &argument, &at.outputs[0], &at.gradient(0)) else { continue };
         gradients[input] = Some(match gradients[input].take() {
             Some(earlier) => earlier + gradient,
             None => gradient,
@@ -113,8 +112,16 @@ pub(super) fn gradient(instruction: &Instruction, at: &Differentiation<'_>) -> V
 }
 
 /// The gradient that flows to one argument; `None` where the function is flat.
-fn rule(function: Function, index: usize, x: &dyn Fn(usize) -> Tensor, y: &Tensor, g: &Tensor) -> Option<Tensor> {
+fn rule(
+    instruction: &Instruction,
+    index: usize,
+    x: &dyn Fn(usize) -> Tensor,
+    y: &Tensor,
+    g: &Tensor,
+) -> Option<Tensor> {
     use Function::*;
+    let function = instruction.function;
+    let other_is_fixed = matches!(instruction.arguments[1 - index.min(1)], Argument::Constant(_));
     Some(match (function, index) {
         (Neg, _) => -g,
         (Abs, _) => {
@@ -124,7 +131,8 @@ fn rule(function: Function, index: usize, x: &dyn Fn(usize) -> Tensor, y: &Tenso
         (Exp, _) => g * y,
         (Log, _) => g / x(0),
         (Sqrt, _) => g * 0.5 / y,
-        (Tanh, _) => g * (1.0 - y * y),
+        (Tanh, _) => g * slope_of_tanh(&x(0)),
+        (TanhSlope, _) => g * (x(0).tanh() * slope_of_tanh(&x(0)) * -2.0),
         (Sigmoid, _) => g * (y * (1.0 - y)),
         (Erf, _) => g * ((-(x(0) * x(0))).exp() * FRAC_2_SQRT_PI as f32),
         (Sin, _) => g * x(0).cos(),
@@ -146,6 +154,10 @@ fn rule(function: Function, index: usize, x: &dyn Fn(usize) -> Tensor, y: &Tenso
         (Mul, _) => g * x(1 - index),
         (Div, 0) => g / x(1),
         (Div, _) => -(g * y / x(1)),
+        (Minimum | Maximum, _) if other_is_fixed => {
+            let (mine, bound) = (x(index), x(1 - index));
+            g * if function == Minimum { mine.less_equal(&bound) } else { mine.greater_equal(&bound) }
+        }
         (Minimum | Maximum, _) => {
             // Equal arguments share the gradient.
             let (mine, other) = (x(index), x(1 - index));
@@ -169,13 +181,17 @@ fn rule(function: Function, index: usize, x: &dyn Fn(usize) -> Tensor, y: &Tenso
     })
 }
 
+fn slope_of_tanh(x: &Tensor) -> Tensor {
+    x.trace().function(Function::TanhSlope, &[x])
+}
+
 /// The second derivative of the tanh form of GELU, made of simpler functions.
 fn gelu_tanh_curvature(x: &Tensor) -> Tensor {
     let (scale, cubic) = (GELU_SCALE as f32, GELU_CUBIC as f32);
     let square = &(x * x);
-    let t = &(x * (square * (scale * cubic) + scale)).tanh();
+    let argument = &(x * (square * (scale * cubic) + scale));
     let inner = &(square * (3.0 * scale * cubic) + scale);
-    (1.0 - t * t) * (inner + x * x * (3.0 * scale * cubic) - x * t * inner * inner)
+    slope_of_tanh(argument) * (inner + square * (3.0 * scale * cubic) - x * argument.tanh() * inner * inner)
 }
 
 fn gelu_argument(x: f64) -> f64 {

@@ -152,7 +152,7 @@ impl Tensor {
         self.greater(&self.full_like(0.0)).select(self, &(self * slope))
     }
 
-    /// No less than `low`, no more than `high`.
+    /// No less than `low`, no more than `high`; its gradient at the bounds is 1.
     #[track_caller]
     pub fn clamp(&self, low: f32, high: f32) -> Tensor {
         self.with_constant(Function::Maximum, low, false).with_constant(Function::Minimum, high, false)
