@@ -4,10 +4,11 @@ use super::*;
 use crate::backend::Operand;
 use crate::{Array, DType, Native, Shape};
 use gradus_kernels::attention as kernel;
+use std::f64::consts::{LN_2, LOG2_E};
 
 /// `softmax(scale * q k^T) v` of queries [b, h, t, d] with keys and values [b, g, s, d], where h is a multiple of
 /// g: query head `i` uses key head `i / (h / g)`. Its results are that as [b, t, h, d], so that heads can be joined
-/// without a copy, and, in f32, the logarithms of the sums of exponentials [b, h, t]. If causal, query `i` sees the
+/// without a copy, and, in f32, the binary logarithms of the sums of exponentials [b, h, t]. If causal, query `i` sees the
 /// keys `0..=s - t + i`.
 #[derive(Clone, Copy, Debug)]
 pub struct Attention {
@@ -76,7 +77,7 @@ impl Attention {
         let exponentials = (scores - &largest).exp();
         let total = exponentials.sum_keep(&[-1]);
         let o = (exponentials / &total).matmul(&for_all_heads(v));
-        let log_sum = total.log() + largest;
+        let log_sum = total.log() * LOG2_E as f32 + largest * LOG2_E as f32;
         vec![swap_heads(&o.reshape(q.shape())).cast(q.dtype()), log_sum.reshape(q.shape().without_last(1))]
     }
 
@@ -166,7 +167,7 @@ impl Operation for Attention {
             let scores = self.reference_scores(inputs[0], inputs[1], &row);
             let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             let total: f64 = scores.iter().map(|score| (score - largest).exp()).sum();
-            *log_sum.at_mut(&row) = largest + total.ln();
+            *log_sum.at_mut(&row) = largest * LOG2_E + total.log2();
             for (key, score) in scores.iter().enumerate() {
                 let probability = (score - largest).exp() / total;
                 let value = key_row(inputs[2], inputs[0], &row, key);
@@ -300,7 +301,9 @@ impl AttentionGradient {
         let (queries, g, o) = (by_group(q, k), by_group(&swap_heads(g), k), by_group(&swap_heads(o), k));
         let (keys, values) = (for_all_heads(k), for_all_heads(v));
         let scores = self.attention.scores(q, k);
-        let probabilities = (&scores - scores.keep_axes(log_sum.clone(), &[-1])).exp();
+        // The difference is small where a probability is not: it is taken before anything is turned to nats.
+        let powers = &scores * LOG2_E as f32 - scores.keep_axes(log_sum.clone(), &[-1]);
+        let probabilities = (powers * LN_2 as f32).exp();
         let slopes = g.matmul(&values.transpose(-1, -2)) - (&g * &o).sum_keep(&[-1]);
         let scores_gradient = &probabilities * slopes * self.attention.scale;
         let to_keys = |weights: &Tensor, rows: &Tensor| weights.transpose(-1, -2).matmul(rows).sum(&[2]);
@@ -371,7 +374,7 @@ impl Operation for AttentionGradient {
             let (q_row, g_row) = (at(q, &row), at(g, &by_place));
             let through_sum = dot(&g_row, &at(o, &by_place));
             for (key, score) in self.attention.reference_scores(q, k, &row).into_iter().enumerate() {
-                let probability = (score - log_sum.at(&row)).exp();
+                let probability = (score * LOG2_E - log_sum.at(&row)).exp2();
                 let slope = dot(&g_row, key_row(v, q, &row, key)) - through_sum;
                 let score_gradient = probability * slope * self.attention.scale as f64;
                 let k_row = key_row(k, q, &row, key);
@@ -396,7 +399,7 @@ impl Operation for AttentionGradient {
         let case = |(name, q, k, causal): (&str, [usize; 4], [usize; 4], bool)| {
             let numbers = |shape: &[usize]| CaseInput::uniform(shape, -1.0, 1.0);
             // About as large as the logarithms of the sums are, so that the probabilities are not far from such.
-            let log_sums = CaseInput::uniform(&q[..3], 1.0, 4.0);
+            let log_sums = CaseInput::uniform(&q[..3], 1.5, 6.0);
             let o = [q[0], q[2], q[1], q[3]];
             let inputs = vec![numbers(&q), numbers(&k), numbers(&k), numbers(&o), log_sums, numbers(&o)];
             Case::with_inputs(name, inputs, move |x| {

@@ -11,7 +11,6 @@ use super::triangle::{QUERIES, Statistics, Tiles, Triangle};
 use super::{BLOCK, Heads, HeadsMut, Problem, heads_of_a_part, take};
 use crate::isa::multiversion;
 use crate::{Element, In, Isa, Job, Out, chunk, lanes, parts_of};
-use std::f32::consts::LOG2_E;
 use std::ops::Range;
 
 /// Parts that are enough to keep the threads of a machine busy.
@@ -88,7 +87,7 @@ pub struct Gradient<T> {
 }
 
 impl<T: Element> Gradient<T> {
-    /// From queries, keys, values, the result and its gradient, and for each query the logarithm of the sum, dense
+    /// From queries, keys, values, the result and its gradient, and for each query the binary logarithm of the sum, dense
     /// by (batch, head, query). `joint` has one place for the queries or the keys, whichever are more, by (batch,
     /// place, head, depth): the heads of the queries, of the keys and of the values.
     pub fn new(
@@ -264,7 +263,7 @@ unsafe fn load_statistics<L: Level, T: Element>(
         widen(o, left);
         widen(o_gradient, right);
         statistics.product[to + query] = lanes::dot(left, right);
-        statistics.log_sum[to + query] = log_sum * LOG2_E;
+        statistics.log_sum[to + query] = *log_sum;
     }
 }
 

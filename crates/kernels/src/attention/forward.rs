@@ -10,7 +10,7 @@ use super::load::turn;
 use super::tile::{BAND, COLUMN_MULTIPLE, Extent, Product, ROW_MULTIPLE};
 use super::{BLOCK, Heads, HeadsMut, Problem, heads_of_a_part, power_of_two, take};
 use crate::{Element, Isa, Job, Out, chunk, math, parts_of};
-use std::f32::consts::LN_2;
+use std::f32::consts::LOG2_E;
 use std::ops::Range;
 
 /// Queries of a part: a tile of keys is loaded once for so many.
@@ -22,7 +22,8 @@ const PANEL: usize = 32;
 /// sums of them far from what an f32 holds.
 const SLACK: f32 = 8.0;
 
-/// `softmax(scale * q * k^T) * v`, and the logarithms of the sums of exponentials.
+/// `softmax(scale * q * k^T) * v`, and the binary logarithms of the sums of exponentials: natural ones, turned to binary
+/// again, would be off by what a probability shows where scores are large.
 pub struct Attention<T> {
     problem: Problem,
     q: Heads<T>,
@@ -188,7 +189,7 @@ unsafe fn one_head<L: Level, T: Element>(
         for ((place, log_sum), (sums, (level, total))) in places.zip(log_sums).zip(rows) {
             // SAFETY: as above.
             unsafe { job.o.store_rows((batch, head), place..place + 1, depth, (sums, padded), 1.0 / *total) };
-            *log_sum = level * LN_2 + math::log(*total);
+            *log_sum = level + math::log(*total) * LOG2_E;
         }
     }
 }

@@ -1,5 +1,5 @@
 //! Scaled dot-product attention in tiles: of the matrix of scores only a tile exists at a time, in a worker's
-//! scratch, and the gradient computes it again from the logarithms of the sums.
+//! scratch, and the gradient computes it again from the binary logarithms of the sums.
 
 mod backward;
 mod forward;

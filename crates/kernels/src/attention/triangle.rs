@@ -63,7 +63,7 @@ impl<'a> Tiles<'a> {
     }
 }
 
-/// Of each query of some heads: the logarithm of the sum as a power of two, and the product of the result with its
+/// Of each query of some heads: the binary logarithm of the sum, and the product of the result with its
 /// gradient.
 pub(super) struct Statistics<'a> {
     pub log_sum: &'a mut [f32],
