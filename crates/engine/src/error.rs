@@ -162,6 +162,15 @@ pub enum Error {
         /// The line of the operation.
         at: Place,
     },
+    /// A plan that was made for another machine than the one that it is linked on.
+    #[error("the plan cannot be linked: {problem}; plan again with the backend that will run it")]
+    OtherMachine {
+        /// What does not fit.
+        problem: String,
+    },
+    /// A program that was left without a plan.
+    #[error("the program has no plan to replay since relinking it failed; make it anew")]
+    Unlinked,
     /// More memory than the machine has.
     #[error("the plan needs {needed} bytes and {available} are available; use a smaller batch or a smaller model")]
     TooLarge {

@@ -156,7 +156,7 @@ impl Program {
     }
 
     /// From now on another plan of the same states: what they hold stays, where the device allows in the same bytes.
-    /// Everything else begins anew.
+    /// Everything else begins anew. A plan that is refused changes nothing.
     pub fn relink(&mut self, plan: Plan) -> Result<()> {
         let placed = |plan: &Plan| -> Vec<(Arc<str>, TensorType, usize)> {
             let states = plan.buffers.iter().filter_map(|buffer| match &buffer.kind {
@@ -174,8 +174,8 @@ impl Program {
         Ok(())
     }
 
-    /// Replays the routine of this name. If it fails because of the data, the states are as before (unless what was
-    /// wrong is a new state itself), and there are no outputs to read until a routine succeeds.
+    /// Replays the routine of this name. If it fails because of the data, the states are as before, and there are no
+    /// outputs to read until a routine succeeds.
     pub fn run(&mut self, routine: &str) -> Result<()> {
         let index = self.routine(routine)?;
         self.replay(index, &mut |_| {})

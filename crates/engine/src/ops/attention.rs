@@ -161,6 +161,10 @@ impl Operation for Attention {
         vec![]
     }
 
+    fn check(&self, _inputs: &[TensorType]) -> Option<Check> {
+        None
+    }
+
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
         let (mut o, mut log_sum) = (Reals::zeros(&outputs[0]), Reals::zeros(&outputs[1]));
         for row in super::reals::indices(&outputs[1].shape) {
@@ -362,6 +366,10 @@ impl Operation for AttentionGradient {
 
     fn in_place(&self) -> Vec<(usize, usize)> {
         vec![]
+    }
+
+    fn check(&self, _inputs: &[TensorType]) -> Option<Check> {
+        None
     }
 
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {

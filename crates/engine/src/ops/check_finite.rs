@@ -39,6 +39,10 @@ impl Operation for CheckFinite {
         vec![(0, 0)]
     }
 
+    fn check(&self, _inputs: &[TensorType]) -> Option<Check> {
+        Some(Check::Finite { input: 0, name: self.name.clone() })
+    }
+
     fn reference(&self, inputs: &[&Reals], _outputs: &[TensorType]) -> Vec<Reals> {
         vec![inputs[0].clone()]
     }
@@ -60,7 +64,7 @@ impl Kernels for CheckFinite {
 
     fn cpu(&self, linker: &mut Linker<'_>) -> Result<(), Unsupported> {
         let (x, y) = (linker.input(0), linker.output(0));
-        let fault = linker.non_finite_fault(&self.name);
+        let fault = linker.fault();
         with_float!(x.dtype, T => {
             linker.job(kernel::CheckFinite::<T>::new(linker.isa(), x.read(), y.write(), fault));
         });

@@ -99,6 +99,10 @@ impl Operation for Continued {
         self.op.in_place().into_iter().chain(over_earlier).collect()
     }
 
+    fn check(&self, inputs: &[TensorType]) -> Option<Check> {
+        self.op.check(&inputs[..self.operands])
+    }
+
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
         let mut results = self.op.reference(&inputs[..self.operands], outputs);
         for (&sum, earlier) in self.sums.iter().zip(&inputs[self.operands..]) {

@@ -61,6 +61,10 @@ impl Operation for CrossEntropy {
         vec![]
     }
 
+    fn check(&self, inputs: &[TensorType]) -> Option<Check> {
+        Some(Check::targets(1, inputs[0].shape.rows_and_columns().1, self.ignored))
+    }
+
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
         let totals: Vec<f64> = inputs[0].rows().map(log_sum_exp).collect();
         let ignored = self.ignored.map(|ignored| number(ignored, &inputs[1].data));
@@ -104,7 +108,7 @@ impl Kernels for CrossEntropy {
     fn cpu(&self, linker: &mut Linker<'_>) -> Result<(), Unsupported> {
         let (logits, loss, total) = (linker.input(0), linker.output(0).write(), linker.output(1).write());
         let (_, classes) = logits.shape().rows_and_columns();
-        let targets = kernel_targets(linker, 1, self.ignored, classes);
+        let targets = kernel_targets(linker, 1, self.ignored);
         with_float!(logits.dtype, T => {
             let columns = kernel::Columns::all(classes);
             linker.job(kernel::CrossEntropy::<T>::new(linker.isa(), logits.read(), targets, columns, loss, total));
@@ -150,6 +154,10 @@ impl Operation for CrossEntropyGradient {
 
     fn in_place(&self) -> Vec<(usize, usize)> {
         vec![(0, 0)]
+    }
+
+    fn check(&self, inputs: &[TensorType]) -> Option<Check> {
+        Some(Check::targets(1, inputs[0].shape.rows_and_columns().1, self.ignored))
     }
 
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
@@ -199,7 +207,7 @@ impl Kernels for CrossEntropyGradient {
         let (logits, gradient) = (linker.input(0), linker.output(0));
         let (total, row_gradient) = (linker.input(2).read(), linker.input(3).read());
         let (_, classes) = logits.shape().rows_and_columns();
-        let targets = kernel_targets(linker, 1, self.ignored, classes);
+        let targets = kernel_targets(linker, 1, self.ignored);
         with_float!(logits.dtype, T => {
             let (columns, logits, gradient) = (kernel::Columns::all(classes), logits.read::<T>(), gradient.write());
             let job = kernel::CrossEntropyGradient::new;
@@ -237,14 +245,9 @@ pub(super) fn check_rows(inputs: &[TensorType], rows: &Shape) -> Result<(), Mism
 }
 
 /// An operand as the kernel's targets.
-pub(super) fn kernel_targets(
-    linker: &mut Linker<'_>,
-    input: usize,
-    ignored: Option<i32>,
-    classes: usize,
-) -> kernel::Targets {
+pub(super) fn kernel_targets(linker: &Linker<'_>, input: usize, ignored: Option<i32>) -> kernel::Targets {
     let ignored = ignored.map(|ignored| ignored as u32);
-    kernel::Targets { classes: linker.input(input).bits(), ignored, fault: linker.index_fault(classes) }
+    kernel::Targets { classes: linker.input(input).bits(), ignored, fault: linker.fault() }
 }
 
 /// The ignored target as the number that targets of its kind hold: unsigned ones hold a negative one's bits.

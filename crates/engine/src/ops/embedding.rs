@@ -54,6 +54,10 @@ impl Operation for Embedding {
         vec![]
     }
 
+    fn check(&self, inputs: &[TensorType]) -> Option<Check> {
+        Some(Check::indices(1, inputs[0].shape[0]))
+    }
+
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
         let (table, ids) = (inputs[0], inputs[1]);
         let mut data = Vec::with_capacity(outputs[0].shape.elements());
@@ -96,7 +100,7 @@ impl Kernels for Embedding {
     fn cpu(&self, linker: &mut Linker<'_>) -> Result<(), Unsupported> {
         let (table, ids, y) = (linker.input(0), linker.input(1), linker.output(0));
         let columns = table.shape()[1];
-        let fault = linker.index_fault(table.shape()[0]);
+        let fault = linker.fault();
         // Numbers below zero, read as unsigned, are above every bound.
         with_bits!(table.dtype, T => {
             linker.job(kernel::Embedding::<T>::new(table.bits(), ids.bits(), y.bits_mut(), columns, fault));
@@ -138,6 +142,10 @@ impl Operation for EmbeddingGradient {
 
     fn in_place(&self) -> Vec<(usize, usize)> {
         vec![]
+    }
+
+    fn check(&self, _inputs: &[TensorType]) -> Option<Check> {
+        Some(Check::indices(0, self.rows))
     }
 
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
@@ -183,7 +191,7 @@ impl Kernels for EmbeddingGradient {
         let columns = y.shape()[1];
         let elements = kernel::Occurrences::scratch_elements(ids.shape().elements(), self.rows);
         let occurrences = kernel::Occurrences::new(linker.scratch::<u32>(elements), self.rows);
-        let fault = linker.index_fault(self.rows);
+        let fault = linker.fault();
         with_float!(gradient.dtype, T => {
             linker.job(kernel::OccurrenceSort::new(ids.bits(), occurrences, fault));
             let (gradient, y) = (gradient.read::<T>(), y.write::<T>());

@@ -73,6 +73,10 @@ impl Operation for Gather {
         vec![]
     }
 
+    fn check(&self, inputs: &[TensorType]) -> Option<Check> {
+        Some(Check::indices(1, inputs[0].shape[self.axis]))
+    }
+
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
         let (x, index) = (inputs[0], inputs[1]);
         vec![Reals::from_fn(&outputs[0].shape, |at| {
@@ -113,7 +117,7 @@ impl Kernels for Gather {
     fn cpu(&self, linker: &mut Linker<'_>) -> Result<(), Unsupported> {
         let (x, index, y) = (linker.input(0), linker.input(1), linker.output(0));
         let sizes = sizes(self.axis, x.shape(), index.shape());
-        let fault = linker.index_fault(x.shape()[self.axis]);
+        let fault = linker.fault();
         // Indices below zero, read as unsigned, are above every bound.
         with_bits!(x.dtype, T => {
             linker.job(kernel::Gather::<T>::new(x.bits(), index.bits(), y.bits_mut(), sizes, fault));
@@ -155,6 +159,10 @@ impl Operation for ScatterAdd {
 
     fn in_place(&self) -> Vec<(usize, usize)> {
         vec![(0, 0)]
+    }
+
+    fn check(&self, inputs: &[TensorType]) -> Option<Check> {
+        Some(Check::indices(1, inputs[0].shape[self.axis]))
     }
 
     fn reference(&self, inputs: &[&Reals], _outputs: &[TensorType]) -> Vec<Reals> {
@@ -203,7 +211,7 @@ impl Kernels for ScatterAdd {
     fn cpu(&self, linker: &mut Linker<'_>) -> Result<(), Unsupported> {
         let (x, index, updates, y) = (linker.input(0), linker.input(1), linker.input(2), linker.output(0));
         let sizes = sizes(self.axis, x.shape(), index.shape());
-        let fault = linker.index_fault(x.shape()[self.axis]);
+        let fault = linker.fault();
         with_float!(x.dtype, T => {
             let (x, updates, y) = (x.read::<T>(), updates.read::<T>(), y.write::<T>());
             linker.job(kernel::ScatterAdd::new(linker.isa(), x, index.bits(), updates, y, sizes, fault));

@@ -75,6 +75,10 @@ impl Operation for LinearCrossEntropy {
         vec![]
     }
 
+    fn check(&self, inputs: &[TensorType]) -> Option<Check> {
+        Some(Check::targets(2, inputs[1].shape[0], self.ignored))
+    }
+
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
         let op = CrossEntropy { ignored: self.ignored };
         op.reference(&[&logits(inputs[0], inputs[1]), inputs[2]], outputs)
@@ -125,7 +129,7 @@ impl LinearCrossEntropy {
         let (loss, total) = (linker.output(0).write(), linker.output(1).write());
         let blocks = Blocks::new(&x, &weight);
         let logits = linker.scratch(blocks.scratch());
-        let targets = kernel_targets(linker, 2, self.ignored, blocks.classes);
+        let targets = kernel_targets(linker, 2, self.ignored);
         let (x, weight) = (matrix::<X>(&x), matrix::<W>(&weight));
         for (rows, classes) in blocks.all() {
             let block = blocks.logits(linker, &x, &weight, &rows, &classes, logits);
@@ -174,6 +178,10 @@ impl Operation for LinearCrossEntropyGradient {
 
     fn in_place(&self) -> Vec<(usize, usize)> {
         vec![]
+    }
+
+    fn check(&self, inputs: &[TensorType]) -> Option<Check> {
+        Some(Check::targets(2, inputs[1].shape[0], self.ignored))
     }
 
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
@@ -240,7 +248,7 @@ impl LinearCrossEntropyGradient {
         let blocks = Blocks::new(&x, &weight);
         let logits = linker.scratch(blocks.scratch());
         let (dx, dweight) = (Sums::new(linker, 0), Sums::new(linker, 1));
-        let targets = kernel_targets(linker, 2, self.ignored, blocks.classes);
+        let targets = kernel_targets(linker, 2, self.ignored);
         let (x, weight) = (matrix::<X>(&x), matrix::<W>(&weight));
         for (rows, classes) in blocks.all() {
             let block = blocks.logits(linker, &x, &weight, &rows, &classes, logits);

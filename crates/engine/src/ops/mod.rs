@@ -4,6 +4,7 @@
 //! can only name its [`OpKind`] if it is in the list below, from which the tests are driven.
 
 mod cases;
+mod listed;
 mod reals;
 
 pub use crate::autodiff::Differentiation;
@@ -14,11 +15,14 @@ pub use reals::Reals;
 use crate::error::Mismatch;
 use crate::shape::Layout;
 use crate::{Tensor, TensorType};
+use listed::Listed;
 use std::any::Any;
 use std::fmt::Debug;
 
 /// What an operation is, from its shapes to its kernels.
-pub trait Operation: Any + Debug + Send + Sync {
+///
+/// Operations are those of the list below and no others: what their kernels do with memory is trusted.
+pub trait Operation: Listed + Any + Debug + Send + Sync {
     /// Its entry in the list of operations.
     fn kind(&self) -> OpKind;
 
@@ -42,6 +46,9 @@ pub trait Operation: Any + Debug + Send + Sync {
     /// size and is not needed later.
     fn in_place(&self) -> Vec<(usize, usize)>;
 
+    /// What it looks for in its data, if anything: where it does not find it, the replay ends there.
+    fn check(&self, inputs: &[TensorType]) -> Option<Check>;
+
     /// Its meaning, in f64.
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals>;
 
@@ -52,6 +59,46 @@ pub trait Operation: Any + Debug + Send + Sync {
     fn cases() -> Vec<Case>
     where
         Self: Sized;
+}
+
+/// What an operation looks for in its data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Check {
+    /// That an operand's numbers are below the bound, or the one that is ignored.
+    Indices {
+        /// Which operand.
+        input: usize,
+        /// How many there are to choose from.
+        bound: usize,
+        /// A number that stands for no choice.
+        ignored: Option<i32>,
+    },
+    /// That an operand's numbers are finite.
+    Finite {
+        /// Which operand.
+        input: usize,
+        /// What to call it.
+        name: String,
+    },
+}
+
+impl Check {
+    /// That this operand's numbers choose among so many.
+    pub(crate) fn indices(input: usize, bound: usize) -> Check {
+        Check::targets(input, bound, None)
+    }
+
+    /// As [`Check::indices`], with a number that stands for no choice.
+    pub(crate) fn targets(input: usize, bound: usize, ignored: Option<i32>) -> Check {
+        Check::Indices { input, bound, ignored }
+    }
+
+    /// The operand that is looked at.
+    pub fn input(&self) -> usize {
+        match self {
+            Check::Indices { input, .. } | Check::Finite { input, .. } => *input,
+        }
+    }
 }
 
 /// How an operation is carried out.
@@ -112,6 +159,8 @@ macro_rules! operations {
                 match self { $(OpKind::$kind => $name),* }
             }
         }
+
+        $(impl Listed for $module::$kind {})*
 
         /// The list that drives the tests.
         pub fn all() -> Vec<Entry> {

@@ -73,6 +73,10 @@ impl Operation for Rotary {
         vec![(0, 0)]
     }
 
+    fn check(&self, _inputs: &[TensorType]) -> Option<Check> {
+        None
+    }
+
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
         let (x, shape) = (inputs[0], &outputs[0].shape);
         let (last, half) = (shape.rank() - 1, shape[shape.rank() - 1] / 2);

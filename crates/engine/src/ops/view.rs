@@ -58,6 +58,9 @@ macro_rules! view_operation {
         fn in_place(&self) -> Vec<(usize, usize)> {
             vec![]
         }
+        fn check(&self, _inputs: &[TensorType]) -> Option<Check> {
+            None
+        }
         fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
             let dense = Layout::dense(&inputs[0].shape);
             let layout = |output: usize| self.view(output, &dense).expect("a dense operand can be viewed");

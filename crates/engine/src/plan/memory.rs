@@ -1,8 +1,9 @@
 //! An offset for every buffer: which results may be written over their operands, which buffers may share bytes
 //! because they are never alive together, and where in the arena each one lies.
 
+use super::checks::last_that_may_fault;
 use super::recompute::Rung;
-use super::{Buffer, BufferId, BufferKind, Draft, Estimate, Operand, Options, Plan, Planner, Regions, Routine, Step};
+use super::{Buffer, BufferId, BufferKind, Draft, Estimate, Operand, Options, Parts, Planner, Regions, Routine, Step};
 use crate::graph::Part;
 use crate::ops::Elementwise;
 use std::collections::HashMap;
@@ -22,7 +23,7 @@ pub(super) fn place_what_persists(buffers: &mut [Buffer], alignment: usize) -> R
 
 /// Places the buffers of all routines behind what persists, routines over each other. Each routine is carried out in
 /// the fastest way that keeps the arena within the limit, or else in the smallest.
-pub(super) fn place(planner: &Planner<'_>, limit: usize) -> Plan {
+pub(super) fn place(planner: &Planner<'_>, limit: usize) -> Parts {
     let mut buffers = planner.buffers.clone();
     let mut regions = planner.regions;
     let mut routines = vec![];
@@ -33,7 +34,7 @@ pub(super) fn place(planner: &Planner<'_>, limit: usize) -> Plan {
         buffers = placed.buffers;
         routines.push(placed.routine);
     }
-    Plan { buffers, routines, regions, worker_scratch: planner.worker_scratch, alignment: planner.machine.alignment() }
+    Parts { buffers, routines, regions, worker_scratch: planner.worker_scratch, alignment: planner.machine.alignment() }
 }
 
 /// What [`place`] would give, in numbers.
@@ -122,12 +123,14 @@ fn place_persistent(
 }
 
 /// Puts the new value of each state at the state's own address. Where the old value is still read when the new
-/// one is made, the new one is kept aside and copied at the end.
+/// one is made, or the replay may yet end because the data are bad, the new one is kept aside and copied at the end.
 fn settle_assigns(routine: &mut Routine, buffers: &mut Vec<Buffer>, options: Options) {
     let uses = Uses::of(routine, buffers);
+    let last_check = last_that_may_fault(&routine.steps);
     for assign in 0..routine.assigns.len() {
         let (state, mut new) = routine.assigns[assign];
-        if !may_write_over_state(routine, &uses, buffers, state, new, options) {
+        let is_safe = last_check.is_none_or(|check| check < uses.first[&new]);
+        if !is_safe || !may_write_over_state(routine, &uses, buffers, state, new, options) {
             let operand = Operand::dense(new, &buffers[new].ty.clone());
             buffers.push(Buffer::new(BufferKind::Transient, buffers[new].ty.clone()));
             new = buffers.len() - 1;

@@ -9,8 +9,9 @@
 //! | `memory` | which buffers share bytes, and an offset for every one |
 //!
 //! A plan names no device. What it needs to know of the machine it asks through [`Machine`]. Each stage is checked
-//! by [`verify`] in debug builds.
+//! by [`verify`] in debug builds; the plan itself always, for what is a [`Plan`] is carried out as it says.
 
+mod checks;
 mod lifetimes;
 mod lower;
 mod memory;
@@ -22,13 +23,14 @@ pub mod verify;
 
 use crate::error::Place;
 use crate::graph::{Graph, Initial, Part, Value};
-use crate::ops::{Cost, Operation};
+use crate::ops::{Check, Cost, Operation};
 use crate::{Array, DType, Layout, Result, Shape, TensorType};
 pub use lifetimes::Lifetime;
 pub use recompute::Recompute;
 use recompute::{Flow, Ladder};
 use std::cell::OnceCell;
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 use text::RoutineText;
 
@@ -190,6 +192,11 @@ impl Step {
         let types = |operands: &[Operand]| operands.iter().map(Operand::ty).collect::<Vec<_>>();
         self.op.cost(&types(&self.inputs), &types(&self.outputs))
     }
+
+    /// What it looks for in its data.
+    pub(crate) fn check(&self) -> Option<Check> {
+        self.op.check(&self.inputs.iter().map(Operand::ty).collect::<Vec<_>>())
+    }
 }
 
 /// The steps of one routine.
@@ -234,9 +241,34 @@ impl Regions {
     }
 }
 
-/// Everything a replay will do, to the byte.
+/// Everything a replay will do, to the byte: parts that were verified, and that nothing can change.
+///
+/// ```compile_fail,E0594
+/// # fn tampered(plan: &mut gradus_engine::plan::Plan) {
+/// plan.worker_scratch = 0; // Other parts make another plan, which is verified in turn.
+/// # }
+/// ```
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct Plan(Parts);
+
+impl Plan {
+    /// A plan of these parts, or why they make none.
+    pub fn new(parts: Parts) -> std::result::Result<Plan, String> {
+        verify::verify(&parts)?;
+        Ok(Plan(parts))
+    }
+}
+
+impl Deref for Plan {
+    type Target = Parts;
+    fn deref(&self) -> &Parts {
+        &self.0
+    }
+}
+
+/// What a plan is made of.
+#[derive(Clone, Debug)]
+pub struct Parts {
     /// All buffers of all routines.
     pub buffers: Vec<Buffer>,
     /// The routines.
@@ -315,9 +347,7 @@ impl<'a> Planner<'a> {
 
     /// The fastest plan whose arena has at most this many bytes; if there is none, the smallest there is.
     pub fn plan(&self, limit: usize) -> Plan {
-        let plan = memory::place(self, limit);
-        debug_check(|| verify::verify(&plan));
-        plan
+        Plan::new(memory::place(self, limit)).unwrap_or_else(|problem| wrong_plan(&problem))
     }
 
     /// What [`Planner::plan`] would give for this limit: much sooner, if it was asked for similar limits before.
@@ -373,11 +403,15 @@ fn bytes_type(bytes: usize) -> TensorType {
     TensorType::new(DType::Bf16, Shape::new(vec![bytes.div_ceil(2)]))
 }
 
-/// A plan that does not verify is a bug, not a user's error.
 fn debug_check(check: impl FnOnce() -> std::result::Result<(), String>) {
     if cfg!(debug_assertions)
         && let Err(problem) = check()
     {
-        panic!("the planner made a wrong plan: {problem}");
+        wrong_plan(&problem);
     }
+}
+
+/// A plan that does not verify is a bug, not a user's error.
+fn wrong_plan(problem: &str) -> ! {
+    panic!("the planner made a wrong plan: {problem}");
 }

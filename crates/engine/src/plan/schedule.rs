@@ -1,12 +1,13 @@
 //! The order of the steps: that of the trace, or one that frees memory sooner, whichever needs less.
 
-use super::{Buffer, BufferId, Routine, Step};
-use crate::ops::OpKind;
+use super::checks::first_looks;
+use super::{Buffer, BufferId, Routine};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// Orders a routine's steps. Steps that write a state's new value come after the other readers of its old value
-/// wherever they can, so that the new value can be written over it; and after all steps that look whether the data
-/// are good, so that bad data leave the states as they were.
+/// wherever they can, so that the new value can be written over it; and so after all steps that may end the replay
+/// because the data are bad. What looks at the same data once more, as gradients do, comes after the first that does and
+/// need not be waited for.
 pub(super) fn schedule(mut routine: Routine, buffers: &[Buffer], reorder: bool) -> Routine {
     let links = Links::of(&routine);
     let in_trace_order = links.ordered(|ready| *ready.first().expect("a step is ready"));
@@ -21,13 +22,6 @@ pub(super) fn schedule(mut routine: Routine, buffers: &[Buffer], reorder: bool) 
     let mut steps: Vec<Option<_>> = routine.steps.into_iter().map(Some).collect();
     routine.steps = order.into_iter().map(|index| steps[index].take().expect("each step once")).collect();
     routine
-}
-
-/// Whether a step may end the replay because the data are bad. The gradients of these operations look at the same
-/// data again.
-fn is_check(step: &Step) -> bool {
-    use OpKind::*;
-    matches!(step.op.kind(), CheckFinite | Embedding | Gather | ScatterAdd | CrossEntropy | LinearCrossEntropy)
 }
 
 /// Which steps must come before which.
@@ -57,7 +51,13 @@ impl Links {
                 }
             }
         }
-        let checks: Vec<usize> = (0..routine.steps.len()).filter(|&index| is_check(&routine.steps[index])).collect();
+        let looks = first_looks(&routine.steps);
+        for (index, first) in looks.iter().enumerate() {
+            if let Some(first) = first.filter(|&first| first != index) {
+                links.add(first, index);
+            }
+        }
+        let checks: Vec<usize> = (0..looks.len()).filter(|&index| looks[index] == Some(index)).collect();
         for &(state, new) in &routine.assigns {
             let readers = readers.get(&state).into_iter().flatten();
             links.keep_before(writer[&new], readers.chain(&checks).copied().collect());
@@ -75,8 +75,7 @@ impl Links {
         if earlier.iter().all(|&step| step == writer) {
             return;
         }
-        // A step that itself waits for the new value cannot come first; if it reads the old one, memory planning
-        // keeps both.
+        // A step that itself waits for the new value cannot come first; memory planning then keeps both values.
         let mut after_writer = vec![false; self.followers.len()];
         after_writer[writer] = true;
         let mut open = vec![writer];

@@ -1,10 +1,16 @@
 //! Plans as text, for people and for tests: a whole plan, or one routine between two stages.
 
-use super::{Buffer, BufferKind, Operand, Plan, Routine};
+use super::{Buffer, BufferKind, Operand, Parts, Plan, Routine};
 use crate::Layout;
 use std::fmt;
 
 impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Parts::fmt(self, f)
+    }
+}
+
+impl fmt::Display for Parts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let regions = &self.regions;
         writeln!(

@@ -1,15 +1,21 @@
 //! Checks a plan by following what every byte holds, step by step. It shares no code with the planner: what it
-//! accepts is right whatever the planner meant.
+//! accepts is right whatever the planner meant, and whoever links it may rely on it.
 
-use super::{Buffer, BufferId, Operand, Plan, Routine, Step};
-use std::collections::BTreeMap;
+use super::{Buffer, BufferId, BufferKind, Operand, Parts, Routine, Step};
+use crate::Layout;
+use crate::graph::Initial;
+use crate::ops::{Check, Lowering};
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 
 type Verdict = std::result::Result<(), String>;
 
-/// Checks every routine of a plan.
-pub fn verify(plan: &Plan) -> Verdict {
-    for routine in &plan.routines {
-        Check::of(plan).routine(routine).map_err(|problem| format!("routine {:?}: {problem}", routine.name))?;
+/// Checks what persists, and every routine.
+pub fn verify(parts: &Parts) -> Verdict {
+    let contents = contents_before_replays(parts)?;
+    for routine in &parts.routines {
+        let about = |problem| format!("routine {:?}: {problem}", routine.name);
+        Replay::of(parts, contents.clone()).routine(routine).map_err(about)?;
     }
     Ok(())
 }
@@ -44,77 +50,170 @@ fn check_types(step: &Step) -> Verdict {
 }
 
 /// What the arena holds: by first byte, the end and the buffer whose value lies there whole.
-struct Check<'a> {
-    plan: &'a Plan,
-    contents: BTreeMap<usize, (usize, BufferId)>,
+type Contents = BTreeMap<usize, (usize, BufferId)>;
+
+/// What persists lies apart, inside the arena, and begins with numbers of its own type.
+fn contents_before_replays(parts: &Parts) -> Result<Contents, String> {
+    let mut contents = Contents::new();
+    for (id, buffer) in parts.buffers.iter().enumerate().filter(|(_, buffer)| buffer.kind.is_persistent()) {
+        let (start, end) = place(parts, id)?;
+        let numbers = match &buffer.kind {
+            BufferKind::State(_, Initial::Numbers(array)) | BufferKind::Constant(array) => Some(array.ty()),
+            _ => None,
+        };
+        if numbers.is_some_and(|ty| *ty != buffer.ty) {
+            return Err(format!("buffer {id} is not of the type of its numbers"));
+        }
+        if start < end && contents.insert(start, (end, id)).is_some() {
+            return Err(format!("buffer {id} overlaps another one that persists"));
+        }
+    }
+    let mut last_end = 0;
+    for (&start, &(end, id)) in &contents {
+        if start < last_end {
+            return Err(format!("buffer {id} overlaps another one that persists"));
+        }
+        last_end = end;
+    }
+    Ok(contents)
 }
 
-impl<'a> Check<'a> {
-    fn of(plan: &'a Plan) -> Check<'a> {
-        let mut check = Check { plan, contents: BTreeMap::new() };
-        for (id, buffer) in plan.buffers.iter().enumerate() {
-            if buffer.kind.is_persistent() && buffer.bytes() > 0 {
-                check.contents.insert(buffer.offset, (buffer.offset + buffer.bytes(), id));
-            }
+/// A buffer's first byte and its end: aligned, and in the arena before the workers' scratch.
+fn place(parts: &Parts, id: BufferId) -> Result<(usize, usize), String> {
+    let buffer = parts.buffers.get(id).ok_or_else(|| format!("there is no buffer {id}"))?;
+    let regions = &parts.regions;
+    let limit = [regions.states, regions.inputs, regions.constants, regions.transients]
+        .into_iter()
+        .try_fold(0, usize::checked_add)
+        .filter(|limit| limit.checked_add(regions.workers).is_some());
+    let end = buffer.offset.checked_add(buffer.bytes()).filter(|_| buffer.ty.is_addressable());
+    match (end, limit) {
+        (Some(end), Some(limit)) if end <= limit && buffer.offset.is_multiple_of(parts.alignment) => {
+            Ok((buffer.offset, end))
         }
-        check
+        _ => Err(format!("buffer {id} at {} is not aligned or not inside the arena", buffer.offset)),
+    }
+}
+
+/// Follows one routine.
+struct Replay<'a> {
+    parts: &'a Parts,
+    contents: Contents,
+    /// Whether a byte of a state was written.
+    state_written: bool,
+    /// What was looked for so far, and in which numbers.
+    looked_for: Vec<(BufferId, Numbers, Check)>,
+    /// The operations that were carried out.
+    done: HashSet<*const ()>,
+}
+
+/// Where numbers lie in a buffer: the first, and runs of (count, stride), as few as can say it.
+type Numbers = (usize, Vec<(usize, usize)>);
+
+impl<'a> Replay<'a> {
+    fn of(parts: &'a Parts, contents: Contents) -> Replay<'a> {
+        Replay { parts, contents, state_written: false, looked_for: vec![], done: HashSet::new() }
     }
 
     fn routine(mut self, routine: &Routine) -> Verdict {
-        self.persistent_buffers_apart()?;
         for (index, step) in routine.steps.iter().enumerate() {
             self.step(step).map_err(|problem| format!("step {index} ({}): {problem}", step.op.kind().name()))?;
         }
         for (name, output) in &routine.outputs {
-            self.holds(output.buffer).map_err(|problem| format!("output {name:?}: {problem}"))?;
-        }
-        for (id, buffer) in self.plan.buffers.iter().enumerate().filter(|(_, buffer)| buffer.kind.is_persistent()) {
-            match routine.assigns.iter().find(|&&(state, _)| state == id) {
-                Some(&(_, new)) if self.buffer(new).offset != buffer.offset => {
-                    return Err(format!("the new value of buffer {id} is not at its address"));
-                }
-                Some(&(_, new)) => self.holds(new)?,
-                None => self.holds(id)?,
+            self.readable(output).map_err(|problem| format!("output {name:?}: {problem}"))?;
+            if !output.layout.is_dense() {
+                return Err(format!("output {name:?} does not lie densely"));
             }
         }
-        Ok(())
-    }
-
-    fn persistent_buffers_apart(&self) -> Verdict {
-        let mut last_end = 0;
-        for (&start, &(end, id)) in &self.contents {
-            if start < last_end {
-                return Err(format!("buffer {id} overlaps another one that persists"));
+        for &(state, new) in &routine.assigns {
+            let fits = |buffer: &Buffer| (buffer.ty.dtype, buffer.bytes(), buffer.offset);
+            let [old, value] = [state, new].map(|id| self.parts.buffers.get(id).map(fits));
+            if old.is_none() || old != value {
+                return Err(format!("the new value of buffer {state} is not of its type and size at its address"));
             }
-            last_end = end;
+        }
+        for id in (0..self.parts.buffers.len()).filter(|&id| self.buffer(id).kind.is_persistent()) {
+            let assigned = routine.assigns.iter().find(|&&(state, _)| state == id);
+            self.holds(assigned.map_or(id, |&(_, new)| new))?;
         }
         Ok(())
     }
 
     fn step(&mut self, step: &Step) -> Verdict {
         check_types(step)?;
-        for input in &step.inputs {
-            let buffer = self.buffer(input.buffer);
-            if input.layout.end() * input.dtype.size() > buffer.bytes() {
-                return Err(format!("an operand reaches past buffer {}", input.buffer));
+        let (Lowering::Kernels(kernels) | Lowering::SideBySide(_, kernels)) = step.op.lowering() else {
+            return Err("a view is not a step".to_string());
+        };
+        for (position, input) in step.inputs.iter().enumerate() {
+            self.readable(input)?;
+            if !kernels.takes(position, &input.layout) {
+                return Err(format!("operand {position} lies as its kernels do not take it"));
             }
-            self.holds(input.buffer)?;
         }
         let mut written: Vec<BufferId> = vec![];
         for (position, output) in step.outputs.iter().enumerate() {
-            if !output.is_whole(&self.plan.buffers) {
-                return Err(format!("result {position} is not its whole buffer"));
-            }
+            self.writable(output).map_err(|problem| format!("result {position}: {problem}"))?;
             self.apart_from(output.buffer, &written)?;
             self.over_operands(step, position, output)?;
             written.push(output.buffer);
         }
         if let Some(scratch) = step.scratch {
+            place(self.parts, scratch)?;
+            if !matches!(self.buffer(scratch).kind, BufferKind::Scratch) {
+                return Err(format!("buffer {scratch} is not scratch"));
+            }
             self.apart_from(scratch, &written)?;
             self.apart_from(scratch, &step.inputs.iter().map(|input| input.buffer).collect::<Vec<_>>())?;
             written.push(scratch);
         }
-        written.into_iter().try_for_each(|buffer| self.write(buffer))
+        self.state_written |= written.iter().any(|&id| self.buffer(id).offset < self.parts.regions.states);
+        if self.may_fault(step) && self.state_written {
+            return Err("bad data may end the replay here, when a state has been written".to_string());
+        }
+        written.into_iter().for_each(|buffer| self.write(buffer));
+        Ok(())
+    }
+
+    /// Whether bad data may end the replay at this step: not if the same was looked for in the same numbers before.
+    fn may_fault(&mut self, step: &Step) -> bool {
+        let again = !self.done.insert(Arc::as_ptr(&step.op).cast()) && step.again;
+        let Some(check) = step.check() else { return false };
+        let operand = &step.inputs[check.input()];
+        let check = match check {
+            Check::Indices { bound, ignored, .. } => Check::Indices { input: 0, bound, ignored },
+            Check::Finite { .. } => Check::Finite { input: 0, name: String::new() },
+        };
+        let look = (operand.buffer, numbers(&operand.layout), check);
+        if again || self.looked_for.contains(&look) {
+            return false;
+        }
+        self.looked_for.push(look);
+        true
+    }
+
+    /// An operand must lie inside of its buffer, whose value must still be there.
+    fn readable(&self, operand: &Operand) -> Verdict {
+        let id = operand.buffer;
+        let buffer = self.parts.buffers.get(id).ok_or_else(|| format!("there is no buffer {id}"))?;
+        let elements = buffer.ty.shape.elements();
+        if operand.dtype != buffer.ty.dtype || end(&operand.layout).is_none_or(|end| end > elements) {
+            return Err(format!("an operand reaches past buffer {id} or is of another type"));
+        }
+        self.holds(id)
+    }
+
+    /// A result must be a whole buffer of its own type, and no one else's.
+    fn writable(&self, operand: &Operand) -> Verdict {
+        let id = operand.buffer;
+        place(self.parts, id)?;
+        let buffer = self.buffer(id);
+        if !matches!(buffer.kind, BufferKind::Transient) || operand.dtype != buffer.ty.dtype {
+            return Err(format!("buffer {id} is not for results of this type"));
+        }
+        match end(&operand.layout).is_some() && operand.is_whole(&self.parts.buffers) {
+            true => Ok(()),
+            false => Err(format!("it is not the whole of buffer {id}")),
+        }
     }
 
     /// A result may lie over an operand only whole, and only if the operation's rule says so.
@@ -126,7 +225,7 @@ impl<'a> Check<'a> {
                 continue;
             }
             let same = operand.offset == result.offset && operand.bytes() == result.bytes();
-            let whole = input.is_whole(&self.plan.buffers) && input.dtype.size() == output.dtype.size();
+            let whole = input.is_whole(&self.parts.buffers) && input.dtype.size() == output.dtype.size();
             if !same || !whole || !step.op.in_place().contains(&(position, at)) {
                 return Err(format!("result {position} lies over operand {at} against the in-place rule"));
             }
@@ -144,32 +243,55 @@ impl<'a> Check<'a> {
     /// The buffer's value must still be there, whole.
     fn holds(&self, id: BufferId) -> Verdict {
         let buffer = self.buffer(id);
-        if buffer.bytes() == 0 || self.contents.get(&buffer.offset) == Some(&(buffer.offset + buffer.bytes(), id)) {
+        let end = buffer.offset.checked_add(buffer.bytes());
+        if buffer.bytes() == 0 || end.is_some_and(|end| self.contents.get(&buffer.offset) == Some(&(end, id))) {
             return Ok(());
         }
         Err(format!("buffer {id} does not hold its value"))
     }
 
     /// What was in these bytes is gone; now they hold this buffer.
-    fn write(&mut self, id: BufferId) -> Verdict {
+    fn write(&mut self, id: BufferId) {
         let buffer = self.buffer(id);
-        let (start, end) = (buffer.offset, buffer.offset.saturating_add(buffer.bytes()));
-        let limit = self.plan.regions.total() - self.plan.regions.workers;
-        if !start.is_multiple_of(self.plan.alignment) || end > limit {
-            return Err(format!("buffer {id} at {start}..{end} is not aligned or not inside the arena"));
-        }
+        let (start, end) = (buffer.offset, buffer.offset + buffer.bytes());
         if start == end {
-            return Ok(());
+            return;
         }
+        // What lies there is apart, so that only the nearest before it can reach into it.
         let from = self.contents.range(..start).next_back().map_or(start, |(&before, _)| before);
-        self.contents.retain(|&at, &mut (until, _)| at < from || at >= end || until <= start);
+        let reached = self.contents.range(from..end).filter(|&(_, &(until, _))| until > start);
+        for gone in reached.map(|(&at, _)| at).collect::<Vec<_>>() {
+            self.contents.remove(&gone);
+        }
         self.contents.insert(start, (end, id));
-        Ok(())
     }
 
     fn buffer(&self, id: BufferId) -> &'a Buffer {
-        &self.plan.buffers[id]
+        &self.parts.buffers[id]
     }
+}
+
+/// One past the furthest element of a layout, if that can be reckoned; 0 if it has none.
+fn end(layout: &Layout) -> Option<usize> {
+    if layout.strides.len() != layout.shape.rank() {
+        return None;
+    }
+    if layout.shape.contains(&0) {
+        return Some(0);
+    }
+    let reach = |end: usize, (&size, &stride): (&usize, &usize)| (size - 1).checked_mul(stride)?.checked_add(end);
+    layout.shape.iter().zip(&layout.strides).try_fold(layout.offset, reach)?.checked_add(1)
+}
+
+fn numbers(layout: &Layout) -> Numbers {
+    let mut runs: Vec<(usize, usize)> = vec![];
+    for (&size, &stride) in layout.shape.iter().zip(&layout.strides).filter(|&(&size, _)| size != 1) {
+        match runs.last_mut() {
+            Some((count, step)) if *step == size * stride => (*count, *step) = (*count * size, stride),
+            _ => runs.push((size, stride)),
+        }
+    }
+    (layout.offset, runs)
 }
 
 fn overlap(a: &Buffer, b: &Buffer) -> bool {

@@ -1,100 +1,123 @@
 //! A plan linked on the CPU.
 
-use super::linker::Blame;
-use super::{Cpu, Fault};
+use super::{Cpu, Linked};
 use crate::arena::Arena;
 use crate::backend::Executable;
 use crate::error::Place;
 use crate::graph::Initial;
-use crate::plan::{BufferId, BufferKind, Operand, Plan};
+use crate::ops::Check;
+use crate::plan::{BufferId, BufferKind, Machine, Operand, Plan, Scratch, Step};
 use crate::{Error, Result};
-use gradus_kernels::{FaultCell, Job};
+use gradus_kernels::{Fault, FaultCell, Job};
 use std::ops::Range;
 
 /// Jobs over an arena.
 pub(super) struct CpuExecutable {
-    /// By routine; the jobs hold addresses in the arena and of the fault cell, so they go first.
+    /// By routine; the jobs hold addresses in the arena and of the fault cell, so they go first. None, if relinking
+    /// failed halfway.
     routines: Vec<Vec<LinkedStep>>,
     arena: Arena,
     fault: Box<FaultCell>,
     cpu: Cpu,
-    worker_scratch: *mut u8,
-    worker_scratch_bytes: usize,
+    /// Where the workers' scratch begins in the arena, and how many bytes each has.
+    worker_scratch: (usize, usize),
     /// Where each buffer lies: offset and bytes.
     places: Vec<(usize, usize)>,
 }
 
 struct LinkedStep {
     jobs: Vec<Box<dyn Job>>,
-    /// How to report what the step's kernels may find wrong with the data.
-    blame: Option<Blame>,
+    /// What its kernels look for in the data.
+    check: Option<Check>,
     op: &'static str,
     place: Place,
 }
 
-// SAFETY: the raw pointer is into the arena, which moves along; nothing of it is bound to a thread.
-unsafe impl Send for CpuExecutable {}
-
 impl CpuExecutable {
     pub fn link(cpu: &Cpu, plan: &Plan) -> Result<CpuExecutable> {
+        check_regions(cpu, plan)?;
         let mut arena = Arena::new(plan.regions.total())?;
         for buffer in &plan.buffers {
             if let BufferKind::State(_, Initial::Numbers(array)) = &buffer.kind {
                 arena.bytes_mut(buffer.offset, buffer.bytes()).copy_from_slice(array.bytes());
             }
         }
-        CpuExecutable::over(arena, cpu, plan)
+        let (fault, cpu) = (Box::default(), cpu.clone());
+        let mut executable =
+            CpuExecutable { routines: vec![], arena, fault, cpu, worker_scratch: (0, 0), places: vec![] };
+        executable.link_routines(plan)?;
+        Ok(executable)
     }
 
-    /// Links a plan over an arena that holds its states.
-    fn over(mut arena: Arena, cpu: &Cpu, plan: &Plan) -> Result<CpuExecutable> {
+    /// Links a plan over the arena, which is of its size and holds its states.
+    fn link_routines(&mut self, plan: &Plan) -> Result<()> {
         for buffer in &plan.buffers {
             if let BufferKind::Constant(array) = &buffer.kind {
-                arena.bytes_mut(buffer.offset, buffer.bytes()).copy_from_slice(array.bytes());
+                self.arena.bytes_mut(buffer.offset, buffer.bytes()).copy_from_slice(array.bytes());
             }
         }
-        let fault = Box::new(FaultCell::default());
-        let base = arena.at(0);
         let mut routines = vec![];
         for routine in &plan.routines {
-            let mut steps = vec![];
-            for (index, step) in routine.steps.iter().enumerate() {
-                let linked = cpu.link_step(step, &plan.buffers, Some(base), Fault { cell: &fault, step: index })?;
-                let planned = step.scratch.map_or(0, |scratch| plan.buffers[scratch].bytes());
-                assert!(linked.scratch <= planned, "{} asks for more scratch than it said", step.op.kind().name());
-                for job in &linked.jobs {
-                    assert!(job.worker_scratch() <= plan.worker_scratch, "{} likewise", step.op.kind().name());
-                }
-                let (jobs, blame) = (linked.jobs, linked.blame);
-                steps.push(LinkedStep { jobs, blame, op: step.op.kind().name(), place: step.place });
-            }
-            routines.push(steps);
+            let steps = routine.steps.iter().enumerate().map(|(index, step)| self.link_step(plan, index, step));
+            routines.push(steps.collect::<Result<Vec<_>>>()?);
         }
-        let worker_scratch = arena.at(plan.regions.total() - plan.regions.workers);
-        Ok(CpuExecutable {
-            routines,
-            arena,
-            fault,
-            cpu: cpu.clone(),
-            worker_scratch,
-            worker_scratch_bytes: plan.worker_scratch,
-            places: plan.buffers.iter().map(|buffer| (buffer.offset, buffer.bytes())).collect(),
-        })
+        self.worker_scratch = (plan.regions.total() - plan.regions.workers, plan.worker_scratch);
+        self.places = plan.buffers.iter().map(|buffer| (buffer.offset, buffer.bytes())).collect();
+        self.routines = routines;
+        Ok(())
     }
+
+    fn link_step(&mut self, plan: &Plan, index: usize, step: &Step) -> Result<LinkedStep> {
+        let check = step.check();
+        let fault = check.as_ref().map(|_| Fault::new(&*self.fault, index as u32));
+        let linked = self.cpu.link_step(step, &plan.buffers, Some(self.arena.at(0)), fault)?;
+        check_scratch(plan, step, linked.needs())?;
+        let Linked { jobs, .. } = linked;
+        Ok(LinkedStep { jobs, check, op: step.op.kind().name(), place: step.place })
+    }
+}
+
+/// The workers of this machine, and its alignment, must be those of the plan, or less.
+fn check_regions(cpu: &Cpu, plan: &Plan) -> Result<()> {
+    let (alignment, workers) = (cpu.alignment(), cpu.workers());
+    let first = plan.regions.total() - plan.regions.workers;
+    if [plan.alignment, plan.worker_scratch, first].iter().any(|bytes| !bytes.is_multiple_of(alignment)) {
+        let problem = format!("its buffers are aligned to {} bytes and must be to {alignment}", plan.alignment);
+        return Err(Error::OtherMachine { problem });
+    }
+    if workers.checked_mul(plan.worker_scratch).is_none_or(|bytes| bytes > plan.regions.workers) {
+        let (bytes, each) = (plan.regions.workers, plan.worker_scratch);
+        let problem = format!("it has {bytes} bytes of scratch for workers, and {workers} of them take {each} each");
+        return Err(Error::OtherMachine { problem });
+    }
+    Ok(())
+}
+
+/// The scratch that a step takes on this machine must be there.
+fn check_scratch(plan: &Plan, step: &Step, needs: Scratch) -> Result<()> {
+    let shared = step.scratch.map_or(0, |scratch| plan.buffers[scratch].bytes());
+    if needs.shared <= shared && needs.per_worker <= plan.worker_scratch {
+        return Ok(());
+    }
+    let problem = format!("{} takes more scratch here than it has", step.op.kind().name());
+    Err(Error::OtherMachine { problem })
 }
 
 impl Executable for CpuExecutable {
     fn run(&mut self, routine: usize, done: &mut dyn FnMut(usize)) -> Result<()> {
-        for (index, step) in self.routines[routine].iter().enumerate() {
+        let (scratch, scratch_bytes) = (self.arena.at(self.worker_scratch.0), self.worker_scratch.1);
+        let steps = self.routines.get(routine).ok_or(Error::Unlinked)?;
+        for (index, step) in steps.iter().enumerate() {
             for job in &step.jobs {
-                // SAFETY: the plan gave every operand its own live bytes in the arena (verified in debug builds),
-                // one job runs at a time, and `&mut self` keeps others out of the arena meanwhile.
-                unsafe { self.cpu.pool.run(job.as_ref(), self.worker_scratch, self.worker_scratch_bytes) };
+                // SAFETY: a plan is verified: every operand has its own live bytes in the arena, to which the jobs
+                // were linked where it lies now. There is scratch for every worker of the pool. One job runs at a
+                // time, and `&mut self` keeps others out of the arena meanwhile.
+                unsafe { self.cpu.pool.run(job.as_ref(), scratch, scratch_bytes) };
             }
-            if let Some(blame) = &step.blame
+            if let Some(check) = &step.check
                 && let Some((_, detail)) = self.fault.take()
             {
-                return Err(blame.error(step.op, detail, step.place));
+                return Err(fault_error(check, step.op, detail, step.place));
             }
             done(index);
         }
@@ -102,11 +125,15 @@ impl Executable for CpuExecutable {
     }
 
     fn relink(&mut self, plan: &Plan) -> Result<()> {
-        let nothing = Arena::new(0)?;
+        // All that can be refused is, before anything changes.
+        check_regions(&self.cpu, plan)?;
+        for step in plan.routines.iter().flat_map(|routine| &routine.steps) {
+            check_scratch(plan, step, self.cpu.scratch(step, &plan.buffers)?)?;
+        }
         self.arena.resize(plan.regions.total())?;
-        let arena = std::mem::replace(&mut self.arena, nothing);
-        *self = CpuExecutable::over(arena, &self.cpu.clone(), plan)?;
-        Ok(())
+        // The jobs point to where the arena was; whatever happens now, none of them is left.
+        self.routines.clear();
+        self.link_routines(plan)
     }
 
     fn addresses(&self) -> Option<Range<usize>> {
@@ -138,13 +165,12 @@ impl Executable for CpuExecutable {
     }
 }
 
-impl Blame {
-    fn error(&self, op: &str, detail: u32, at: Place) -> Error {
-        match self {
-            Blame::Index { bound } => {
-                Error::Index { op: op.to_string(), index: detail as i32 as i64, bound: *bound, at }
-            }
-            Blame::NonFinite { name } => Error::NonFinite { name: name.clone(), element: detail as usize, at },
+/// What the detail of a fault says.
+fn fault_error(check: &Check, op: &str, detail: u32, at: Place) -> Error {
+    match check {
+        Check::Indices { bound, .. } => {
+            Error::Index { op: op.to_string(), index: detail as i32 as i64, bound: *bound, at }
         }
+        Check::Finite { name, .. } => Error::NonFinite { name: name.clone(), element: detail as usize, at },
     }
 }

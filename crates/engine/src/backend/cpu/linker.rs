@@ -4,7 +4,7 @@ use super::Linked;
 use crate::DType;
 use crate::dtype::Native;
 use crate::shape::Layout;
-use gradus_kernels::{Fault, FaultCell, In, Isa, Job, Out};
+use gradus_kernels::{Fault, In, Isa, Job, Out};
 
 /// Offsets inside an arena are multiples of this: a cache line, and the widest vector.
 pub(crate) const ALIGNMENT: usize = 64;
@@ -67,22 +67,13 @@ pub struct Linker<'a> {
     workers: usize,
     inputs: &'a [Operand],
     outputs: &'a [Operand],
-    fault: Fault,
-    blame: Option<Blame>,
+    /// Where faults go, if the operation checks its data.
+    fault: Option<Fault>,
     scratch: *mut u8,
     scratch_used: usize,
     /// The results whose sums go on from what is there.
     continued: Vec<usize>,
     jobs: Vec<Box<dyn Job>>,
-}
-
-/// What a fault of a step means.
-#[derive(Clone, Debug)]
-pub(crate) enum Blame {
-    /// The detail is an index outside of `0..bound`.
-    Index { bound: usize },
-    /// The detail is the place of a number that is not finite.
-    NonFinite { name: String },
 }
 
 impl<'a> Linker<'a> {
@@ -91,26 +82,13 @@ impl<'a> Linker<'a> {
         inputs: &'a [Operand],
         outputs: &'a [Operand],
         scratch: *mut u8,
-        cell: &FaultCell,
-        step: usize,
+        fault: Option<Fault>,
     ) -> Linker<'a> {
-        let fault = Fault::new(cell, step as u32);
-        Linker {
-            isa,
-            workers,
-            inputs,
-            outputs,
-            fault,
-            blame: None,
-            scratch,
-            scratch_used: 0,
-            continued: vec![],
-            jobs: vec![],
-        }
+        Linker { isa, workers, inputs, outputs, fault, scratch, scratch_used: 0, continued: vec![], jobs: vec![] }
     }
 
     pub(super) fn finish(self) -> Linked {
-        Linked { jobs: self.jobs, scratch: self.scratch_used, blame: self.blame }
+        Linked { jobs: self.jobs, scratch: self.scratch_used }
     }
 }
 
@@ -150,16 +128,10 @@ impl Linker<'_> {
         self.continued = outputs.to_vec();
     }
 
-    /// Where the jobs report an index that is not below `bound`: they raise it as the detail.
-    pub fn index_fault(&mut self, bound: usize) -> Fault {
-        self.blame = Some(Blame::Index { bound });
-        self.fault
-    }
-
-    /// Where the jobs report a number that is not finite: they raise its place as the detail.
-    pub fn non_finite_fault(&mut self, name: &str) -> Fault {
-        self.blame = Some(Blame::NonFinite { name: name.to_string() });
-        self.fault
+    /// Where the jobs report data that the operation's check does not let pass. The detail that they raise is the index
+    /// that is out of range, or the place of the number that is not finite.
+    pub fn fault(&self) -> Fault {
+        self.fault.expect("an operation whose jobs raise faults says in `check` what it looks for")
     }
 
     /// Scratch that all jobs of this operation share, for partial results between them; not zeroed.

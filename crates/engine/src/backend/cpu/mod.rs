@@ -12,8 +12,8 @@ use crate::ops::Lowering;
 use crate::plan::{Buffer, Machine, Plan, Scratch, Step};
 use crate::{Error, Result};
 use executable::CpuExecutable;
-use gradus_kernels::{FaultCell, Isa, Pool};
-use linker::{ALIGNMENT, Blame};
+use gradus_kernels::{Fault, Isa, Pool};
+use linker::ALIGNMENT;
 use std::sync::Arc;
 
 /// A CPU with a number of threads and an instruction set. Programs linked on one share its threads.
@@ -47,7 +47,13 @@ impl Cpu {
     }
 
     /// Links one step with the arena at `base`, or with addresses that nothing follows if there is none yet.
-    fn link_step(&self, step: &Step, buffers: &[Buffer], base: Option<*mut u8>, fault: Fault<'_>) -> Result<Linked> {
+    fn link_step(
+        &self,
+        step: &Step,
+        buffers: &[Buffer],
+        base: Option<*mut u8>,
+        fault: Option<Fault>,
+    ) -> Result<Linked> {
         let address = |id: usize| match base {
             Some(base) => base.wrapping_add(buffers[id].offset),
             None => std::ptr::without_provenance_mut(ALIGNMENT),
@@ -60,8 +66,7 @@ impl Cpu {
         let inputs: Vec<Operand> = step.inputs.iter().map(operand).collect();
         let outputs: Vec<Operand> = step.outputs.iter().map(operand).collect();
         let scratch = step.scratch.map_or(std::ptr::without_provenance_mut(ALIGNMENT), address);
-        let mut linker =
-            Linker::new((self.isa, self.pool.threads()), &inputs, &outputs, scratch, fault.cell, fault.step);
+        let mut linker = Linker::new((self.isa, self.pool.threads()), &inputs, &outputs, scratch, fault);
         let (Lowering::Kernels(kernels) | Lowering::SideBySide(_, kernels)) = step.op.lowering() else {
             unreachable!("a view is not a step")
         };
@@ -76,18 +81,17 @@ impl Cpu {
     }
 }
 
-/// Where the faults of a step go.
-#[derive(Clone, Copy)]
-struct Fault<'a> {
-    cell: &'a FaultCell,
-    step: usize,
-}
-
-/// A linked step: its jobs, its scratch, and how to blame its data.
+/// A linked step: its jobs and the scratch they share.
 struct Linked {
     jobs: Vec<Box<dyn gradus_kernels::Job>>,
     scratch: usize,
-    blame: Option<Blame>,
+}
+
+impl Linked {
+    fn needs(&self) -> Scratch {
+        let per_worker = self.jobs.iter().map(|job| job.worker_scratch()).max().unwrap_or(0);
+        Scratch { shared: self.scratch, per_worker }
+    }
 }
 
 impl Machine for Cpu {
@@ -96,9 +100,9 @@ impl Machine for Cpu {
     }
 
     fn scratch(&self, step: &Step, buffers: &[Buffer]) -> Result<Scratch> {
-        let linked = self.link_step(step, buffers, None, Fault { cell: &FaultCell::default(), step: 0 })?;
-        let per_worker = linked.jobs.iter().map(|job| job.worker_scratch()).max().unwrap_or(0);
-        Ok(Scratch { shared: linked.scratch, per_worker })
+        // Nothing raises a fault while it is only measured.
+        let fault = step.check().map(|_| Fault::new(std::ptr::null(), 0));
+        Ok(self.link_step(step, buffers, None, fault)?.needs())
     }
 
     fn workers(&self) -> usize {

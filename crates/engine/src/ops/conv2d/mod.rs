@@ -71,6 +71,10 @@ impl Operation for Conv2d {
         vec![]
     }
 
+    fn check(&self, _inputs: &[TensorType]) -> Option<Check> {
+        None
+    }
+
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
         let mut y = Reals::zeros(&outputs[0]);
         let geometry = self.geometry_of(&inputs[0].shape, &inputs[1].shape);
@@ -139,6 +143,10 @@ impl Operation for Conv2dInputGradient {
         vec![]
     }
 
+    fn check(&self, _inputs: &[TensorType]) -> Option<Check> {
+        None
+    }
+
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
         let mut dx = Reals::zeros(&outputs[0]);
         let geometry = self.geometry_of(&inputs[0].shape, &inputs[1].shape);
@@ -195,6 +203,10 @@ impl Operation for Conv2dWeightGradient {
 
     fn in_place(&self) -> Vec<(usize, usize)> {
         vec![]
+    }
+
+    fn check(&self, _inputs: &[TensorType]) -> Option<Check> {
+        None
     }
 
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {

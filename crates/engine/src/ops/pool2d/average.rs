@@ -46,6 +46,10 @@ impl Operation for AvgPool2d {
         vec![]
     }
 
+    fn check(&self, _inputs: &[TensorType]) -> Option<Check> {
+        None
+    }
+
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
         let x = inputs[0];
         vec![Reals::from_fn(&outputs[0].shape, |output| {
@@ -101,6 +105,10 @@ impl Operation for AvgPool2dGradient {
 
     fn in_place(&self) -> Vec<(usize, usize)> {
         vec![]
+    }
+
+    fn check(&self, _inputs: &[TensorType]) -> Option<Check> {
+        None
     }
 
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {

@@ -114,6 +114,10 @@ impl Operation for AdamW {
         vec![(0, 0), (1, 2), (2, 3)]
     }
 
+    fn check(&self, _inputs: &[TensorType]) -> Option<Check> {
+        None
+    }
+
     fn reference(&self, inputs: &[&Reals], _outputs: &[TensorType]) -> Vec<Reals> {
         let [b1, b2, epsilon, decay] = [self.beta1, self.beta2, self.epsilon, self.weight_decay].map(f64::from);
         let (rate, t) = (inputs[4].data[0], inputs[5].data[0]);

@@ -102,6 +102,10 @@ impl Operation for Lion {
         vec![(0, 0), (1, 2)]
     }
 
+    fn check(&self, _inputs: &[TensorType]) -> Option<Check> {
+        None
+    }
+
     fn reference(&self, inputs: &[&Reals], _outputs: &[TensorType]) -> Vec<Reals> {
         let [b1, b2, decay] = [self.beta1, self.beta2, self.weight_decay].map(f64::from);
         let rate = inputs[3].data[0];

@@ -94,6 +94,10 @@ impl Operation for Sgd {
         vec![(0, 0), (1, 2)]
     }
 
+    fn check(&self, _inputs: &[TensorType]) -> Option<Check> {
+        None
+    }
+
     fn reference(&self, inputs: &[&Reals], _outputs: &[TensorType]) -> Vec<Reals> {
         let (momentum, decay, rate) = (self.momentum as f64, self.weight_decay as f64, inputs[3].data[0]);
         reference_of_update(inputs, |numbers| {

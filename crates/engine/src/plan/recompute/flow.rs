@@ -92,7 +92,8 @@ impl Flow {
         for step in routine.steps.iter().filter(|step| step.part.backward) {
             for input in &step.inputs {
                 let forward = flow.writer[input.buffer].is_some_and(|writer| !routine.steps[writer].part.backward);
-                if forward && !flow.given.contains(&input.buffer) {
+                // Indices are small, and once found good they must stay the same numbers.
+                if forward && !input.dtype.is_integer() && !flow.given.contains(&input.buffer) {
                     flow.candidate[input.buffer] = true;
                 }
             }
