@@ -5,7 +5,7 @@ use super::{Buffer, BufferId, BufferKind, Operand, Parts, Routine, Step};
 use crate::Layout;
 use crate::graph::Initial;
 use crate::ops::{Check, Lowering};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 type Verdict = std::result::Result<(), String>;
@@ -132,9 +132,9 @@ impl<'a> Replay<'a> {
                 return Err(format!("the new value of buffer {state} is not of its type and size at its address"));
             }
         }
+        let assigned: HashMap<BufferId, BufferId> = routine.assigns.iter().copied().collect();
         for id in (0..self.parts.buffers.len()).filter(|&id| self.buffer(id).kind.is_persistent()) {
-            let assigned = routine.assigns.iter().find(|&&(state, _)| state == id);
-            self.holds(assigned.map_or(id, |&(_, new)| new))?;
+            self.holds(assigned.get(&id).copied().unwrap_or(id))?;
         }
         Ok(())
     }
