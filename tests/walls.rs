@@ -97,7 +97,8 @@ fn parts_that_reach_past_their_memory_make_no_plan() {
     let state = plan.buffers.iter().position(|buffer| matches!(buffer.kind, BufferKind::State(..))).unwrap();
     let constant = plan.buffers.iter().position(|buffer| matches!(buffer.kind, BufferKind::Constant(_))).unwrap();
     let last = plan.routines[0].steps.len() - 1;
-    let ways: [(&str, &dyn Fn(&mut Parts)); 18] = [
+    type Way<'a> = (&'a str, &'a dyn Fn(&mut Parts));
+    let ways: [Way<'_>; 18] = [
         ("a state outside", &|parts| parts.buffers[state].offset = parts.regions.total()),
         ("a state at the end of all addresses", &|parts| parts.buffers[state].offset = usize::MAX - 63),
         ("a state over a constant", &|parts| parts.buffers[state].offset = parts.buffers[constant].offset),
@@ -114,7 +115,7 @@ fn parts_that_reach_past_their_memory_make_no_plan() {
         ("strides that wrap around", &|parts| {
             parts.routines[0].steps[1].inputs[1].layout.strides = vec![usize::MAX, 1];
         }),
-        ("too few strides", &|parts| drop(parts.routines[0].steps[1].inputs[1].layout.strides.pop())),
+        ("too few strides", &|parts| parts.routines[0].steps[1].inputs[1].layout.strides.truncate(1)),
         ("an output past its buffer", &|parts| parts.routines[0].outputs[0].1.layout.offset = 1),
         ("an assignment of what is not there", &|parts| parts.routines[0].assigns[0].1 = 1000),
         ("an assignment of another type", &|parts| parts.routines[0].assigns[0].1 = constant),
