@@ -96,13 +96,16 @@ fn a_convolutional_network_trains_as_in_pytorch() {
     let weight = |name: &str| &weights[names.iter().position(|known| known == name).unwrap()];
     let loss = convolutional(&images, &labels, &weight);
     let gradients = gradient(&loss, &weights.iter().collect::<Vec<_>>()).unwrap();
-    let rule = Sgd { momentum: 0.9, weight_decay: 1e-3, nesterov: false };
+    // PyTorch's decay goes through the momentum: it is part of the gradient.
+    let (rule, decay) = (Sgd { momentum: 0.9, weight_decay: 0.0, nesterov: false }, 1e-3);
     let (learning_rate, scale) = (trace.full(0.05, DType::F32, []), &trace.full(1.0, DType::F32, []));
     let mut given = Routine::new("gradients");
     let mut step = Routine::new("step").output("loss", &loss);
     for ((name, weight), gradient) in names.iter().zip(&weights).zip(&gradients) {
         let buffer = &trace.zero_state(&format!("buffer.{name}"), DType::F32, weight.shape());
-        let updated = rule.update(SgdInputs { weight, gradient, buffer, learning_rate: &learning_rate, scale });
+        let decayed = &(gradient + weight * decay);
+        let inputs = SgdInputs { weight, gradient: decayed, buffer, learning_rate: &learning_rate, scale };
+        let updated = rule.update(inputs);
         step = step.assign(weight, &updated.weight).assign(buffer, &updated.buffer);
         given = given.output(&format!("gradient.{name}"), gradient);
     }

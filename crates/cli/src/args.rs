@@ -57,7 +57,8 @@ pub struct TrainArgs {
     /// How text becomes tokens: byte, char, bpe or the path of a tokenizer.json [default: bpe]
     #[arg(long, value_name = "byte|char|bpe|PATH", help_heading = "Data")]
     pub tokenizer: Option<TokenizerKind>,
-    /// Tokens of the vocabulary; 0: as many as suit [default: the preset's for bpe, else the tokenizer's]
+    /// Tokens of the vocabulary, at most those that the text gives; 0: as many as suit [default: the preset's for bpe, else
+    /// the tokenizer's]
     #[arg(long, value_name = "N", help_heading = "Data")]
     pub vocab_size: Option<usize>,
     /// What to hold out: the last share of the corpus, or another text [default: 0.1]
@@ -79,7 +80,7 @@ pub struct TrainArgs {
     /// Attention heads; must divide the width [default: the preset's]
     #[arg(long, value_name = "N", value_parser = positive, help_heading = "Model")]
     pub heads: Option<usize>,
-    /// Heads of keys and values, for llama; must divide the heads [default: as many as heads]
+    /// Heads of keys and values, for llama alone; must divide the heads [default: as many as heads]
     #[arg(long, value_name = "N", value_parser = positive, help_heading = "Model")]
     pub kv_heads: Option<usize>,
     /// Width of the feed-forward part [default: 4 x width; llama: 8/3 x width]
@@ -91,13 +92,13 @@ pub struct TrainArgs {
     /// Longest sequence that the model can take [default: the training sequence]
     #[arg(long, value_name = "N", value_parser = positive, help_heading = "Model")]
     pub context: Option<usize>,
-    /// Whether the table of tokens is also the projection to logits [default: true]
-    #[arg(long, value_name = "true|false", help_heading = "Model")]
+    /// Whether the table of tokens is also the projection to logits; alone: true [default: true; llama: false]
+    #[arg(long, value_name = "true|false", num_args = 0..=1, default_missing_value = "true", help_heading = "Model")]
     pub tie_embeddings: Option<bool>,
     /// Added to variances in norms [default: 0.00001]
     #[arg(long, value_name = "X", value_parser = positive_number, help_heading = "Model")]
     pub norm_epsilon: Option<f64>,
-    /// Base of the rotary angles, for llama [default: 10000]
+    /// Base of the rotary angles, for llama alone [default: 10000]
     #[arg(long, value_name = "X", value_parser = positive_number, help_heading = "Model")]
     pub rope_theta: Option<f64>,
     /// Start from the weights of this model folder; the sizes are its own
@@ -112,8 +113,7 @@ pub struct TrainArgs {
     #[arg(long, value_name = "N", help_heading = "Training")]
     pub micro_batch: Option<usize>,
     /// Length of the run in steps [default: 900 for stories, else 2000]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), help_heading = "Training")]
-    #[arg(group = "length")]
+    #[arg(long, value_name = "N", group = "length", help_heading = "Training")]
     pub steps: Option<u64>,
     /// Length of the run in passes over the corpus
     #[arg(long, value_name = "X", value_parser = positive_number, group = "length", help_heading = "Training")]
@@ -121,10 +121,10 @@ pub struct TrainArgs {
     /// Length of the run in time, as in 90s, 10m or 1h30m; such a run cannot resume to the same bits
     #[arg(long, value_name = "TIME", group = "length", help_heading = "Training")]
     pub time: Option<Seconds>,
-    /// Highest learning rate [default: 0.001, less for wide models; with --init a tenth of it]
+    /// Highest learning rate [default: 0.001, for lion 0.0003, for sgd 0.3; less for wide models; with --init a tenth]
     #[arg(long, value_name = "X", value_parser = positive_number, help_heading = "Training")]
     pub learning_rate: Option<f64>,
-    /// Lowest learning rate, as a share of the highest [default: 0.1]
+    /// Lowest learning rate, as a share of the highest; not for a constant schedule [default: 0.1]
     #[arg(long, value_name = "SHARE", value_parser = fraction, help_heading = "Training")]
     pub min_learning_rate_share: Option<f64>,
     /// Steps over which the learning rate rises [default: a twentieth of the steps, 100 at most]
@@ -134,22 +134,21 @@ pub struct TrainArgs {
     #[arg(long, value_enum, help_heading = "Training")]
     pub schedule: Option<ScheduleName>,
     /// Step at which the learning rate has fallen; it stays there after it [default: the end of the run as it began]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), help_heading = "Training")]
-    #[arg(group = "decay")]
+    #[arg(long, value_name = "N", group = "decay", help_heading = "Training")]
     pub decay_steps: Option<u64>,
     /// Time of training after which the learning rate has fallen, as in 10m
     #[arg(long, value_name = "TIME", group = "decay", help_heading = "Training")]
     pub decay_time: Option<Seconds>,
-    /// Rule that updates weights [default: adamw]
+    /// Rule that updates weights; the usual learning rate, decay and betas go with it [default: adamw]
     #[arg(long, value_enum, help_heading = "Training")]
     pub optimizer: Option<OptimizerName>,
-    /// Decay of matrices [default: 0.1]
+    /// Decay of matrices, times the learning rate [default: 0.1, for lion 0.3, for sgd 0.0003]
     #[arg(long, value_name = "X", value_parser = not_negative, help_heading = "Training")]
     pub weight_decay: Option<f64>,
-    /// Share of the first moment kept at each step [default: 0.9]
+    /// Share of the first moment kept at each step; sgd's momentum; not for adafactor [default: 0.9]
     #[arg(long, value_name = "SHARE", value_parser = fraction, help_heading = "Training")]
     pub beta1: Option<f64>,
-    /// Share of the second moment kept at each step [default: 0.95]
+    /// Share of the second moment kept at each step; not for sgd and adafactor [default: 0.95, for lion 0.99]
     #[arg(long, value_name = "SHARE", value_parser = fraction, help_heading = "Training")]
     pub beta2: Option<f64>,
     /// Clip gradients: to a norm (1.0), each number (value:0.5), adaptive or none [default: 1.0]
@@ -286,9 +285,9 @@ pub struct TokenizeArgs {
     /// How text becomes tokens: byte, char, bpe or the path of a tokenizer.json
     #[arg(long, value_name = "byte|char|bpe|PATH", default_value = "bpe")]
     pub tokenizer: TokenizerKind,
-    /// Tokens of the vocabulary, for bpe
-    #[arg(long, value_name = "N", value_parser = positive, default_value = "4096")]
-    pub vocab_size: usize,
+    /// Most tokens of the vocabulary, for bpe alone [default: 4096]
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub vocab_size: Option<usize>,
     /// Save the tokenizer as this file
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,

@@ -1,6 +1,7 @@
 //! What is chosen where the user says nothing, to suit the size.
 
 use crate::args::TrainArgs;
+use gradus_train::config::OptimizerKind;
 use gradus_train::models::ModelConfig;
 
 /// Steps of the run on the built-in stories: about 100 seconds on two cores.
@@ -41,13 +42,19 @@ pub fn vocab_size(preset: &ModelConfig, model: &ModelConfig) -> usize {
     }
 }
 
-/// The highest learning rate: wide models take smaller steps.
-pub fn learning_rate(model: &ModelConfig) -> f64 {
-    match model.width {
-        ..=512 => 1e-3,
-        513..=1000 => 6e-4,
-        1001..=1500 => 3e-4,
-        _ => 2e-4,
+/// The highest learning rate: wide models take smaller steps. Lion moves every weight by as much as AdamW moves those
+/// with steady gradients, so it takes a third; SGD moves by the gradient itself, which is small.
+pub fn learning_rate(model: &ModelConfig, optimizer: OptimizerKind) -> f64 {
+    let [adamw, lion, sgd] = match model.width {
+        ..=512 => [1e-3, 3e-4, 0.3],
+        513..=1000 => [6e-4, 2e-4, 0.2],
+        1001..=1500 => [3e-4, 1e-4, 0.1],
+        _ => [2e-4, 6e-5, 0.06],
+    };
+    match optimizer {
+        OptimizerKind::Adamw | OptimizerKind::Adafactor => adamw,
+        OptimizerKind::Lion => lion,
+        OptimizerKind::Sgd => sgd,
     }
 }
 

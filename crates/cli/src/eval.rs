@@ -17,7 +17,7 @@ pub fn run(args: &EvalArgs) -> Result<()> {
         return print::out(format!("{}\n", json!(evaluation)));
     }
     let (tokens, bytes) = (count(tokens), count(bytes));
-    print::out(format!(
+    print::text(format!(
         "loss           {loss:.4}\n\
          perplexity     {perplexity:.3}\n\
          bits per byte  {bits_per_byte:.4}\n\

@@ -1,7 +1,7 @@
 //! `gradus generate`.
 
 use crate::args::GenerateArgs;
-use crate::terminal::printable;
+use crate::print::printable;
 use crate::{defaults, folders, library, print};
 use gradus_train::{Error, Result};
 use std::io::{IsTerminal, Read, stdin, stdout};

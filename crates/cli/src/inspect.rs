@@ -1,12 +1,13 @@
 //! `gradus inspect`: what a folder holds, read from its files alone.
 
 use crate::args::InspectArgs;
-use crate::numbers::{bytes, count};
+use crate::numbers::{bytes, count, duration, rounded};
 use crate::print;
 use gradus_train::config::{CONFIG_FILE, TrainConfig};
+use gradus_train::memory::Budget;
 use gradus_train::{Error, Result};
 use safetensors::tensor::Metadata;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::fmt::Write;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
@@ -19,7 +20,7 @@ const OPTIMIZER_FILE: &str = "optimizer.safetensors";
 
 /// Prints what a run, checkpoint or model folder holds.
 pub fn run(args: &InspectArgs) -> Result<()> {
-    print::out(report(&args.folder)?)
+    print::text(report(&args.folder)?)
 }
 
 fn report(folder: &Path) -> Result<String> {
@@ -48,7 +49,7 @@ fn report(folder: &Path) -> Result<String> {
 fn run_report(folder: &Path, text: &mut String) -> Result<()> {
     line(text, "run", folder.display());
     for (key, value) in TrainConfig::read(folder)?.to_table() {
-        line(text, &format!("  {key}"), value);
+        line(text, &format!("  {key}"), setting(&key, &value));
     }
     line(text, "files", "");
     for name in ["checkpoints", "model", "samples", "metrics.jsonl"] {
@@ -72,7 +73,7 @@ fn metrics_report(path: &Path, text: &mut String) -> Result<()> {
     if !path.is_file() {
         return Ok(());
     }
-    let mut last = Value::Null;
+    let mut last = json!({});
     let mut validation_loss = Value::Null;
     for read in BufReader::new(File::open(path).map_err(Error::io("open", path))?).lines() {
         let read = read.map_err(Error::io("read", path))?;
@@ -82,11 +83,19 @@ fn metrics_report(path: &Path, text: &mut String) -> Result<()> {
         }
         last = Value::Object(metrics);
     }
+    last["validation_loss"] = validation_loss;
     line(text, "progress", "");
-    for key in ["step", "tokens", "loss", "tokens_per_second", "peak_memory_bytes"] {
-        line(text, &format!("  {key}"), &last[key]);
+    let told = [
+        ("step", "step"),
+        ("tokens", "tokens"),
+        ("loss", "loss"),
+        ("validation_loss", "validation loss"),
+        ("tokens_per_second", "tokens a second"),
+        ("peak_memory_bytes", "peak memory"),
+    ];
+    for (key, name) in told.iter().filter(|(key, _)| !last[key].is_null()) {
+        line(text, &format!("  {name}"), figure(key, &last[*key]));
     }
-    line(text, "  validation_loss", validation_loss);
     Ok(())
 }
 
@@ -121,9 +130,54 @@ fn json_report(path: &Path, text: &mut String) -> Result<()> {
         return Err(Error::checkpoint(path, "not a JSON object; the file is broken, use another checkpoint or copy"));
     };
     for (key, value) in object.iter().filter(|(_, value)| !value.is_object()) {
-        line(text, &format!("  {key}"), value);
+        line(text, &format!("  {key}"), figure(key, value));
     }
     Ok(())
+}
+
+/// A setting of a run as people read it: memory and time in units, texts without quotes.
+fn setting(key: &str, value: &toml::Value) -> String {
+    match (key, value) {
+        ("memory", toml::Value::String(text)) => match text.parse() {
+            Ok(Budget::Bytes(size)) => size.to_string(),
+            _ => text.clone(),
+        },
+        ("time", toml::Value::Float(seconds)) => duration(*seconds),
+        (_, toml::Value::String(text)) => text.clone(),
+        ("seed", _) => value.to_string(),
+        (_, toml::Value::Integer(number @ 0..)) => count(*number as u64),
+        (_, toml::Value::Array(values)) => {
+            values.iter().map(|value| setting(key, value)).collect::<Vec<_>>().join(", ")
+        }
+        _ => value.to_string(),
+    }
+}
+
+/// A count, and how much that is about where it is many.
+fn exact_and_rounded(number: u64) -> String {
+    if number < 1000 { count(number) } else { format!("{} ({})", count(number), rounded(number)) }
+}
+
+/// A figure of a file as people read it, by what its key says it is.
+fn figure(key: &str, value: &Value) -> String {
+    match (key, value) {
+        (_, Value::String(text)) => text.clone(),
+        (_, Value::Array(values)) => values.iter().map(|value| figure(key, value)).collect::<Vec<_>>().join(", "),
+        (_, Value::Number(number)) => match (key, number.as_u64(), number.as_f64()) {
+            (key, Some(size), _) if key.ends_with("bytes") => bytes(size),
+            ("seconds", _, Some(seconds)) => duration(seconds),
+            ("tokens_per_second", _, Some(rate)) => count(rate as u64),
+            ("tokens", Some(tokens), _) => exact_and_rounded(tokens),
+            (key, _, Some(loss)) if key.ends_with("loss") => format!("{loss:.4}"),
+            // Names rather than amounts, though they are numbers.
+            (key, Some(_), _) if key.contains("seed") || key.contains("fingerprint") || key.ends_with("_id") => {
+                number.to_string()
+            }
+            (_, Some(number), _) => count(number),
+            _ => number.to_string(),
+        },
+        _ => value.to_string(),
+    }
 }
 
 /// The numbers of a part of a model: a block, or a weight outside of blocks.
@@ -136,13 +190,18 @@ struct Part {
 
 fn weights_report(folder: &Path, text: &mut String) -> Result<()> {
     let mut parts: Vec<Part> = vec![];
+    let mut stored = 0;
     for path in weight_files(folder) {
-        for (name, info) in header(&path)?.tensors() {
+        let header = header(&path)?;
+        stored += header.data_len() as u64;
+        for (name, info) in header.tensors() {
             add(&mut parts, &name, info.shape.iter().map(|size| *size as u64).product());
         }
     }
     parts.sort_by(|a, b| (a.block, &a.name).cmp(&(b.block, &b.name)));
-    line(text, "parameters", count(parts.iter().map(|part| part.parameters).sum()));
+    let total = parts.iter().map(|part| part.parameters).sum();
+    line(text, "parameters", exact_and_rounded(total));
+    line(text, "weights", bytes(stored));
     // Blocks of the same size that follow each other share a line.
     for alike in parts.chunk_by(|a, b| a.block.is_some() && b.block.is_some() && a.parameters == b.parameters) {
         let (first, last) = (&alike[0], &alike[alike.len() - 1]);
@@ -232,8 +291,9 @@ mod tests {
         let text = report(&folder).unwrap();
         let lines: Vec<String> =
             text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
-        let expected = ["parameters 1,027", "wte.weight 1,000", "blocks 0 to 1 10 each", "block 10 7"];
-        assert_eq!(lines[lines.len() - 4..], expected);
+        let expected =
+            ["parameters 1,027 (1.0 K)", "weights 4.1 KB", "wte.weight 1,000", "blocks 0 to 1 10 each", "block 10 7"];
+        assert_eq!(lines[lines.len() - 5..], expected);
         assert!(lines.contains(&"n_embd 4".to_string()));
         fs::remove_dir_all(&folder).unwrap();
     }
@@ -261,10 +321,11 @@ mod tests {
     #[test]
     fn a_run_is_told_with_its_newest_checkpoint_and_last_whole_figures() {
         let folder = folder("run");
-        let config = crate::resolve::resolve(&crate::layers::nothing_given()).unwrap().config;
+        let mut config = crate::resolve::resolve(&crate::layers::nothing_given()).unwrap().config;
+        config.memory = Some("150MB".parse().unwrap());
+        (config.steps, config.time_seconds) = (None, Some(5400.0));
         fs::write(folder.join(CONFIG_FILE), config.to_toml()).unwrap();
-        let metrics =
-            "{\"step\": 1, \"loss\": 3.5, \"validation_loss\": 3.25}\n{\"step\": 2, \"loss\": 2.5}\n{\"step\"";
+        let metrics = "{\"step\": 1, \"loss\": 3.5, \"validation_loss\": 3.25}\n{\"step\": 2000, \"tokens\": 1234567, \"loss\": 2.5, \"tokens_per_second\": 12345.6, \"peak_memory_bytes\": 85300000}\n{\"step\"";
         fs::write(folder.join("metrics.jsonl"), metrics).unwrap();
         for (name, size) in [("step-00000001", 10), ("step-00000002", 20), ("step-00000003.tmp-7", 30)] {
             let checkpoint = folder.join("checkpoints").join(name);
@@ -278,7 +339,19 @@ mod tests {
             let line = text.lines().find(|line| line.trim_start().starts_with(&format!("{name} "))).expect(name);
             line.trim_start()[name.len()..].trim().to_string()
         };
-        assert_eq!((value("step"), value("loss"), value("validation_loss")), ("2".into(), "2.5".into(), "3.25".into()));
+        for (name, told) in [
+            ("step", "2,000"),
+            ("tokens", "1,234,567 (1.2 M)"),
+            ("loss", "2.5000"),
+            ("validation loss", "3.2500"),
+            ("tokens a second", "12,345"),
+            ("peak memory", "85 MB"),
+            ("memory", "150 MB"),
+            ("time", "1h30m"),
+            ("optimizer", "adamw"),
+        ] {
+            assert_eq!(value(name), told, "{name}");
+        }
         assert!(value("newest").ends_with("step-00000002"));
         assert_eq!((value("parameters"), value("width")), ("20".into(), "128".into()));
         fs::remove_dir_all(&folder).unwrap();

@@ -14,6 +14,9 @@ use std::path::Path;
 /// The seed of the built-in stories where no other is given.
 const STORIES_SEED: u32 = 1;
 
+/// Tokens that `tokenize` has byte pairs learned for.
+const VOCAB_SIZE: usize = 4096;
+
 /// The sizes of the model in a model folder.
 pub fn model_config(model_folder: &Path) -> Result<ModelConfig> {
     export::read_model_config(model_folder)
@@ -69,6 +72,16 @@ pub fn evaluate(model_folder: &Path, args: &EvalArgs, threads: usize) -> Result<
 
 /// Makes or opens the tokenizer, saves it if asked to, and tokenises the corpus.
 pub fn tokenize(args: &TokenizeArgs) -> Result<(Tokenizer, Report)> {
+    if args.vocab_size.is_some() && args.tokenizer != TokenizerKind::Bpe {
+        let problem =
+            format!("--vocab-size has no effect: --tokenizer {} has its own tokens; leave it out", args.tokenizer);
+        return Err(Error::Config(problem));
+    }
+    if args.text_field.is_some() && args.corpus.is_empty() {
+        return Err(Error::Config(
+            "--text-field has no effect without a corpus; name the files, or leave it out".into(),
+        ));
+    }
     let corpus = match args.corpus.is_empty() {
         true => Corpus::stories(STORIES_SEED, Stories::DEFAULT_COUNT),
         false => Corpus::open(&args.corpus, args.text_field.as_deref())?,
@@ -77,7 +90,7 @@ pub fn tokenize(args: &TokenizeArgs) -> Result<(Tokenizer, Report)> {
     let tokenizer = match &args.tokenizer {
         TokenizerKind::Byte => Tokenizer::bytes(),
         TokenizerKind::Char => Tokenizer::characters(texts())?,
-        TokenizerKind::Bpe => Tokenizer::train_bpe(args.vocab_size, texts(), None, |_| {})?,
+        TokenizerKind::Bpe => Tokenizer::train_bpe(args.vocab_size.unwrap_or(VOCAB_SIZE), texts(), None, |_| {})?,
         TokenizerKind::File(path) => Tokenizer::open(path)?,
     };
     let report = tokenize_report(&tokenizer, texts())?;

@@ -41,6 +41,11 @@ pub fn rounded(number: u64) -> String {
     scaled(number as f64, &["", "K", "M", "G", "T", "P", "E"])
 }
 
+/// A number in single precision as a person would write it.
+pub fn shortest(number: f32) -> f64 {
+    number.to_string().parse().expect("a number's own text")
+}
+
 fn scaled(mut number: f64, units: &[&str]) -> String {
     let mut unit = 0;
     while number >= 999.5 && unit + 1 < units.len() {
@@ -74,6 +79,11 @@ pub fn short_time(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn single_precision_is_written_short() {
+        assert_eq!((shortest(0.1), shortest(0.95), shortest(1e-5)), (0.1, 0.95, 1e-5));
+    }
 
     #[test]
     fn numbers_read_well() {

@@ -2,12 +2,14 @@
 
 use crate::args::TrainArgs;
 use crate::layers::{FileOptions, merged};
-use crate::{defaults, folders};
+use crate::numbers::shortest;
+use crate::{defaults, folders, no_effect};
 use clap::ArgMatches;
 use clap::parser::ValueSource;
 use gradus_train::config::{Batch, CONFIG_FILE, Clip, ExportDtype, OptimizerKind, Precision, ScheduleKind};
 use gradus_train::config::{TokenizerKind, TrainConfig, Validation};
 use gradus_train::models::{Family, ModelConfig};
+use gradus_train::optimisers::Optimiser;
 use gradus_train::tokenizer::Tokenizer;
 use gradus_train::{Error, Result, training};
 use std::path::{Path, PathBuf, absolute};
@@ -33,12 +35,12 @@ pub fn resolve(command_line: &ArgMatches) -> Result<Resolved> {
     if let Some(path) = &args.config {
         files.push(FileOptions::read(path)?);
     }
-    let mut args = merged(command_line, &files)?;
-    let resumed = folder_to_resume(&args)?;
+    let stated = merged(command_line, &files)?;
+    let resumed = folder_to_resume(&stated)?;
     if let Some(folder) = &resumed {
         files.push(FileOptions::read(&folder.join(CONFIG_FILE))?);
-        args = merged(command_line, &files)?;
     }
+    let mut args = merged(command_line, &files)?;
     // What a resumed run computes at once was chosen for the memory it had.
     if args.memory.is_some() && !is_given(command_line, "micro_batch") && is_given(command_line, "memory") {
         args.micro_batch = None;
@@ -47,6 +49,7 @@ pub fn resolve(command_line: &ArgMatches) -> Result<Resolved> {
         Some(folder) => resumed_config(&args, folder)?,
         None => new_config(&args)?,
     };
+    no_effect::refuse(command_line, &stated, &config)?;
     let (quiet, json) = (args.quiet.unwrap_or(false), args.json.unwrap_or(false));
     let notes = defaults::fine_tuning_note(config.learning_rate, &args).into_iter().collect();
     Ok(Resolved { config, resume: resumed.is_some(), quiet, json, notes })
@@ -73,6 +76,7 @@ pub fn resolve_for_planning(command_line: &ArgMatches) -> Result<Planned> {
     }
     let (model, sequence) = stated_model(&args)?;
     let mut config = train_config(&args, model, sequence, Paths::Needed)?;
+    no_effect::refuse(command_line, &args, &config)?;
     config.model.vocabulary = planned_vocabulary(&config)?;
     config.model.validate()?;
     Ok(Planned { config, json: args.json.unwrap_or(false) })
@@ -109,6 +113,7 @@ fn new_config(args: &TrainArgs) -> Result<TrainConfig> {
         }
         None => folders::next_free(&args.corpus)?,
     };
+    config.validate()?;
     Ok(config)
 }
 
@@ -117,6 +122,7 @@ fn resumed_config(args: &TrainArgs, folder: &Path) -> Result<TrainConfig> {
     let (model, sequence) = sized_model(args)?;
     let mut config = train_config(args, model, sequence, Paths::Saved)?;
     config.out = folder.to_path_buf();
+    config.validate()?;
     training::check_resumable(&config)?;
     Ok(config)
 }
@@ -222,31 +228,26 @@ enum Paths {
 
 /// All the rest, with the model known; the folder of the run is not chosen yet.
 fn train_config(args: &TrainArgs, model: ModelConfig, sequence: usize, paths: Paths) -> Result<TrainConfig> {
-    if sequence > model.context {
-        return refused(format!(
-            "--sequence {sequence} is longer than the model's context of {}; lower it, or raise --context",
-            model.context
-        ));
-    }
     let corpus = args.corpus.iter().map(|path| corpus_path(path, paths)).collect::<Result<Vec<_>>>()?;
     if corpus.is_empty() && args.text_field.is_some() {
         return refused("--text-field is of no use without a corpus; leave it out or name the files");
     }
     let tokenizer = tokenizer(args, paths)?;
-    let vocab_size = vocab_size(args, &model, &tokenizer)?;
+    let vocab_size = vocab_size(args, &model, &tokenizer);
     // A tokenizer that is trained decides how many tokens it finds; any other must fit the room stated.
     let vocabulary = if tokenizer == TokenizerKind::Bpe { 0 } else { vocab_size };
-    let (batch, micro_batch) = batches(args)?;
     let steps = defaults::steps(args);
-    Ok(TrainConfig {
+    let optimizer = args.optimizer.map_or(OptimizerKind::Adamw, OptimizerKind::from);
+    let usual = Optimiser::usual(optimizer);
+    let config = TrainConfig {
         text_field: args.text_field.clone(),
         out: PathBuf::new(),
         init: args.init.as_deref().map(|folder| model_path(folder, paths)).transpose()?,
         preset: args.preset.clone(),
         vocab_size,
         validation: validation(args, paths)?,
-        batch,
-        micro_batch,
+        batch: args.batch.unwrap_or(Batch::Fixed(Batch::USUAL)),
+        micro_batch: args.micro_batch.unwrap_or(0),
         memory: args.memory,
         recompute: args.recompute.unwrap_or_default(),
         steps,
@@ -254,16 +255,16 @@ fn train_config(args: &TrainArgs, model: ModelConfig, sequence: usize, paths: Pa
         time_seconds: args.time.map(|time| time.0),
         learning_rate: args
             .learning_rate
-            .unwrap_or_else(|| defaults::fine_tuned(defaults::learning_rate(&model), args)),
+            .unwrap_or_else(|| defaults::fine_tuned(defaults::learning_rate(&model, optimizer), args)),
         final_learning_rate_share: args.min_learning_rate_share.unwrap_or(0.1),
-        warmup_steps: warmup_steps(args, steps)?,
+        warmup_steps: args.warmup_steps.unwrap_or_else(|| defaults::warmup_steps(steps)),
         schedule: args.schedule.map_or(ScheduleKind::Cosine, ScheduleKind::from),
         decay_steps: args.decay_steps,
         decay_time: args.decay_time.map(|time| time.0),
-        optimizer: args.optimizer.map_or(OptimizerKind::Adamw, OptimizerKind::from),
-        weight_decay: args.weight_decay.unwrap_or(0.1),
-        beta1: args.beta1.unwrap_or(0.9),
-        beta2: args.beta2.unwrap_or(0.95),
+        optimizer,
+        weight_decay: args.weight_decay.unwrap_or_else(|| shortest(usual.weight_decay)),
+        beta1: args.beta1.unwrap_or_else(|| shortest(usual.beta1)),
+        beta2: args.beta2.unwrap_or_else(|| shortest(usual.beta2)),
         clip: args.clip.unwrap_or(Clip::Norm(1.0)),
         dropout: args.dropout.unwrap_or(0.0),
         precision: args.precision.map_or(Precision::F32, Precision::from),
@@ -278,31 +279,9 @@ fn train_config(args: &TrainArgs, model: ModelConfig, sequence: usize, paths: Pa
         model: ModelConfig { vocabulary, ..model },
         sequence,
         tokenizer,
-    })
-}
-
-fn batches(args: &TrainArgs) -> Result<(Batch, usize)> {
-    let batch = args.batch.unwrap_or(Batch::Fixed(Batch::USUAL));
-    let micro_batch = args.micro_batch.unwrap_or(0);
-    if batch == Batch::Auto && micro_batch > 0 {
-        return refused("--batch auto computes all its sequences at once; leave --micro-batch out, or state the batch");
-    }
-    if micro_batch > 0 && !batch.size().is_multiple_of(micro_batch) {
-        return refused(format!(
-            "--batch {batch} is not divisible by --micro-batch {micro_batch}; choose a divisor, or leave --micro-batch out"
-        ));
-    }
-    Ok((batch, micro_batch))
-}
-
-fn warmup_steps(args: &TrainArgs, steps: Option<u64>) -> Result<u64> {
-    let warmup = args.warmup_steps.unwrap_or_else(|| defaults::warmup_steps(steps));
-    match steps {
-        Some(steps) if warmup > steps => refused(format!(
-            "--warmup-steps {warmup} is longer than the run of {steps} steps; lower it or raise --steps"
-        )),
-        _ => Ok(warmup),
-    }
+    };
+    config.validate()?;
+    Ok(config)
 }
 
 fn tokenizer(args: &TrainArgs, paths: Paths) -> Result<TokenizerKind> {
@@ -318,16 +297,10 @@ fn tokenizer(args: &TrainArgs, paths: Paths) -> Result<TokenizerKind> {
     })
 }
 
-fn vocab_size(args: &TrainArgs, model: &ModelConfig, tokenizer: &TokenizerKind) -> Result<usize> {
-    // Every byte and the end of a text.
-    const SMALLEST: usize = 257;
-    let bytewise = matches!(tokenizer, TokenizerKind::Byte | TokenizerKind::Bpe);
-    match args.vocab_size {
-        None | Some(0) if *tokenizer == TokenizerKind::Bpe => Ok(defaults::vocab_size(&preset(args), model)),
-        Some(size) if bytewise && (1..SMALLEST).contains(&size) => refused(format!(
-            "--vocab-size {size} is too small for --tokenizer {tokenizer}, which has {SMALLEST} tokens at least; raise it, or use char"
-        )),
-        size => Ok(size.unwrap_or(0)),
+fn vocab_size(args: &TrainArgs, model: &ModelConfig, tokenizer: &TokenizerKind) -> usize {
+    match args.vocab_size.unwrap_or(0) {
+        0 if *tokenizer == TokenizerKind::Bpe => defaults::vocab_size(&preset(args), model),
+        size => size,
     }
 }
 

@@ -1,8 +1,8 @@
 //! How a run is shown: a progress bar on a terminal, plain lines elsewhere, JSON for programs, or nothing.
 
-use crate::interrupt;
-use crate::numbers::{bytes, count, duration, rounded};
-use crate::print;
+use crate::numbers::{bytes, duration, rounded};
+use crate::step_line::StepLine;
+use crate::{interrupt, print, settings};
 use gradus_train::run::{Event, Observer, StepReport, Stop};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 
 /// Parts that the bar is divided into.
 const BAR_LENGTH: u64 = 1000;
+/// Columns of the bar and the space after it, where the terminal is not narrower than that leaves sense.
+const BAR_COLUMNS: usize = 13;
+const NARROW: usize = 60;
 /// Time between redraws of the bar.
 const REDRAW: Duration = Duration::from_millis(100);
 /// Time between lines about steps where there is no terminal.
@@ -54,7 +57,7 @@ impl Observer for Json {
             // The only one that occurs at each step goes out without a value made of it.
             Event::Step(report) => return print_json(report),
             Event::Preparing { .. } | Event::Validating { .. } => return,
-            Event::Started { parameters, tokens, steps, memory_bytes, resumed_at } => json!({"started": {
+            Event::Started { parameters, tokens, steps, memory_bytes, resumed_at, .. } => json!({"started": {
                 "parameters": parameters, "tokens": tokens, "steps": steps, "memory_bytes": memory_bytes,
                 "resumed_at": resumed_at,
             }}),
@@ -91,13 +94,17 @@ struct Text {
     started: Instant,
     /// When something about a step or about preparing was last shown.
     shown: Option<Instant>,
+    /// What is told of steps.
+    steps: StepLine,
+    /// Seconds until the run ends, by the last step.
+    left: Option<f64>,
 }
 
 impl Text {
     fn new(bar: Option<ProgressBar>) -> Text {
         // Elsewhere than on a terminal, only work that takes long is worth a line before the training.
         let shown = bar.is_none().then(Instant::now);
-        Text { bar, started: Instant::now(), shown }
+        Text { bar, started: Instant::now(), shown, steps: StepLine::default(), left: None }
     }
 
     /// A line that stays.
@@ -139,20 +146,25 @@ impl Text {
         }
     }
 
-    /// Shown where there is a bar: elsewhere the line with the result is enough.
-    fn validating(&mut self, done: u64, total: u64) {
+    /// Shown where there is a bar: elsewhere the line with the result is enough. The bar goes through the validation, and
+    /// is that of the run again with the next step.
+    fn validating(&mut self, step: u64, done: u64, total: u64) {
         if self.bar.is_some() && self.is_due() {
             let share = done as f64 / total.max(1) as f64;
-            self.progress(Some(share), format!("validating {:.0} %", share * 100.0));
+            let left = self.left.map_or(String::new(), |seconds| format!("  {} left", duration(seconds)));
+            self.progress(Some(share), format!("step {step}  validating {:.0} %{left}", share * 100.0));
         }
     }
 
     fn step(&mut self, report: &StepReport) {
+        self.steps.see(report);
+        self.left = report.seconds_left;
         if self.is_due() || report.steps == Some(report.step) {
             let elapsed = self.started.elapsed().as_secs_f64();
             let by_time = report.seconds_left.map(|left| elapsed / (elapsed + left).max(f64::MIN_POSITIVE));
             let by_steps = report.steps.map(|steps| report.step as f64 / steps.max(1) as f64);
-            self.progress(by_steps.or(by_time), step_text(report));
+            let columns = self.bar.as_ref().and_then(|_| message_columns());
+            self.progress(by_steps.or(by_time), self.steps.text(report, columns));
         }
     }
 }
@@ -162,14 +174,17 @@ impl Observer for Text {
         match event {
             Event::Step(report) => self.step(report),
             Event::Preparing { what, done, total } => self.preparing(what, *done, *total),
-            Event::Started { parameters, tokens, memory_bytes, resumed_at, .. } => {
+            Event::Started { config, parameters, tokens, memory_bytes, resumed_at, .. } => {
                 (self.started, self.shown) = (Instant::now(), None);
                 let begin = resumed_at.map_or("training".into(), |step| format!("going on from step {step}:"));
                 let (parameters, tokens) = (rounded(*parameters as u64), rounded(*tokens));
                 let planned = bytes(*memory_bytes);
-                self.line(&format!("{begin} {parameters} parameters on {tokens} tokens, {planned} of memory planned"));
+                self.line(&format!(
+                    "{begin} {parameters} parameters on {tokens} tokens, {planned} of memory planned\n{}",
+                    settings::lines(config)
+                ));
             }
-            Event::Validating { done, total, .. } => self.validating(*done, *total),
+            Event::Validating { step, done, total } => self.validating(*step, *done, *total),
             Event::Validated { step, loss } => self.line(&format!("step {step}: validation loss {loss:.4}")),
             Event::Sample { step, text } => self.line(&format!("step {step}: sample\n{}", indented(text))),
             Event::Saved { step, path } => self.line(&format!("step {step}: saved {}", path.display())),
@@ -198,32 +213,24 @@ impl Drop for Text {
 
 fn progress_bar() -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(BAR_LENGTH), ProgressDrawTarget::stderr_with_hz(10));
-    let style = ProgressStyle::with_template("{bar:12} {wide_msg}").expect("the template is right");
-    bar.with_style(style)
+    let template = if columns().is_some_and(|columns| columns < NARROW) { "{wide_msg}" } else { "{bar:12} {wide_msg}" };
+    bar.with_style(ProgressStyle::with_template(template).expect("the template is right"))
 }
 
-fn step_text(report: &StepReport) -> String {
-    let of_steps = report.steps.map_or(String::new(), |steps| format!("/{steps}"));
-    let left = report.seconds_left.map_or(String::new(), |seconds| format!("  {} left", duration(seconds)));
-    format!(
-        "step {}{of_steps}  loss {:.4}  {} tokens/s  {}{left}",
-        report.step,
-        report.loss,
-        count(report.tokens_per_second as u64),
-        bytes(report.memory_bytes)
-    )
+/// Columns of the terminal, where it says.
+fn columns() -> Option<usize> {
+    console::Term::stderr().size_checked().map(|(_, columns)| columns.into())
+}
+
+/// Columns that the bar leaves to the message; the last one stays free, since some terminals begin a line after it.
+fn message_columns() -> Option<usize> {
+    columns().map(|columns| if columns < NARROW { columns } else { columns - BAR_COLUMNS }.saturating_sub(1))
 }
 
 /// A sample set off from the lines around it.
 fn indented(text: &str) -> String {
-    let lines = text.lines().map(|line| format!("    {}", printable(line)));
+    let lines = text.lines().map(|line| format!("    {line}"));
     lines.collect::<Vec<_>>().join("\n")
-}
-
-/// What a model writes may hold anything, so control characters are shown as text and do not reach the terminal.
-pub fn printable(text: &str) -> String {
-    let is_harmless = |c: char| !c.is_control() || c == '\n' || c == '\t';
-    text.chars().map(|c| if is_harmless(c) { c.to_string() } else { c.escape_default().to_string() }).collect()
 }
 
 #[cfg(test)]
@@ -249,13 +256,6 @@ mod tests {
     }
 
     #[test]
-    fn a_step_is_told_in_one_line() {
-        assert_eq!(step_text(&report()), "step 7/20  loss 2.5000  12,345 tokens/s  85 MB  1m05s left");
-        let open = StepReport { steps: None, seconds_left: None, ..report() };
-        assert_eq!(step_text(&open), "step 7  loss 2.5000  12,345 tokens/s  85 MB");
-    }
-
-    #[test]
     fn a_step_has_the_keys_of_the_metrics() {
         let value = serde_json::to_value(report()).unwrap();
         let mut keys: Vec<&String> = value.as_object().unwrap().keys().collect();
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_cannot_steer_the_terminal() {
-        assert_eq!(indented("one\ntwo\u{1b}[2J"), "    one\n    two\\u{1b}[2J");
+    fn samples_are_set_off() {
+        assert_eq!(indented("one\n  two"), "    one\n      two");
     }
 }

@@ -20,10 +20,12 @@ pub fn run(args: &TokenizeArgs) -> Result<()> {
         });
         return print::out(format!("{object}\n"));
     }
+    let asked = args.vocab_size.filter(|asked| *asked > vocabulary);
+    let fewer = asked.map_or(String::new(), |asked| format!(" (the text has no pairs for {})", count(asked as u64)));
     let (kind, vocabulary, bytes, tokens) = (tokenizer.kind(), count(vocabulary as u64), count(bytes), count(tokens));
     let saved = args.out.as_ref().map_or(String::new(), |path| format!("saved       {}\n", path.display()));
-    print::out(format!(
-        "tokenizer   {kind}, {vocabulary} tokens\n\
+    print::text(format!(
+        "tokenizer   {kind}, {vocabulary} tokens{fewer}\n\
          text        {bytes} bytes, {tokens} tokens, {tokens_per_byte:.3} tokens a byte\n\
          speed       {megabytes_per_second:.1} MB/s\n{saved}"
     ))

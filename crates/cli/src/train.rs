@@ -26,7 +26,7 @@ pub fn run(command_line: &ArgMatches) -> Result<()> {
         lines += &(account_table(&summary.account) + &next_command(&config, &summary) + "\n");
     }
     // A terminal that is closed, and so ended the run, takes no last lines.
-    print::out(lines).or_else(|error| if interrupt::asked() { Ok(()) } else { Err(error) })
+    print::text(lines).or_else(|error| if interrupt::asked() { Ok(()) } else { Err(error) })
 }
 
 /// Says what was chosen for the user when the run begins: one that cannot begin says only why.

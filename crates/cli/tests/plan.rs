@@ -77,6 +77,23 @@ fn a_budget_too_small_names_the_smallest_and_that_one_is_kept() {
     assert!(text.contains("computed again, to keep") && text.contains(" stated"), "{text}");
 }
 
+/// The row that is marked is the plan that is told of.
+#[test]
+fn what_is_marked_is_what_is_planned() {
+    let place = Place::new("marked");
+    for options in ["", "--memory 70MB", "--micro-batch 2 --precision bf16"] {
+        let text = place.printed(&plan(options));
+        let after = |start: &str| text.lines().find_map(|line| line.strip_prefix(start)).unwrap().to_string();
+        let (memory, step) = (after("predicted peak memory: "), after("predicted step: "));
+        let memory: Vec<&str> = memory.split(' ').take(2).collect();
+        let marked: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("* ")).collect();
+        assert_eq!(marked.len(), 1, "{text}");
+        let row: Vec<&str> = marked[0].split_whitespace().collect();
+        let told: Vec<&str> = step.split([' ', ',']).filter(|part| !part.is_empty()).collect();
+        assert_eq!((&row[..2], &row[2..4]), (&memory[..], &told[..2]), "{text}");
+    }
+}
+
 #[test]
 fn the_page_needs_nothing_else_and_holds_every_buffer() {
     let place = Place::new("page");

@@ -114,8 +114,8 @@ impl Rule for AdamW {
     }
 }
 
-/// Stochastic gradient descent with momentum: `d = g + decay w`, `b = momentum b + d`, `w = w - lr b`, or with
-/// Nesterov's momentum `w = w - lr (d + momentum b)`.
+/// Stochastic gradient descent with momentum and decoupled weight decay: `b = momentum b + g`,
+/// `w = w - lr (b + decay w)`, or with Nesterov's momentum `w = w - lr (g + momentum b + decay w)`.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)]
 pub struct Sgd {
@@ -132,7 +132,7 @@ pub struct SgdFactors {
     momentum: f32,
     weight_decay: f32,
     learning_rate: f32,
-    /// The weight moves along `ahead * d + behind * b`, whether or not the momentum is Nesterov's.
+    /// The weight moves along `ahead * g + behind * b`, whether or not the momentum is Nesterov's.
     ahead: f32,
     behind: f32,
 }
@@ -154,9 +154,9 @@ impl Rule for Sgd {
 
     #[inline(always)]
     fn moved(at: SgdFactors, weight: f32, gradient: f32, [buffer, _]: [f32; 2]) -> (f32, [f32; 2]) {
-        let gradient = gradient + at.weight_decay * weight;
         let buffer = at.momentum * buffer + gradient;
-        (weight - at.learning_rate * (at.ahead * gradient + at.behind * buffer), [buffer, 0.0])
+        let direction = at.ahead * gradient + at.behind * buffer;
+        (weight - at.learning_rate * (direction + at.weight_decay * weight), [buffer, 0.0])
     }
 }
 
@@ -439,9 +439,9 @@ mod tests {
             let (weight_decay, learning_rate) = (0.1, one(&LEARNING_RATE));
             let [kept, decay, rate] = [momentum, weight_decay, LEARNING_RATE].map(f64::from);
             check(Sgd { momentum, weight_decay, nesterov, learning_rate }, |w, g, b, _| {
-                let d = g + decay * w;
-                let b = kept * b + d;
-                [w - rate * if nesterov { d + kept * b } else { b }, b, 0.0]
+                let b = kept * b + g;
+                let direction = if nesterov { g + kept * b } else { b };
+                [w - rate * (direction + decay * w), b, 0.0]
             });
         }
     }

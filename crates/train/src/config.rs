@@ -1,8 +1,10 @@
 //! Everything that states a training run, resolved: each choice made, nothing left to guess.
 
 mod choices;
+mod limits;
 
 pub use choices::{Batch, ExportDtype, Recomputation};
+pub(crate) use limits::within;
 
 use crate::memory::Budget;
 use crate::models::ModelConfig;
@@ -73,11 +75,11 @@ pub struct TrainConfig {
     pub decay_time: Option<f64>,
     /// The optimiser.
     pub optimizer: OptimizerKind,
-    /// Decoupled decay of matrices.
+    /// Decay of matrices, decoupled: times the learning rate, besides what the gradient does.
     pub weight_decay: f64,
-    /// First moment's share kept.
+    /// First moment's share kept; the momentum of SGD. Of no use to Adafactor.
     pub beta1: f64,
-    /// Second moment's share kept.
+    /// Second moment's share kept. Of no use to SGD and Adafactor.
     pub beta2: f64,
     /// How gradients are clipped.
     pub clip: Clip,
@@ -351,7 +353,7 @@ as_text!(TokenizerKind, Validation, Clip, Recomputation, Budget);
 mod tests {
     use super::*;
 
-    fn config() -> TrainConfig {
+    pub(super) fn config() -> TrainConfig {
         TrainConfig {
             corpus: vec!["text.txt".into()],
             text_field: None,

@@ -1,5 +1,6 @@
 //! How well a model predicts a text.
 
+use crate::config::within;
 use crate::data::Corpus;
 use crate::export;
 use crate::memory::Budget;
@@ -38,6 +39,9 @@ pub struct Window {
     /// Memory to stay within: fewer sequences at a time, if need be.
     pub memory: Option<Budget>,
 }
+
+/// The most sequences that are evaluated at a time.
+const MOST_SEQUENCES: usize = 1 << 16;
 
 /// Evaluates the model of a folder on a corpus. Every token but the first is predicted once, from what comes before it
 /// in its sequence.
@@ -104,8 +108,11 @@ impl Evaluator {
             let problem = format!("--sequence {sequence} is longer than the model's context of {}", config.context);
             return Err(Error::Config(problem));
         }
+        within("batch", window.batch, 1..=MOST_SEQUENCES)?;
+        config.validate_work(1, sequence)?;
         let halves = std::iter::successors(Some(window.batch), |batch| (*batch > 1).then_some(batch / 2));
-        let plans = halves.map(|batch| plan(&config, batch, sequence, backend));
+        let plans = halves.filter(|batch| config.validate_work(*batch, sequence).is_ok());
+        let plans = plans.map(|batch| plan(&config, batch, sequence, backend));
         let plan = InferenceMemory::within(window.memory).first_fitting(plans)?;
         let mut program = Program::link(plan, backend)?;
         let batch = program.size("tokens")? / sequence;

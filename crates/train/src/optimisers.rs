@@ -14,9 +14,9 @@ pub struct Optimiser {
     pub kind: OptimizerKind,
     /// Decay of matrices; vectors (biases, gains) are not decayed.
     pub weight_decay: f32,
-    /// First moment's share kept; the momentum of SGD.
+    /// First moment's share kept; the momentum of SGD. Adafactor has none.
     pub beta1: f32,
-    /// Second moment's share kept.
+    /// Second moment's share kept; that of Lion's only moment. SGD has none, and Adafactor's follows from the step.
     pub beta2: f32,
 }
 
@@ -32,9 +32,20 @@ pub struct StepNumbers<'a> {
 }
 
 impl Optimiser {
-    /// AdamW with the usual settings of language models.
+    /// A rule with the usual settings of language models. Lion goes with a rate that is smaller than AdamW's
+    /// and SGD with one that is larger, so their decays, which are times the rate, are as much larger and smaller.
+    pub fn usual(kind: OptimizerKind) -> Optimiser {
+        let (weight_decay, beta1, beta2) = match kind {
+            OptimizerKind::Adamw | OptimizerKind::Adafactor => (0.1, 0.9, 0.95),
+            OptimizerKind::Sgd => (0.0003, 0.9, 0.95),
+            OptimizerKind::Lion => (0.3, 0.9, 0.99),
+        };
+        Optimiser { kind, weight_decay, beta1, beta2 }
+    }
+
+    /// AdamW with the usual settings of language models but for its decay.
     pub fn adamw(weight_decay: f32) -> Optimiser {
-        Optimiser { kind: OptimizerKind::Adamw, weight_decay, beta1: 0.9, beta2: 0.95 }
+        Optimiser { weight_decay, ..Optimiser::usual(OptimizerKind::Adamw) }
     }
 
     /// Adds the update of every weight to a routine. The steps are counted in a state.
@@ -92,35 +103,161 @@ impl Optimiser {
                 let new = rule.update(LionInputs { weight, gradient, moment, learning_rate, scale });
                 routine.assign(weight, &new.weight).assign(moment, &new.moment)
             }
-            OptimizerKind::Adafactor => self.adafactor(routine, &state, (weight, gradient), step, numbers),
+            OptimizerKind::Adafactor => {
+                let rule = Adafactor { weight_decay, ..Adafactor::default() };
+                adafactor(rule, routine, &state, (weight, gradient), step, numbers)
+            }
+        }
+    }
+}
+
+fn adafactor(
+    rule: Adafactor,
+    routine: Routine,
+    state: &dyn Fn(&str, &Shape) -> Tensor,
+    (weight, gradient): (&Tensor, &Tensor),
+    step: &Tensor,
+    numbers: StepNumbers<'_>,
+) -> Routine {
+    let second_moment = match Adafactor::moment_shapes(&weight.shape()) {
+        SecondMoment::Factored { rows, columns } => {
+            SecondMoment::Factored { rows: state("rows", &rows), columns: state("columns", &columns) }
+        }
+        SecondMoment::Whole(shape) => SecondMoment::Whole(state("second", &shape)),
+    };
+    let StepNumbers { learning_rate, scale, .. } = numbers;
+    let second = &second_moment;
+    let inputs = AdafactorInputs { weight, gradient, second_moment: second, learning_rate, step, scale };
+    let new = rule.update(inputs);
+    let routine = routine.assign(weight, &new.weight);
+    match (&second_moment, &new.second_moment) {
+        (SecondMoment::Factored { rows, columns }, SecondMoment::Factored { rows: r, columns: c }) => {
+            routine.assign(rows, r).assign(columns, c)
+        }
+        (SecondMoment::Whole(old), SecondMoment::Whole(new)) => routine.assign(old, new),
+        _ => unreachable!("the second moment keeps its form"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::models::{Parameter, Start};
+    use gradus_engine::Array;
+    use gradus_engine::backend::Cpu;
+
+    const RATE: f64 = 0.125;
+    const STEPS: i32 = 3;
+    const WEIGHTS: [f64; 6] = [0.5, -1.0, 2.0, 0.25, 1.5, -0.75];
+    const GRADIENTS: [f64; 6] = [1.0, -2.0, 0.5, 4.0, 1.0, -1.0];
+
+    /// The gradient of a step: another one each time, and never zero.
+    fn gradient(step: i32, at: usize) -> f64 {
+        GRADIENTS[at] * (1.0 - 0.25 * step as f64)
+    }
+
+    /// What three steps on a weight of this shape come to on the machine.
+    fn trained(optimiser: Optimiser, shape: &[usize]) -> Vec<f32> {
+        let trace = Trace::new();
+        let parameter = Parameter::new("w", shape, Start::Zeros);
+        let numbers = WEIGHTS.map(|number| number as f32);
+        let weights = Weights::new(&trace, &[parameter], |_| Array::new(shape, &numbers).unwrap());
+        let gradient_input = trace.input("gradient", DType::F32, shape);
+        let (learning_rate, one) = (&trace.full(RATE as f32, DType::F32, []), &trace.full(1.0, DType::F32, []));
+        let numbers = StepNumbers { learning_rate, scale: one, one };
+        let step = optimiser.update_all(&trace, Routine::new("step"), &weights, &[gradient_input], numbers);
+        let mut program = trace.compile(&Cpu::new(1).unwrap(), &[step]).unwrap();
+        for step in 0..STEPS {
+            let gradients: Vec<f32> = (0..6).map(|at| gradient(step, at) as f32).collect();
+            program.write("gradient", &gradients).unwrap();
+            program.run("step").unwrap();
+        }
+        program.read("w").unwrap().to_vec().unwrap()
+    }
+
+    /// Compares with a formula that moves one weight by a step: weight, gradient, moments, step from 1, decay.
+    fn follows(kind: OptimizerKind, formula: impl Fn(f64, f64, &mut [f64; 2], i32, f64) -> f64) {
+        let optimiser = Optimiser { weight_decay: 0.5, ..Optimiser::usual(kind) };
+        // Matrices are decayed, and vectors are not.
+        for (shape, decay) in [(&[2, 3][..], 0.5), (&[6], 0.0)] {
+            for (at, found) in trained(optimiser, shape).into_iter().enumerate() {
+                let mut moments = [0.0; 2];
+                let expected = (0..STEPS).fold(WEIGHTS[at], |weight, step| {
+                    formula(weight, gradient(step, at), &mut moments, step + 1, decay)
+                });
+                let error = (found as f64 - expected).abs();
+                assert!(error < 2e-6, "{kind:?}, {shape:?}, weight {at}: {found} not {expected}");
+            }
         }
     }
 
-    fn adafactor(
-        &self,
-        routine: Routine,
-        state: &dyn Fn(&str, &Shape) -> Tensor,
-        (weight, gradient): (&Tensor, &Tensor),
-        step: &Tensor,
-        numbers: StepNumbers<'_>,
-    ) -> Routine {
-        let second_moment = match Adafactor::moment_shapes(&weight.shape()) {
-            SecondMoment::Factored { rows, columns } => {
-                SecondMoment::Factored { rows: state("rows", &rows), columns: state("columns", &columns) }
+    #[test]
+    fn adamw_decays_beside_its_gradient() {
+        follows(OptimizerKind::Adamw, |w, g, [m, v], t, decay| {
+            let w = w * (1.0 - RATE * decay);
+            *m = 0.9 * *m + 0.1 * g;
+            *v = 0.95 * *v + 0.05 * g * g;
+            let (fair_m, fair_v) = (*m / (1.0 - 0.9f64.powi(t)), *v / (1.0 - 0.95f64.powi(t)));
+            w - RATE * fair_m / (fair_v.sqrt() + 1e-8)
+        });
+    }
+
+    #[test]
+    fn sgd_decays_beside_its_momentum() {
+        follows(OptimizerKind::Sgd, |w, g, [b, _], _, decay| {
+            *b = 0.9 * *b + g;
+            w * (1.0 - RATE * decay) - RATE * *b
+        });
+    }
+
+    #[test]
+    fn lion_decays_beside_its_sign() {
+        follows(OptimizerKind::Lion, |w, g, [m, _], _, decay| {
+            let direction = (0.9 * *m + 0.1 * g).signum();
+            *m = 0.99 * *m + 0.01 * g;
+            w * (1.0 - RATE * decay) - RATE * direction
+        });
+    }
+
+    /// Its steps depend on the whole tensor, so decay is seen in what two rates of it differ by.
+    #[test]
+    fn adafactor_decays_beside_its_gradient() {
+        let with = |weight_decay| Optimiser { weight_decay, ..Optimiser::usual(OptimizerKind::Adafactor) };
+        let (decayed, plain) = (trained(with(0.5), &[2, 3]), trained(with(0.0), &[2, 3]));
+        // The directions do not depend on the weights: what they add up to is what the plain steps came to.
+        let kept = 1.0 - RATE * 0.5;
+        for at in 0..6 {
+            let mut weight = WEIGHTS[at];
+            for step in directions().iter() {
+                weight = weight * kept - RATE * step[at];
             }
-            SecondMoment::Whole(shape) => SecondMoment::Whole(state("second", &shape)),
-        };
-        let StepNumbers { learning_rate, scale, .. } = numbers;
-        let second = &second_moment;
-        let inputs = AdafactorInputs { weight, gradient, second_moment: second, learning_rate, step, scale };
-        let new = Adafactor::default().update(inputs);
-        let routine = routine.assign(weight, &new.weight);
-        match (&second_moment, &new.second_moment) {
-            (SecondMoment::Factored { rows, columns }, SecondMoment::Factored { rows: r, columns: c }) => {
-                routine.assign(rows, r).assign(columns, c)
-            }
-            (SecondMoment::Whole(old), SecondMoment::Whole(new)) => routine.assign(old, new),
-            _ => unreachable!("the second moment keeps its form"),
+            assert!((decayed[at] as f64 - weight).abs() < 2e-6, "weight {at}: {} not {weight}", decayed[at]);
+            let plain_weight = WEIGHTS[at] - RATE * directions().iter().map(|step| step[at]).sum::<f64>();
+            assert!((plain[at] as f64 - plain_weight).abs() < 2e-6, "weight {at}: {} not {plain_weight}", plain[at]);
         }
+        assert_eq!(trained(with(0.5), &[6]), trained(with(0.0), &[6]), "vectors are not decayed");
+    }
+
+    /// Where Adafactor's three steps on a 2 x 3 matrix point, by its formulas.
+    fn directions() -> Vec<[f64; 6]> {
+        let (mut rows, mut columns) = ([0.0; 2], [0.0; 3]);
+        let mut directions = vec![];
+        for step in 0..STEPS {
+            let taken = f64::from(step + 1).powf(-0.8);
+            let square = |row: usize, column: usize| gradient(step, 3 * row + column).powi(2) + 1e-30;
+            for (row, mean) in rows.iter_mut().enumerate() {
+                let new = (0..3).map(|column| square(row, column)).sum::<f64>() / 3.0;
+                *mean = (1.0 - taken) * *mean + taken * new;
+            }
+            for (column, mean) in columns.iter_mut().enumerate() {
+                *mean = (1.0 - taken) * *mean + taken * (square(0, column) + square(1, column)) / 2.0;
+            }
+            let mean = (rows[0] + rows[1]) / 2.0;
+            let scaled: [f64; 6] =
+                std::array::from_fn(|at| gradient(step, at) / (rows[at / 3] * columns[at % 3] / mean).sqrt());
+            let root_mean_square = (scaled.iter().map(|x| x * x).sum::<f64>() / 6.0).sqrt();
+            directions.push(scaled.map(|x| x / root_mean_square.max(1.0)));
+        }
+        directions
     }
 }

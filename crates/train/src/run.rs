@@ -1,5 +1,6 @@
 //! What a training run tells while it goes, and how it is asked to stop.
 
+use crate::config::TrainConfig;
 use crate::memory::Account;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -36,6 +37,8 @@ pub enum Event<'a> {
     },
     /// The first step is about to begin.
     Started {
+        /// What was resolved, and what was chosen to fit the memory.
+        config: &'a TrainConfig,
         /// Numbers in the model.
         parameters: usize,
         /// Tokens of the training text.

@@ -283,7 +283,9 @@ impl TrainingStep {
         for (index, (tokens, targets)) in tokens.chunks_exact(size).zip(targets.chunks_exact(size)).enumerate() {
             self.program.write("tokens", tokens)?;
             self.program.write("targets", targets)?;
-            let micro_step = inputs.step as u32 * self.config.micro_batches as u32 + index as u32;
+            // The key need not count further than it can.
+            let micro_step =
+                (inputs.step as u32).wrapping_mul(self.config.micro_batches as u32).wrapping_add(index as u32);
             self.program.write("dropout_key", &[inputs.seed, micro_step])?;
             match (last, index) {
                 ("step", _) => {}

@@ -78,7 +78,7 @@ fn list(entries: &[Entry], chosen: &[bool]) -> Result<()> {
     for (entry, _) in entries.iter().zip(chosen).filter(|(_, chosen)| **chosen) {
         text += &format!("{}{}\n", entry.name, if entry.heavy { "  (only if named, or by `all`)" } else { "" });
     }
-    print::out(text)
+    print::text(text)
 }
 
 /// Measures the one entry that another process asks for, and prints the sample alone.
@@ -92,7 +92,7 @@ fn measure_as_child(entries: &[Entry], names: &[String], setting: &Setting) -> R
 /// Measures entries, shows each as soon as it is there, and gives them all.
 fn measure(entries: &[&Entry], setting: &Setting, baseline: Option<&Baseline>, quiet: bool) -> Result<Document> {
     let mut document = Document::new(setting.threads);
-    let show = |text: String| if quiet { Ok(()) } else { print::out(text) };
+    let show = |text: String| if quiet { Ok(()) } else { print::text(text) };
     if let Some(caution) = baseline.and_then(|baseline| baseline.caution(&document)) {
         print::note(format!("note: {caution}"));
     }

@@ -29,6 +29,6 @@ pub fn run(command_line: &ArgMatches) -> Result<()> {
     if planned.json {
         return print::out(report.json(page));
     }
-    print::out(text::report(&report))?;
-    print::out(format!("\nmemory map and curve: {}\n", page.display()))
+    print::text(text::report(&report))?;
+    print::text(format!("\nmemory map and curve: {}\n", page.display()))
 }

@@ -104,10 +104,21 @@ impl Report {
         Ok((report, chosen))
     }
 
+    /// What is planned, as a point beside those of the curve.
+    pub fn planned(&self) -> CurvePoint {
+        CurvePoint {
+            memory_bytes: self.peak_bytes,
+            seconds_per_step: self.seconds_per_step,
+            tokens_per_second: self.tokens_per_second,
+            micro_batch: self.micro_batch,
+        }
+    }
+
     /// As one JSON object, with the place of the page.
     pub fn json(&self, page: &Path) -> String {
         let mut document = serde_json::to_value(self).expect("a report is plain data");
-        document["page"] = json!(page);
+        // A path need not be text, and JSON is.
+        document["page"] = json!(page.to_string_lossy());
         serde_json::to_string_pretty(&document).expect("a document is plain data") + "\n"
     }
 }

@@ -1,7 +1,7 @@
 //! A planned run, as people read it.
 
 use super::recomputed::Recomputed;
-use super::report::Report;
+use super::report::{CurvePoint, Report};
 use crate::numbers::{bytes_to_three_digits as size, count, rounded, short_time};
 use gradus_train::memory::Kind;
 use std::collections::BTreeMap;
@@ -103,15 +103,14 @@ fn curve(text: &mut String, report: &Report) {
     line(text, format_args!("     memory      step   tokens/s  at once  slower than the fastest"));
     let seconds = || report.curve.iter().map(|point| point.seconds_per_step);
     let (fastest, slowest) = (seconds().fold(f64::INFINITY, f64::min), seconds().fold(0.0, f64::max));
-    // The planned way need not be on the curve: its place is the last that takes no more.
-    let planned = report.curve.iter().rposition(|point| point.memory_bytes <= report.peak_bytes);
-    for (index, point) in report.curve.iter().enumerate() {
-        let slower = point.seconds_per_step - fastest;
+    let planned = report.planned();
+    for point in &with_planned(report) {
+        let slower = (point.seconds_per_step - fastest).max(0.0);
         line(
             text,
             format_args!(
                 "{} {:>9} {:>9} {:>10} {:>8}  {:>5.1} %  {}",
-                if Some(index) == planned { "*" } else { " " },
+                if *point == planned { "*" } else { " " },
                 size(point.memory_bytes),
                 short_time(point.seconds_per_step),
                 rate(point.tokens_per_second),
@@ -121,6 +120,19 @@ fn curve(text: &mut String, report: &Report) {
             ),
         );
     }
+}
+
+/// The curve with what is planned in its place: that need not be on it.
+fn with_planned(report: &Report) -> Vec<CurvePoint> {
+    let mut points = report.curve.clone();
+    points.push(report.planned());
+    points.sort_by(|a, b| {
+        (a.memory_bytes, a.seconds_per_step)
+            .partial_cmp(&(b.memory_bytes, b.seconds_per_step))
+            .expect("times are numbers")
+    });
+    points.dedup();
+    points
 }
 
 /// Tokens a second.

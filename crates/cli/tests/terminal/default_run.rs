@@ -63,6 +63,19 @@ fn can_be_used(place: &Place) {
 }
 
 #[test]
+fn a_narrow_terminal_keeps_the_time_left() {
+    let place = Place::new("narrow");
+    let command = place.command(&format!("train {SMALL} --steps 30 --sample-every 0 --out run"));
+    let (status, shown) = OnTerminal::start_within(40, command).end();
+    assert_eq!(status.code(), Some(0), "{shown}");
+    let last =
+        shown.split(['\r', '\n']).rfind(|line| line.contains("step 30/30  ")).unwrap_or_else(|| panic!("{shown}"));
+    assert!(last.contains("  loss ") && last.contains("s left") && !last.contains("tokens/s"), "{last:?}");
+    let start = "  optimiser  adamw, rate 0.001 (cosine to 0.0001), warmup 1, decay 0.1, clip 1";
+    assert!(shown.contains(start), "{shown}");
+}
+
+#[test]
 fn lines_are_plain_where_there_is_no_terminal() {
     let place = Place::new("plain");
     let (out, err) = place.printed(&format!("train {SMALL} --steps 5 --out run"));

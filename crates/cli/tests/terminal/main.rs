@@ -5,5 +5,6 @@ mod bad_input;
 mod default_run;
 mod interruption;
 mod kept;
+mod no_effect;
 mod place;
 mod pseudo_terminal;

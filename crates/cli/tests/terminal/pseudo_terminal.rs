@@ -12,7 +12,10 @@ use std::time::{Duration, Instant};
 /// Long enough on any machine for what is waited for; reached only by a failing test.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A command that runs on a terminal of its own, 80 characters wide.
+/// As terminals are where nobody says.
+const USUAL_COLUMNS: u16 = 80;
+
+/// A command that runs on a terminal of its own.
 pub struct OnTerminal {
     child: Child,
     keyboard: File,
@@ -21,8 +24,14 @@ pub struct OnTerminal {
 }
 
 impl OnTerminal {
+    /// On a terminal of the usual width.
     pub fn start(command: Command) -> OnTerminal {
-        let (child, keyboard) = spawn(command);
+        OnTerminal::start_within(USUAL_COLUMNS, command)
+    }
+
+    /// On a terminal of so many columns.
+    pub fn start_within(columns: u16, command: Command) -> OnTerminal {
+        let (child, keyboard) = spawn(columns, command);
         let screen = Arc::new(Mutex::new(vec![]));
         let reader = std::thread::spawn({
             let (screen, mut terminal) = (screen.clone(), keyboard.try_clone().unwrap());
@@ -67,8 +76,8 @@ impl Drop for OnTerminal {
 }
 
 /// Starts a command on a terminal of its own, of which the person's end is given.
-fn spawn(mut command: Command) -> (Child, File) {
-    let (keyboard, line) = open();
+fn spawn(columns: u16, mut command: Command) -> (Child, File) {
+    let (keyboard, line) = open(columns);
     command.stdin(line.try_clone().unwrap()).stdout(line.try_clone().unwrap()).stderr(line);
     // SAFETY: between fork and exec only two system calls are made, neither of which allocates or locks.
     unsafe { command.pre_exec(control_terminal) };
@@ -80,7 +89,7 @@ fn spawn(mut command: Command) -> (Child, File) {
 
 /// The status of a command whose terminal is closed when it has shown a text.
 pub fn closed_after(command: Command, text: &str) -> ExitStatus {
-    let (mut child, mut terminal) = spawn(command);
+    let (mut child, mut terminal) = spawn(USUAL_COLUMNS, command);
     let (mut shown, mut buffer) = (vec![], [0; 4096]);
     while !String::from_utf8_lossy(&shown).contains(text) {
         let count = terminal.read(&mut buffer).unwrap();
@@ -91,9 +100,9 @@ pub fn closed_after(command: Command, text: &str) -> ExitStatus {
 }
 
 /// The person's end of a new terminal, and the command's.
-fn open() -> (File, OwnedFd) {
+fn open(columns: u16) -> (File, OwnedFd) {
     let (mut person, mut command) = (-1, -1);
-    let mut size = libc::winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
+    let mut size = libc::winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
     let nothing = std::ptr::null_mut();
     // SAFETY: the pointers are to variables of this function or null, which stands for what is usual.
     let status = unsafe { libc::openpty(&mut person, &mut command, nothing, nothing.cast(), &raw mut size) };

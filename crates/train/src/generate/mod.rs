@@ -11,6 +11,7 @@ pub(crate) use cache::CACHE;
 pub(crate) use decoder::Decoder;
 
 use crate::Result;
+use crate::config::within;
 use crate::files::tensors::{Entry, TensorsMut};
 use crate::memory::Budget;
 use crate::models::{ModelConfig, Parameter, Weights};
@@ -18,6 +19,9 @@ use crate::planning::InferenceMemory;
 use gradus_engine::backend::Backend;
 use gradus_engine::plan::Options;
 use gradus_engine::{Array, Program, Trace};
+
+/// The most sequences that are continued at a time.
+const MOST_SEQUENCES: usize = 1 << 16;
 
 /// A model compiled to continue texts, with its own copy of the weights.
 pub struct Generator {
@@ -50,6 +54,8 @@ impl Generator {
         prompt_tokens: usize,
         memory: Option<Budget>,
     ) -> Result<Generator> {
+        within("count", count, 1..=MOST_SEQUENCES)?;
+        config.validate_work(count, config.context)?;
         let decoder = Decoder::new(config, count, prompt_tokens)?;
         let trace = Trace::new();
         let weights = Weights::zeros(&trace, &config.parameters());

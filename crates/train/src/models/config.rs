@@ -45,7 +45,13 @@ pub struct ModelConfig {
 /// Sizes up to this keep every product of two far from overflow, and positions exact in f32.
 const LARGEST_SIZE: usize = 1 << 24;
 /// Far more blocks than any model has.
-const MOST_LAYERS: usize = 4096;
+pub(crate) const MOST_LAYERS: usize = 4096;
+/// Weights whose bytes, with gradients and moments, can be added up.
+const MOST_WEIGHTS: usize = 10_000_000_000_000;
+/// Multiplications of a pass that can be counted.
+const MOST_WORK: f64 = 1e18;
+/// Elements of one tensor whose bytes a process can address.
+const LARGEST_TENSOR: f64 = (1u64 << 44) as f64;
 
 impl ModelConfig {
     /// A GPT-2 of these sizes, with tied embeddings.
@@ -57,7 +63,7 @@ impl ModelConfig {
             layers,
             heads,
             kv_heads: heads,
-            feed_forward: 4 * width,
+            feed_forward: width.saturating_mul(4),
             context,
             tie_embeddings: true,
             norm_epsilon: 1e-5,
@@ -70,7 +76,7 @@ impl ModelConfig {
         ModelConfig {
             family: Family::Llama,
             // Three matrices of this size hold as many numbers as two of four times the width.
-            feed_forward: (8 * width).div_ceil(3).next_multiple_of(8),
+            feed_forward: width.saturating_mul(8).div_ceil(3).next_multiple_of(8),
             tie_embeddings: false,
             ..ModelConfig::gpt2(vocabulary, width, layers, heads, context)
         }
@@ -115,6 +121,20 @@ impl ModelConfig {
             Family::Gpt2 => self.validate_gpt2(),
             Family::Llama => self.validate_llama(),
         }
+    }
+
+    /// Refuses to compute so many sequences of so many tokens where not even the cost of it can be reckoned.
+    pub fn validate_work(&self, sequences: usize, sequence: usize) -> Result<()> {
+        let (weights, tokens) = (self.parameter_count(), sequences as f64 * sequence as f64);
+        let attention = 4.0 * self.layers as f64 * self.width as f64 * sequence as f64;
+        let widest = [3 * self.width, self.feed_forward, self.vocabulary].into_iter().max().unwrap_or(0);
+        let too_much = tokens * (weights as f64 + attention) > MOST_WORK || tokens * widest as f64 > LARGEST_TENSOR;
+        if weights <= MOST_WEIGHTS && !too_much {
+            return Ok(());
+        }
+        Err(Error::Config(format!(
+            "{weights} weights on {sequences} sequences of {sequence} tokens are beyond any machine; choose a smaller model, batch or sequence"
+        )))
     }
 
     fn validate_gpt2(&self) -> Result<()> {

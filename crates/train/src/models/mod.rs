@@ -6,6 +6,7 @@ mod llama;
 mod presets;
 mod weights;
 
+pub(crate) use config::MOST_LAYERS;
 pub use config::{Family, ModelConfig};
 pub use presets::{PRESETS, Preset};
 pub use weights::{Parameter, Start, Weights};

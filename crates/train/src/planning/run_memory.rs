@@ -71,6 +71,7 @@ impl RunMemory {
 
     /// Chooses what the configuration leaves open: the batch, the micro-batch, what is computed again.
     pub fn choose(&mut self, config: &mut TrainConfig, backend: &dyn Backend) -> Result<Chosen> {
+        config.validate()?;
         if config.batch == Batch::Auto {
             config.batch = Batch::Fixed(self.largest_batch(config, backend)?);
             self.outside = Outside::predict(config);

@@ -9,6 +9,7 @@ mod sampling;
 mod saving;
 mod setup;
 mod validation;
+mod vocabulary;
 mod watched;
 
 pub(crate) use folder::METRICS;
@@ -36,6 +37,7 @@ const VALIDATION_AT_END: usize = 256;
 
 /// Trains a model as stated, or goes on with a run that was stopped; returns when the run is done or was asked to stop.
 pub fn train(config: &TrainConfig, resume: bool, observer: &mut dyn Observer) -> Result<Summary> {
+    config.validate()?;
     let mut session = setup::prepare(config, resume, observer)?;
     let mut run = Run::new(&session, observer)?;
     run.save_start(&mut session, observer)?;
@@ -98,6 +100,7 @@ impl Run {
         };
         run.done = run.is_at_end(config);
         observer.event(&Event::Started {
+            config,
             parameters: session.parameter_count(),
             tokens: session.train.len(),
             steps: run.steps,
@@ -229,7 +232,7 @@ impl Run {
         StepReport {
             step: self.step,
             steps: self.steps,
-            tokens: self.step * session.tokens_per_step(),
+            tokens: self.step.saturating_mul(session.tokens_per_step()),
             loss: outcome.loss,
             validation_loss,
             gradient_norm: outcome.gradient_norm,
@@ -300,7 +303,7 @@ impl Run {
         let seconds = self.started.elapsed().as_secs_f64();
         let summary = Summary {
             steps: self.step,
-            tokens: self.step * session.tokens_per_step(),
+            tokens: self.step.saturating_mul(session.tokens_per_step()),
             loss: self.loss,
             validation_loss: self.validation_loss,
             seconds,

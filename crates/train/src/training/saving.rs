@@ -77,7 +77,7 @@ impl Run {
         let _ = self.log.sync();
         let progress = Progress {
             step: self.step,
-            tokens: self.step * session.tokens_per_step(),
+            tokens: self.step.saturating_mul(session.tokens_per_step()),
             data_position: session.batches.position(),
             data_fingerprint: session.train.fingerprint(),
             seed: session.config.seed,

@@ -4,6 +4,7 @@ use super::account;
 use super::adaptive::Adaptive;
 use super::folder::{self, FolderBefore};
 use super::resume;
+use super::vocabulary;
 use super::watched::Watched;
 use crate::checkpoint::{Contents, Found, Progress, Store};
 use crate::config::{Batch, CONFIG_FILE, ExportDtype, TokenizerKind, TrainConfig, Validation};
@@ -171,6 +172,7 @@ fn text(
         tokenizer.limit_memory(words);
     }
     if found.is_none() {
+        vocabulary::check(config, &tokenizer, observer)?;
         fit_vocabulary(config, &tokenizer)?;
         if let Some(folder) = &config.init {
             export::keep_companions(folder, &config.out, &tokenizer)?;

@@ -45,6 +45,15 @@ function aliveBytes(routine) {
   return change.map((step) => (now += step));
 }
 
+// Neighbouring layers differ in hue and in lightness, and far ones in hue.
+const layerCount = 1 + routines.reduce((most, { steps }) => steps.reduce((most, { layer }) => Math.max(most, layer), most), -1);
+function layerColour(layer) {
+  if (layer < 0) return colour('scratch');
+  return `hsl(${(210 + 300 * layer / Math.max(layerCount, 1)) % 360} 48% ${layer % 2 ? 48 : 38}%)`;
+}
+const colourOf = (buffer) => buffer.kind === 'scratch' || element('colours').value === 'kind'
+  ? colour(buffer.kind) : layerColour(view.routine.steps[buffer.first].layer);
+
 // The view: which routine, and which part of it, from 0 to 1.
 const view = { routine: routines[map.largest], low: 0, high: 1, places: [], alive: [] };
 
@@ -88,7 +97,7 @@ const across = (step, width) => (placeOf(step) - view.low) / (view.high - view.l
 
 function drawMap(marked) {
   const { pen, width, height } = prepared(element('map'));
-  const colours = {};
+  const colours = new Map();
   const scale = height / Math.max(map.span, 1);
   const rectangle = (buffer) => {
     const left = across(from(buffer), width), right = across(to(buffer), width);
@@ -101,7 +110,9 @@ function drawMap(marked) {
     const [left, top, wide, high] = rectangle(buffer);
     if (left > width || left + wide < 0) continue;
     const again = view.routine.steps[buffer.first].again;
-    pen.fillStyle = colours[buffer.kind] ??= colour(buffer.kind);
+    const key = `${buffer.kind} ${view.routine.steps[buffer.first].layer}`;
+    if (!colours.has(key)) colours.set(key, colourOf(buffer));
+    pen.fillStyle = colours.get(key);
     pen.globalAlpha = again ? 0.6 : 0.92;
     pen.fillRect(left, top, wide, high);
     pen.globalAlpha = 1;
@@ -110,6 +121,7 @@ function drawMap(marked) {
       pen.lineWidth = 0.6;
       pen.strokeRect(left, top, wide, high);
     }
+    if (high > 11) label(pen, bufferLabel(buffer), Math.max(left, 0), Math.min(left + wide, width), top + high / 2);
   }
   if (marked) {
     pen.strokeStyle = colour('ink');
@@ -119,6 +131,37 @@ function drawMap(marked) {
   pen.fillStyle = colour('ink');
   pen.fillText(bytes(map.span), 4, 12);
   pen.fillText('0', 4, height - 4);
+}
+
+// Words in the middle of a stretch, if they fit.
+function label(pen, words, left, right, middle) {
+  if (pen.measureText(words).width + 6 > right - left) return;
+  pen.fillStyle = '#fff';
+  pen.textAlign = 'center';
+  pen.textBaseline = 'middle';
+  pen.fillText(words, (left + right) / 2, middle);
+  pen.textAlign = 'start';
+  pen.textBaseline = 'alphabetic';
+}
+function bufferLabel(buffer) {
+  const { op, layer } = view.routine.steps[buffer.first];
+  return layer < 0 ? op : `${op} ${layer}`;
+}
+
+// Which layer is at work, over time: steps that follow each other in one layer are one stretch.
+function drawLayers() {
+  const { pen, width, height } = prepared(element('layers'));
+  const { steps } = view.routine;
+  for (let first = 0, next; first < steps.length; first = next) {
+    const { layer } = steps[first];
+    for (next = first; next < steps.length && steps[next].layer === layer;) next++;
+    const left = across(first, width), right = across(next, width);
+    if (right < 0 || left > width) continue;
+    pen.fillStyle = layerColour(layer);
+    pen.fillRect(left, 1, Math.max(right - left - 0.5, 0.5), height - 2);
+    const words = layer < 0 ? 'no layer' : right - left > 60 ? `layer ${layer}` : `${layer}`;
+    label(pen, words, Math.max(left, 0), Math.min(right, width), height / 2 + 0.5);
+  }
 }
 
 function drawAlive() {
@@ -158,8 +201,9 @@ function drawStates() {
   }
   pen.fillStyle = colour('faint');
   for (const [kind, { left, size }] of labels) {
-    const words = `${kind} ${bytes(size)}`;
-    if (pen.measureText(words).width < size / stateBytes * width) pen.fillText(words, left + 2, 43);
+    const fits = (words) => pen.measureText(words).width < size / stateBytes * width;
+    const words = [`${kind} ${bytes(size)}`, kind].find(fits);
+    if (words) pen.fillText(words, left + 2, 43);
   }
 }
 
@@ -211,8 +255,7 @@ canvas.addEventListener('mousemove', (event) => {
     view.low = Math.min(Math.max(view.low - (event.offsetX - dragged) / width * span, 0), 1 - span);
     view.high = view.low + span;
     dragged = event.offsetX;
-    drawAlive();
-    drawMap();
+    drawTimes();
     return;
   }
   const found = bufferAt(event.offsetX, event.offsetY, width, height);
@@ -229,10 +272,9 @@ canvas.addEventListener('wheel', (event) => {
   const span = Math.min(1, Math.max(1e-4, (view.high - view.low) * Math.exp(event.deltaY / 400)));
   view.low = Math.min(Math.max(at - event.offsetX / canvas.clientWidth * span, 0), 1 - span);
   view.high = view.low + span;
-  drawAlive();
-  drawMap();
+  drawTimes();
 }, { passive: false });
-canvas.addEventListener('dblclick', () => { view.low = 0; view.high = 1; drawAlive(); drawMap(); });
+canvas.addEventListener('dblclick', () => { view.low = 0; view.high = 1; drawTimes(); });
 element('states').addEventListener('mousemove', (event) => {
   let rest = event.offsetX / element('states').clientWidth * stateBytes;
   tell(event, stateText(statesInOrder.find((state) => (rest -= state.size) < 0) ?? statesInOrder[0]));
@@ -242,17 +284,20 @@ element('states').addEventListener('mouseleave', (event) => tell(event, ''));
 function drawCurve() {
   const points = report.curve;
   if (points.length === 0) return;
+  const frame = element('curve');
+  const wide = Math.max(frame.clientWidth, 240), end = wide - 30, foot = 280;
+  frame.setAttribute('viewBox', `0 0 ${wide} 320`);
   const all = [...points, { memory_bytes: report.peak_bytes, seconds_per_step: report.seconds_per_step }];
   const logs = all.map((point) => Math.log(point.memory_bytes));
   const [least, most] = [Math.min(...logs), Math.max(...logs)];
   const [fast, slow] = [Math.min(...all.map((p) => p.seconds_per_step)), Math.max(...all.map((p) => p.seconds_per_step))];
-  const x = (point) => 70 + (Math.log(point.memory_bytes) - least) / Math.max(most - least, 1e-9) * 790;
-  const y = (point) => 280 - (point.seconds_per_step - fast) / Math.max(slow - fast, 1e-12) * 250;
+  const x = (point) => 70 + (Math.log(point.memory_bytes) - least) / Math.max(most - least, 1e-9) * (end - 80);
+  const y = (point) => foot - (point.seconds_per_step - fast) / Math.max(slow - fast, 1e-12) * 250;
   const parts = [];
   const text = (at, down, words, anchor) => parts.push(`<text x="${at}" y="${down}" text-anchor="${anchor}">${words}</text>`);
   // Between two points the time is that of the smaller budget.
   const path = points.map((point, index) => index === 0 ? `M${x(point)} ${y(point)}` : `H${x(point)}V${y(point)}`).join('');
-  parts.push(`<path d="M70 15V280H870" fill="none" stroke="${colour('line')}"/>`);
+  parts.push(`<path d="M70 15V${foot}H${end}" fill="none" stroke="${colour('line')}"/>`);
   parts.push(`<path d="${path}" fill="none" stroke="${colour('weights')}" stroke-width="2"/>`);
   for (const point of points) {
     parts.push(`<circle cx="${x(point)}" cy="${y(point)}" r="4" fill="${colour('weights')}"><title>${bytes(point.memory_bytes)}: `
@@ -264,9 +309,9 @@ function drawCurve() {
   text(62, y({ seconds_per_step: slow }) + 4, time(slow), 'end');
   text(62, y({ seconds_per_step: fast }) + 4, time(fast), 'end');
   text(70, 300, bytes(points[0].memory_bytes), 'start');
-  text(860, 300, bytes(Math.exp(most)), 'end');
-  text(465, 316, 'memory; the ring is what is planned', 'middle');
-  element('curve').innerHTML = parts.join('');
+  text(end, 300, bytes(Math.exp(most)), 'end');
+  text((70 + end) / 2, 316, 'memory; the ring is what is planned', 'middle');
+  frame.innerHTML = parts.join('');
 }
 
 function drawKinds() {
@@ -282,18 +327,38 @@ function writeSummary() {
     + `${time(report.seconds_per_step)} a step, ${Math.round(report.tokens_per_second).toLocaleString()} tokens/s. `
     + `The smallest budget that works is ${bytes(report.smallest_budget_bytes)}.`;
 }
+// Rising numbers, those that follow each other joined: 0-3, 5.
+function ranges(numbers) {
+  const joined = [];
+  for (const number of numbers) {
+    const last = joined[joined.length - 1];
+    if (last && last[1] + 1 === number) last[1] = number; else joined.push([number, number]);
+  }
+  return joined.map(([from, to]) => from === to ? from : `${from}-${to}`).join(', ');
+}
 function writeRecomputed() {
-  const rows = report.recomputed.map((row) => `<tr><td>${row.layer ?? ''}</td><td>${row.operation}</td><td>${row.count}</td>`
-    + `<td>${bytes(row.bytes)}</td><td>${time(row.seconds)}</td></tr>`);
+  const kinds = new Map();
+  for (const row of report.recomputed) {
+    const kind = kinds.get(row.operation) ?? { count: 0, bytes: 0, seconds: 0, layers: [] };
+    for (const key of ['count', 'bytes', 'seconds']) kind[key] += row[key];
+    if (row.layer !== null) kind.layers.push(row.layer);
+    kinds.set(row.operation, kind);
+  }
+  const rows = [...kinds].sort(([a], [b]) => a < b ? -1 : 1).map(([operation, kind]) => `<tr><td>${operation}</td><td>${kind.count}</td>`
+    + `<td>${bytes(kind.bytes)}</td><td>${time(kind.seconds)}</td><td>${ranges(kind.layers)}</td></tr>`);
   element('again').innerHTML = '<h2>Computed again</h2>' + (rows.length === 0 ? '<p>Nothing: everything is kept.</p>'
-    : `<table><tr><th>layer</th><th>operation</th><th>times</th><th>not kept</th><th>adds to a step</th></tr>${rows.join('')}</table>`);
+    : `<table><tr><th>operation</th><th>count</th><th>not kept</th><th>adds</th><th>layers</th></tr>${rows.join('')}</table>`);
 }
 
 element('routine').innerHTML = routines.map((routine, index) =>
   `<option value="${index}"${index === map.largest ? ' selected' : ''}>${routine.name} (${routine.steps.length} steps)</option>`).join('');
-function drawAll() {
+function drawTimes() {
   drawAlive();
+  drawLayers();
   drawMap();
+}
+function drawAll() {
+  drawTimes();
   drawStates();
   drawCurve();
 }
@@ -302,7 +367,8 @@ element('routine').addEventListener('change', (event) => {
   placeSteps();
   drawAll();
 });
-element('scale').addEventListener('change', () => { placeSteps(); drawAlive(); drawMap(); });
+element('scale').addEventListener('change', () => { placeSteps(); drawTimes(); });
+element('colours').addEventListener('change', drawAll);
 window.addEventListener('resize', drawAll);
 window.matchMedia('(prefers-color-scheme: dark)').addEventListener('change', drawAll);
 writeSummary();

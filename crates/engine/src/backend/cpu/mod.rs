@@ -24,6 +24,9 @@ pub struct Cpu {
 }
 
 impl Cpu {
+    /// More threads than any machine has cores.
+    pub const MOST_THREADS: usize = 1024;
+
     /// This many threads, the caller's included, and the best instruction set there is.
     pub fn new(threads: usize) -> Result<Cpu> {
         Cpu::with_isa(threads, Isa::detect())
@@ -31,10 +34,11 @@ impl Cpu {
 
     /// This many threads and a certain instruction set: for tests and comparisons.
     pub fn with_isa(threads: usize, isa: Isa) -> Result<Cpu> {
-        if threads == 0 || !Isa::available().contains(&isa) {
+        if !(1..=Cpu::MOST_THREADS).contains(&threads) || !Isa::available().contains(&isa) {
             let what = format!("{threads} threads of {isa}");
-            let reason = "at least one thread and an instruction set that this machine has are needed";
-            return Err(Error::Machine { what, reason: reason.to_string() });
+            let reason =
+                format!("1 to {} threads and an instruction set that this machine has are needed", Cpu::MOST_THREADS);
+            return Err(Error::Machine { what, reason });
         }
         let refused =
             |reason: std::io::Error| Error::Machine { what: format!("{threads} threads"), reason: reason.to_string() };

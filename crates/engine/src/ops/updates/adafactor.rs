@@ -6,8 +6,8 @@ use super::*;
 ///
 /// A running mean `v` of `g^2 + epsilon`, of which `1 - t^-decay_exponent` is kept at step `t`, scales the gradient
 /// to `u = g / sqrt(v)`; if the root mean square of `u` exceeds `clip`, `u` is scaled down to it; and the weight
-/// moves by `-lr u`. Of a matrix, only the means of `v` over rows and columns are kept, `r` and `c`, and
-/// `v = r c / mean(r)`.
+/// moves by `-lr (u + weight_decay w)`. Of a matrix, only the means of `v` over rows and columns are kept, `r` and `c`,
+/// and `v = r c / mean(r)`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Adafactor {
     /// How fast the running mean comes to rest.
@@ -16,6 +16,8 @@ pub struct Adafactor {
     pub epsilon: f32,
     /// The largest root mean square of a step, before the learning rate.
     pub clip: f32,
+    /// How much of the weight is taken away at each step, times the learning rate.
+    pub weight_decay: f32,
 }
 
 /// The second moment of a weight; also what is known of it, such as the shapes of its tensors.
@@ -61,7 +63,7 @@ pub struct AdafactorOutputs {
 
 impl Default for Adafactor {
     fn default() -> Adafactor {
-        Adafactor { decay_exponent: 0.8, epsilon: 1e-30, clip: 1.0 }
+        Adafactor { decay_exponent: 0.8, epsilon: 1e-30, clip: 1.0, weight_decay: 0.0 }
     }
 }
 
@@ -82,6 +84,10 @@ impl Adafactor {
         let AdafactorInputs { weight, second_moment, learning_rate, step, .. } = at;
         if self.clip.is_nan() || self.clip <= 0.0 {
             weight.parameter_error("adafactor", format!("clip is {}; it must be above 0", self.clip));
+        }
+        if !(0.0..f32::INFINITY).contains(&self.weight_decay) {
+            let problem = format!("weight_decay is {}; it must be finite and not negative", self.weight_decay);
+            weight.parameter_error("adafactor", problem);
         }
         let gradient = &(at.gradient.cast(DType::F32) * at.scale);
         let squares = &(gradient * gradient + self.epsilon);
@@ -104,7 +110,12 @@ impl Adafactor {
         let root_mean_square = (scaled.sum_of_squares(&scaled.all_axes()) * (1.0 / count)).sqrt();
         let excess = root_mean_square * (1.0 / self.clip);
         let excess = excess.maximum(&excess.ones_like());
-        AdafactorOutputs { weight: weight - learning_rate * (scaled / excess), second_moment }
+        let direction = match self.weight_decay {
+            // No pass over the weights for nothing.
+            0.0 => scaled / excess,
+            decay => scaled / excess + weight * decay,
+        };
+        AdafactorOutputs { weight: weight - learning_rate * direction, second_moment }
     }
 }
 
@@ -129,7 +140,7 @@ fn with_axis(x: &Tensor, axis: isize) -> Tensor {
 
 /// Cases of matrices and others, of steps that are clipped and steps that are not.
 pub(super) fn cases() -> Vec<Case> {
-    let case = |name: &str, shape: &[usize], clip: f32, step: f64| {
+    let case = |name: &str, shape: &[usize], clip: f32, weight_decay: f32, step: f64| {
         let shape = Shape::from(shape);
         let moment = |shape: Shape| CaseInput::uniform(shape, 0.5, 2.0);
         let moments = match Adafactor::moment_shapes(&shape) {
@@ -147,7 +158,7 @@ pub(super) fn cases() -> Vec<Case> {
                 [rows, columns] => SecondMoment::Factored { rows: rows.clone(), columns: columns.clone() },
                 _ => SecondMoment::Whole(moments[0].clone()),
             };
-            let op = Adafactor { clip, ..Adafactor::default() };
+            let op = Adafactor { clip, weight_decay, ..Adafactor::default() };
             let new = op.update(AdafactorInputs { weight, gradient, second_moment, learning_rate, step, scale });
             match new.second_moment {
                 SecondMoment::Factored { rows, columns } => vec![new.weight, rows, columns],
@@ -156,11 +167,11 @@ pub(super) fn cases() -> Vec<Case> {
         })
     };
     vec![
-        case("adafactor, a matrix, clipped", &[5, 7], 0.25, 3.0),
-        case("adafactor, a matrix, not clipped", &[5, 7], 100.0, 9.0),
-        case("adafactor, matrices", &[2, 3, 4], 0.25, 2.0),
-        case("adafactor, a vector", &[9], 0.25, 3.0),
-        case("adafactor, one number", &[], 100.0, 3.0),
+        case("adafactor, a matrix, clipped", &[5, 7], 0.25, 0.0, 3.0),
+        case("adafactor, a matrix, not clipped", &[5, 7], 100.0, 0.0, 9.0),
+        case("adafactor, matrices, decayed", &[2, 3, 4], 0.25, 0.5, 2.0),
+        case("adafactor, a vector, decayed", &[9], 0.25, 0.5, 3.0),
+        case("adafactor, one number", &[], 100.0, 0.0, 3.0),
     ]
 }
 
@@ -173,7 +184,7 @@ mod tests {
     #[test]
     fn a_matrix_moves_by_the_formula() {
         let (w, g) = ([0.5, -1.0, 2.0, 0.25, 1.5, -0.75], [1.0, -2.0, 0.5, 4.0, 1.0, -1.0]);
-        let (r, c, rate, t, clip) = ([1.0, 2.0], [0.5, 1.0, 3.0], 0.125, 5.0f64, 0.5);
+        let (r, c, rate, t, clip, decay) = ([1.0, 2.0], [0.5, 1.0, 3.0], 0.125, 5.0f64, 0.5, 0.25);
         let kept = 1.0 - t.powf(-0.8);
         let square = |row: usize, column: usize| g[row * 3 + column] * g[row * 3 + column] + 1e-30;
         let r_new: Vec<f64> = (0..2)
@@ -185,14 +196,16 @@ mod tests {
         let mean = (r_new[0] + r_new[1]) / 2.0;
         let u: Vec<f64> = (0..6).map(|i| g[i] / (r_new[i / 3] * c_new[i % 3] / mean).sqrt()).collect();
         let root_mean_square = (u.iter().map(|x| x * x).sum::<f64>() / 6.0).sqrt();
-        let w_new: Vec<f64> = (0..6).map(|i| w[i] - rate * u[i] / (root_mean_square / clip).max(1.0)).collect();
+        let excess = (root_mean_square / clip).max(1.0);
+        let w_new: Vec<f64> = (0..6).map(|i| w[i] * (1.0 - rate * decay) - rate * u[i] / excess).collect();
 
         let trace = Trace::new();
         let tensor = |shape: &[usize], numbers: &[f64]| {
             trace.constant(Array::from_f64(TensorType::new(DType::F32, shape), numbers))
         };
         let second_moment = &SecondMoment::Factored { rows: tensor(&[2], &r), columns: tensor(&[3], &c) };
-        let new = Adafactor { clip: clip as f32, ..Adafactor::default() }.update(AdafactorInputs {
+        let rule = Adafactor { clip: clip as f32, weight_decay: decay as f32, ..Adafactor::default() };
+        let new = rule.update(AdafactorInputs {
             weight: &tensor(&[2, 3], &w),
             gradient: &tensor(&[2, 3], &g.map(|g| 2.0 * g)),
             second_moment,

@@ -1,16 +1,17 @@
-//! Stochastic gradient descent with momentum.
+//! Stochastic gradient descent with momentum and decoupled weight decay.
 
 use super::*;
 
 /// Stochastic gradient descent with momentum, and its settings.
 ///
-/// With `d = g + weight_decay w` and `b = momentum b + d`, the weight moves by `-lr b`, or with Nesterov's momentum
-/// by `-lr (d + momentum b)`.
+/// With `b = momentum b + g`, the weight moves by `-lr (b + weight_decay w)`, or with Nesterov's momentum by
+/// `-lr (g + momentum b + weight_decay w)`. The decay does not go through the momentum; a decay that does is a term of
+/// the loss, to be added to the gradient.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sgd {
     /// How much of the buffer is kept at each step; 0 is plain descent.
     pub momentum: f32,
-    /// How much of the weight is added to its gradient.
+    /// How much of the weight is taken away at each step, times the learning rate.
     pub weight_decay: f32,
     /// Whether the momentum is Nesterov's: a step further ahead.
     pub nesterov: bool,
@@ -54,10 +55,10 @@ impl Sgd {
     /// The same as plain operations.
     fn decomposed(&self, inputs: &[Tensor]) -> Vec<Tensor> {
         let [weight, gradient, buffer, learning_rate, scale] = inputs else { unreachable!("five operands") };
-        let gradient = gradient.cast(DType::F32) * scale + weight * self.weight_decay;
+        let gradient = gradient.cast(DType::F32) * scale;
         let buffer = buffer * self.momentum + &gradient;
         let direction = if self.nesterov { gradient + &buffer * self.momentum } else { buffer.clone() };
-        vec![weight - learning_rate * direction, buffer]
+        vec![weight - learning_rate * (direction + weight * self.weight_decay), buffer]
     }
 }
 
@@ -102,9 +103,9 @@ impl Operation for Sgd {
         let (momentum, decay, rate) = (self.momentum as f64, self.weight_decay as f64, inputs[3].data[0]);
         reference_of_update(inputs, |numbers| {
             let [w, g, b] = numbers else { unreachable!("three numbers") };
-            let d = g + decay * w;
-            let b = momentum * b + d;
-            [w - rate * if self.nesterov { d + momentum * b } else { b }, b]
+            let b = momentum * b + g;
+            let direction = if self.nesterov { g + momentum * b } else { b };
+            [w - rate * (direction + decay * w), b]
         })
     }
 

@@ -43,9 +43,9 @@ pub(super) fn evicted_by(policy: Recompute, flow: &Flow, steps: &[Step]) -> Vec<
             let in_layer = |id: BufferId| flow.writer(id).is_some_and(|step| steps[step].part.layer.is_some());
             candidates.filter(|&id| in_layer(id) && !kept.contains(&id)).collect()
         }
-        Recompute::Selective { operations_per_byte } => {
-            candidates.filter(|&id| flow.operations_to_remake(id) <= operations_per_byte * flow.bytes(id)).collect()
-        }
+        Recompute::Selective { operations_per_byte } => candidates
+            .filter(|&id| flow.operations_to_remake(id) <= operations_per_byte.saturating_mul(flow.bytes(id)))
+            .collect(),
     }
 }
 

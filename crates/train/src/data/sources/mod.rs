@@ -73,6 +73,10 @@ impl Corpus {
         if files.iter().all(|file| file.bytes == 0) {
             return Err(no_text(first));
         }
+        if text_field.is_some() && files.iter().all(|file| file.format == Format::PlainText) {
+            let problem = "is plain text, and --text-field names a field of JSON or Parquet records; leave it out";
+            return Err(Error::corpus(first, problem));
+        }
         let sources = files.into_iter().map(Source::File).collect();
         Ok(Corpus { sources, text_field: text_field.map(str::to_string) })
     }

@@ -1,0 +1,265 @@
+//! What a run can be: every number within limits that keep all that is reckoned with them from overflowing, and every
+//! two that must fit together fitting. Checked before anything is computed, whoever states the run.
+
+use super::{Batch, Clip, Recomputation, TokenizerKind, TrainConfig, Validation};
+use crate::models::MOST_LAYERS;
+use crate::{Error, Result};
+use gradus_engine::backend::Cpu;
+use std::fmt::Debug;
+use std::ops::RangeInclusive;
+use std::path::Path;
+
+/// Steps: more than a step a microsecond for a week.
+const MOST_STEPS: u64 = 1_000_000_000_000;
+/// Passes over a corpus.
+const EPOCHS: RangeInclusive<f64> = 1e-12..=1e6;
+/// Seconds of a run, up to a hundred years.
+const TIME: RangeInclusive<f64> = 1e-12..=3.2e9;
+/// Sequences of a step.
+const LARGEST_BATCH: usize = 1 << 20;
+/// Tokens of a vocabulary, as for a model.
+const LARGEST_VOCABULARY: usize = 1 << 24;
+/// Checkpoints.
+const MOST_KEPT: usize = 1_000_000;
+/// Every byte and the end of a text.
+const SMALLEST_BYTEWISE: usize = 257;
+/// Learning rates and decays that single precision can multiply without leaving its range.
+const RATES: RangeInclusive<f64> = 1e-30..=1e4;
+
+impl TrainConfig {
+    /// Says which choice is impossible, and what to do.
+    pub fn validate(&self) -> Result<()> {
+        self.model.validate_without_vocabulary()?;
+        self.validate_data()?;
+        self.validate_length()?;
+        self.validate_batch()?;
+        self.validate_update()?;
+        self.validate_paths()?;
+        within("threads", self.threads, 1..=Cpu::MOST_THREADS)?;
+        within("keep", self.keep, 1..=MOST_KEPT)?;
+        if let Recomputation::Every(layers) = self.recompute {
+            within("recompute every", layers, 1..=MOST_LAYERS)?;
+        }
+        Ok(())
+    }
+
+    fn validate_data(&self) -> Result<()> {
+        if self.sequence == 0 || self.sequence > self.model.context {
+            return refused(format!(
+                "--sequence {} is longer than the model's context of {}, or nothing; lower it, or raise --context",
+                self.sequence, self.model.context
+            ));
+        }
+        within("vocab-size", self.vocab_size, 0..=LARGEST_VOCABULARY)?;
+        if let Validation::Fraction(share) = self.validation {
+            within("validation", share, 0.0..=BELOW_ONE)?;
+        }
+        let bytewise = matches!(self.tokenizer, TokenizerKind::Byte | TokenizerKind::Bpe);
+        if bytewise && (1..SMALLEST_BYTEWISE).contains(&self.vocab_size) {
+            return refused(format!(
+                "--vocab-size {} is too small for --tokenizer {}, which has {SMALLEST_BYTEWISE} tokens at least; raise it, or use char",
+                self.vocab_size, self.tokenizer
+            ));
+        }
+        Ok(())
+    }
+
+    fn validate_length(&self) -> Result<()> {
+        self.steps.map_or(Ok(()), |steps| within("steps", steps, 1..=MOST_STEPS))?;
+        for (name, steps) in [
+            ("warmup-steps", self.warmup_steps),
+            ("eval-every", self.eval_every),
+            ("sample-every", self.sample_every),
+            ("save-every", self.save_every),
+        ] {
+            within(name, steps, 0..=MOST_STEPS)?;
+        }
+        self.decay_steps.map_or(Ok(()), |steps| within("decay-steps", steps, 1..=MOST_STEPS))?;
+        self.decay_time.map_or(Ok(()), |time| within("decay-time", time, TIME))?;
+        self.epochs.map_or(Ok(()), |epochs| within("epochs", epochs, EPOCHS))?;
+        self.time_seconds.map_or(Ok(()), |time| within("time", time, TIME))?;
+        match self.steps {
+            Some(steps) if self.warmup_steps > steps => refused(format!(
+                "--warmup-steps {} is longer than the run of {steps} steps; lower it or raise --steps",
+                self.warmup_steps
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    fn validate_batch(&self) -> Result<()> {
+        let (batch, micro_batch) = (self.batch, self.micro_batch);
+        if batch == Batch::Auto {
+            return match micro_batch {
+                0 => Ok(()),
+                _ => refused(
+                    "--batch auto computes all its sequences at once; leave --micro-batch out, or state the batch",
+                ),
+            };
+        }
+        within("batch", batch.size(), 1..=LARGEST_BATCH)?;
+        if micro_batch > 0 && !batch.size().is_multiple_of(micro_batch) {
+            return refused(format!(
+                "--batch {batch} is not divisible by --micro-batch {micro_batch}; choose a divisor, or leave --micro-batch out"
+            ));
+        }
+        self.model.validate_work(batch.size(), self.sequence)
+    }
+
+    fn validate_update(&self) -> Result<()> {
+        within("learning-rate", self.learning_rate, RATES)?;
+        within("min-learning-rate-share", self.final_learning_rate_share, 0.0..=1.0)?;
+        within("weight-decay", self.weight_decay, 0.0..=*RATES.end())?;
+        for (name, share) in [("beta1", self.beta1), ("beta2", self.beta2), ("dropout", self.dropout)] {
+            within(name, share, 0.0..=BELOW_ONE)?;
+        }
+        match self.clip {
+            Clip::Norm(limit) | Clip::Value(limit) => within("clip", limit, RATES),
+            Clip::None | Clip::Adaptive => Ok(()),
+        }
+    }
+
+    /// `config.toml` is text, so what it names must be.
+    fn validate_paths(&self) -> Result<()> {
+        let mut named: Vec<(&str, &Path)> = vec![("--out", &self.out)];
+        named.extend(self.corpus.iter().map(|path| ("the corpus", path.as_path())));
+        named.extend(self.init.iter().map(|path| ("--init", path.as_path())));
+        if let TokenizerKind::File(path) = &self.tokenizer {
+            named.push(("--tokenizer", path));
+        }
+        if let Validation::File(path) = &self.validation {
+            named.push(("--validation", path));
+        }
+        match named.iter().find(|(_, path)| path.to_str().is_none()) {
+            None => Ok(()),
+            Some((what, path)) => refused(format!(
+                "{what} {} is not UTF-8, and a run writes its paths down as text; rename it, or name a link to it",
+                path.display()
+            )),
+        }
+    }
+}
+
+/// The largest share in single precision that is not the whole.
+const BELOW_ONE: f64 = 1.0 - f32::EPSILON as f64 / 2.0;
+
+/// Refuses a number outside of its range; NaN is outside of every one.
+pub(crate) fn within<N: PartialOrd + Debug>(name: &str, number: N, range: RangeInclusive<N>) -> Result<()> {
+    if range.contains(&number) {
+        return Ok(());
+    }
+    let (least, most) = range.into_inner();
+    refused(format!("--{name} {number:?} is out of range; give a number from {least:?} to {most:?}"))
+}
+
+fn refused<T>(problem: impl Into<String>) -> Result<T> {
+    Err(Error::Config(problem.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::tests::config;
+    use crate::models::ModelConfig;
+    use std::path::PathBuf;
+
+    /// The one line that refuses a configuration changed so.
+    fn problem(change: impl Fn(&mut TrainConfig)) -> String {
+        let mut changed = config();
+        change(&mut changed);
+        let text = changed.validate().expect_err("refused").to_string();
+        assert!(!text.contains('\n'), "one line: {text}");
+        text
+    }
+
+    #[test]
+    fn what_can_be_is_taken_and_can_be_written_down() {
+        let largest = TrainConfig {
+            steps: Some(MOST_STEPS),
+            time_seconds: None,
+            warmup_steps: MOST_STEPS,
+            eval_every: MOST_STEPS,
+            sample_every: MOST_STEPS,
+            save_every: MOST_STEPS,
+            keep: MOST_KEPT,
+            batch: Batch::Fixed(LARGEST_BATCH),
+            micro_batch: 1,
+            threads: Cpu::MOST_THREADS,
+            vocab_size: LARGEST_VOCABULARY,
+            learning_rate: *RATES.end(),
+            seed: u32::MAX,
+            ..config()
+        };
+        for config in [config(), largest] {
+            config.validate().unwrap();
+            assert!(config.to_toml().contains("threads = "));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_named() {
+        type Change = fn(&mut TrainConfig);
+        let cases: [(Change, &str); 24] = [
+            (|c| (c.batch, c.micro_batch) = (Batch::Fixed(4), 5), "--batch 4 is not divisible by --micro-batch 5"),
+            (|c| (c.batch, c.micro_batch) = (Batch::Auto, 2), "leave --micro-batch out"),
+            (|c| (c.batch, c.micro_batch) = (Batch::Fixed(1 << 60), 1), "--batch 1152921504606846976 is out of range"),
+            (|c| c.batch = Batch::Fixed(0), "--batch 0 is out of range"),
+            (|c| c.steps = Some(u64::MAX), "--steps 18446744073709551615 is out of range"),
+            (|c| c.steps = Some(0), "--steps 0"),
+            (|c| (c.steps, c.warmup_steps) = (Some(5), 6), "--warmup-steps 6 is longer"),
+            (|c| c.warmup_steps = u64::MAX, "--warmup-steps 18446744073709551615"),
+            (|c| c.save_every = u64::MAX, "--save-every"),
+            (|c| c.eval_every = u64::MAX, "--eval-every"),
+            (|c| c.sample_every = u64::MAX, "--sample-every"),
+            (|c| c.keep = usize::MAX, "--keep"),
+            (
+                |c| c.threads = usize::MAX / 2,
+                "--threads 9223372036854775807 is out of range; give a number from 1 to 1024",
+            ),
+            (|c| c.model.width = usize::MAX / 2, "width is 9223372036854775807"),
+            (|c| c.sequence = 17, "--sequence 17 is longer than the model's context of 16"),
+            (|c| c.epochs = Some(1e308), "--epochs"),
+            (|c| c.time_seconds = Some(f64::NAN), "--time NaN"),
+            (|c| c.learning_rate = 1e308, "--learning-rate"),
+            (|c| c.learning_rate = 1e-320, "--learning-rate"),
+            (|c| c.weight_decay = f64::INFINITY, "--weight-decay inf"),
+            // One in single precision.
+            (|c| c.beta2 = 0.99999999999, "--beta2"),
+            (|c| c.dropout = 1.0, "--dropout 1.0 is out of range"),
+            (|c| c.clip = Clip::Value(1e-320), "--clip"),
+            (|c| (c.tokenizer, c.vocab_size) = (TokenizerKind::Byte, 100), "--vocab-size 100 is too small"),
+        ];
+        for (change, part) in cases {
+            let text = problem(change);
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+
+    #[test]
+    fn sizes_that_fit_alone_are_refused_where_they_cannot_be_reckoned_with_together() {
+        let model = ModelConfig { feed_forward: 1 << 24, ..ModelConfig::gpt2(0, 1 << 24, 4096, 1, 16) };
+        assert!(problem(|c| c.model = model.clone()).contains("beyond any machine"));
+        let long = ModelConfig::gpt2(0, 32, 2, 2, 1 << 24);
+        let text = problem(|c| {
+            (c.model, c.sequence, c.batch, c.micro_batch) = (long.clone(), 1 << 24, Batch::Fixed(1 << 20), 1)
+        });
+        assert!(text.contains("beyond any machine"), "{text}");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_path_that_is_no_text_is_refused() {
+        use std::os::unix::ffi::OsStringExt;
+        let path = || PathBuf::from(std::ffi::OsString::from_vec(vec![b'a', 0xff]));
+        for (change, part) in [
+            ((|c, path| c.corpus = vec![path]) as fn(&mut TrainConfig, PathBuf), "the corpus a"),
+            (|c, path| c.out = path, "--out a"),
+            (|c, path| c.init = Some(path), "--init a"),
+            (|c, path| c.tokenizer = TokenizerKind::File(path), "--tokenizer a"),
+            (|c, path| c.validation = Validation::File(path), "--validation a"),
+        ] {
+            let text = problem(|config| change(config, path()));
+            assert!(text.contains(part) && text.contains("is not UTF-8"), "{text}");
+        }
+    }
+}
