@@ -75,10 +75,10 @@ impl<'a> Texts<'a> {
         while let Some(waiting) = self.waiting.get_mut(self.shown) {
             let text = std::mem::take(waiting);
             if !self.begun {
-                parts.push(self.heading() + self.prompt);
+                parts.push(shown(self.heading() + self.prompt));
                 self.begun = true;
             }
-            parts.push(if stdout().is_terminal() { printable(&text) } else { text });
+            parts.push(shown(text));
             if !self.ended[self.shown] {
                 break;
             }
@@ -96,6 +96,11 @@ impl<'a> Texts<'a> {
             count => format!("{space}--- {} of {count} ---\n", self.shown + 1),
         }
     }
+}
+
+/// Text as it goes out: on a terminal without what would steer it.
+fn shown(text: String) -> String {
+    if stdout().is_terminal() { printable(&text) } else { text }
 }
 
 #[cfg(test)]
