@@ -190,6 +190,17 @@ fn a_stop_before_training_leaves_nothing_of_a_new_run() {
     let error = train(&config, false, &mut observer).unwrap_err();
     assert!(matches!(error, Error::Stopped(_)), "{error}");
     assert!(!config.out.exists());
+    // While the text is read, and while it becomes tokens.
+    for counted in [false, true] {
+        let mut told = 0;
+        let mut observer = acting(|event| {
+            let stops = matches!(event, Event::Preparing { total, .. } if total.is_some() == counted);
+            told += u32::from(stops);
+            stops
+        });
+        assert!(matches!(train(&config, false, &mut observer), Err(Error::Stopped(_))));
+        assert!(told == 1 && !config.out.exists());
+    }
     run(&config, false, Some(3));
     let before = fs::read(config.out.join("config.toml")).unwrap();
     let mut observer = Acting { stops: true, ..acting(|_| false) };

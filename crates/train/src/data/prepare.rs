@@ -35,8 +35,8 @@ pub struct Prepared {
     pub validation_bytes: u64,
 }
 
-/// Called with the bytes of text done and, when they are counted, of all text.
-pub type Progress<'a> = &'a mut dyn FnMut(u64, Option<u64>);
+/// Called with the bytes of text done and, when they are counted, of all text; an error ends the work.
+pub type Progress<'a> = &'a mut dyn FnMut(u64, Option<u64>) -> Result<()>;
 
 /// Tokenises the corpus into `train.tokens` and `validation.tokens` in `folder`, unless files of the same corpus and
 /// tokenizer are there. Either must hold a `sequence` and one token more.
@@ -176,7 +176,7 @@ fn count_bytes(corpus: &Corpus, before: u64, progress: Progress) -> Result<u64> 
     let mut bytes = 0;
     for document in corpus.documents() {
         bytes += document?.text.len() as u64;
-        progress(before + bytes, None);
+        progress(before + bytes, None)?;
     }
     if bytes == 0 { Err(no_text(corpus.name())) } else { Ok(bytes) }
 }
@@ -187,7 +187,7 @@ fn divide(
     mut cut: Cut,
     before: &mut Section,
     mut after: Option<&mut Section>,
-    report: &mut dyn FnMut(u64),
+    report: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<()> {
     for document in corpus.documents() {
         let Document { text, continues } = document?;
@@ -198,7 +198,7 @@ fn divide(
         if let Some(after) = after.as_deref_mut().filter(|_| !right.is_empty()) {
             after.piece(right, continues)?;
         }
-        report(cut.position);
+        report(cut.position)?;
     }
     Ok(())
 }
@@ -309,7 +309,7 @@ mod tests {
         let encoding =
             Encoding { encode: &encode, vocabulary: 257, starts_with: &[], ends_with: end.as_slice(), fingerprint: 1 };
         let out = folder.path().join("run");
-        let prepared = prepare(corpus, &encoding, validation, 8, &out, &mut |_, _| {});
+        let prepared = prepare(corpus, &encoding, validation, 8, &out, &mut |_, _| Ok(()));
         (prepared, calls.get())
     }
 

@@ -251,9 +251,12 @@ fn tokens(
     tokenizer: &Tokenizer,
     observer: &Watched,
 ) -> Result<(Arc<TokenFile>, Option<Arc<TokenFile>>)> {
-    let mut progress = |done, total| observer.event(&Event::Preparing { what: "tokenising", done, total });
+    let mut progress = |done, total| {
+        observer.event(&Event::Preparing { what: "tokenising", done, total });
+        observer.go_on()
+    };
     let encoding = Encoding {
-        encode: &|text| observer.go_on().and_then(|()| tokenizer.encode(text)),
+        encode: &|text| tokenizer.encode(text),
         vocabulary: tokenizer.vocabulary(),
         starts_with: tokenizer.document_start(),
         ends_with: &tokenizer.document_end(),
