@@ -213,7 +213,7 @@ pub struct TrainArgs {
 #[derive(Debug, Args)]
 #[command(allow_negative_numbers = true)]
 pub struct GenerateArgs {
-    /// Run or model folder
+    /// Run, checkpoint or model folder
     #[arg(value_name = "DIR")]
     pub folder: PathBuf,
     /// Text to go on from; -: standard input, which is also read if it is no terminal and no prompt is given
@@ -248,7 +248,7 @@ pub struct GenerateArgs {
 /// The options of `gradus eval`.
 #[derive(Debug, Args)]
 pub struct EvalArgs {
-    /// Run or model folder
+    /// Run, checkpoint or model folder
     #[arg(value_name = "DIR")]
     pub folder: PathBuf,
     /// Texts to measure on, as for training
