@@ -49,7 +49,8 @@ pub enum Command {
 #[derive(Debug, Default, Args)]
 #[command(args_override_self = true, allow_negative_numbers = true)]
 pub struct TrainArgs {
-    /// Texts to train on: .txt, .jsonl, .parquet (also .gz, .zst), folders or globs [default: built-in stories]
+    /// Texts to train on: .txt, .jsonl, .parquet (also .gz, .zst), folders, globs, or - for
+    /// standard input [default: built-in stories]
     pub corpus: Vec<PathBuf>,
     /// Field of a JSON or Parquet record that holds the text [default: guessed]
     #[arg(long, value_name = "NAME", help_heading = "Data")]

@@ -36,7 +36,8 @@ fn corpus_name(path: &Path) -> String {
     let file_name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let stem = file_name.split('.').find(|part| !part.is_empty()).unwrap_or_default();
     let plain: String = stem.chars().filter(|c| c.is_alphanumeric() || *c == '-' || *c == '_').collect();
-    if plain.is_empty() { "corpus".into() } else { plain }
+    let plain = plain.trim_matches('-');
+    if plain.is_empty() { "corpus".into() } else { plain.into() }
 }
 
 /// The model folder that a user means: it itself, which may be a checkpoint; or that of a run, or while it has none the
@@ -74,6 +75,7 @@ mod tests {
         assert_eq!(corpus_name(Path::new("data/tiny shakespeare.txt.gz")), "tinyshakespeare");
         assert_eq!(corpus_name(Path::new("texts/*.jsonl")), "corpus");
         assert_eq!(corpus_name(Path::new("/")), "corpus");
+        assert_eq!(corpus_name(Path::new("-")), "corpus");
         assert_eq!(next_free(&[]).unwrap(), Path::new("runs/stories-1"));
     }
 

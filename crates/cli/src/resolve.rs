@@ -8,6 +8,7 @@ use clap::ArgMatches;
 use clap::parser::ValueSource;
 use gradus_train::config::{Batch, CONFIG_FILE, Clip, ExportDtype, OptimizerKind, Precision, ScheduleKind};
 use gradus_train::config::{TokenizerKind, TrainConfig, Validation};
+use gradus_train::data::Corpus;
 use gradus_train::models::{Family, ModelConfig};
 use gradus_train::optimisers::Optimiser;
 use gradus_train::tokenizer::Tokenizer;
@@ -314,6 +315,9 @@ fn validation(args: &TrainArgs, paths: Paths) -> Result<Validation> {
 
 /// A path of text that can be found from anywhere. What a glob stands for is seen when it is opened.
 fn corpus_path(path: &Path, paths: Paths) -> Result<PathBuf> {
+    if path.as_os_str() == Corpus::STANDARD_INPUT {
+        return Ok(path.to_path_buf());
+    }
     let is_glob = path.to_string_lossy().contains(['*', '?', '[']);
     if paths == Paths::Needed && !is_glob && !path.exists() {
         return Err(Error::corpus(path, "no such file or folder; check the path of the text"));

@@ -21,6 +21,9 @@ const _: () = assert!(cfg!(target_endian = "little"), "tensor files are little-e
 /// Bytes that are looked at or changed at a time.
 const BLOCK_BYTES: usize = 1 << 16;
 
+/// The longest header that is read. A tensor takes about a hundred bytes of it, and no model has so many.
+const HEADER_BYTES_MAX: u64 = 16 << 20;
+
 /// A tensor in a file: its name and type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
@@ -305,6 +308,9 @@ fn read_metadata(file: &File) -> Result<(u64, Metadata), String> {
     let header_bytes = u64::from_le_bytes(header_bytes);
     let start = header_bytes.checked_add(8).filter(|start| *start <= file_bytes);
     let start = start.ok_or("its header is longer than the file")?;
+    if header_bytes > HEADER_BYTES_MAX {
+        return Err(format!("its header is over {} MiB", HEADER_BYTES_MAX >> 20));
+    }
     let mut header = vec![0; header_bytes as usize];
     read_at(file, &mut header, 8).map_err(told)?;
     let metadata: Metadata = serde_json::from_slice(&header).map_err(|error| error.to_string())?;
@@ -416,5 +422,16 @@ mod tests {
         }
         let error = TensorFile::open(&folder.path().join("none")).err().unwrap().to_string();
         assert!(error.contains("cannot read"), "{error}");
+    }
+
+    #[test]
+    fn a_header_as_large_as_the_file_is_not_read() {
+        let folder = Folder::new("tensors-header");
+        let path = folder.path().join("a.safetensors");
+        let file = File::create(&path).unwrap();
+        (&file).write_all(&(HEADER_BYTES_MAX + 1).to_le_bytes()).unwrap();
+        file.set_len(HEADER_BYTES_MAX + 9).unwrap();
+        let error = TensorFile::open(&path).err().unwrap().to_string();
+        assert!(error.contains("its header is over 16 MiB") && !error.contains('\n'), "{error}");
     }
 }

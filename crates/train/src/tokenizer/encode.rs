@@ -3,6 +3,7 @@
 use super::END_OF_TEXT;
 use super::make::{bytes_json, characters_json};
 use super::word_table::WordTable;
+use crate::data;
 use serde_json::Value;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +12,15 @@ use std::thread;
 use tokenizers::{AddedToken, PreTokenizerWrapper};
 
 /// Bytes that one thread encodes at a time.
-pub const CHUNK_BYTES: usize = 1 << 16;
+const CHUNK_BYTES: usize = 1 << 14;
+
+/// The longest stretch without a space that the library gets at once: it holds some hundred times as much. A longer one
+/// is encoded in parts, so that a token that would reach over their ends is not found.
+const STRETCH_BYTES_MAX: usize = 1 << 12;
+
+/// Bytes that the library holds for a byte of a text, about: a place for each in the text before and after it was
+/// changed, and its token.
+const LIBRARY_FACTOR: usize = 200;
 
 /// How a tokenizer's text is encoded. The result is the library's in each case; ways of our own are only faster.
 pub enum Scheme {
@@ -35,6 +44,19 @@ impl Scheme {
             return Scheme::Characters(ids);
         }
         if words_begin_with_space(library) { Scheme::BytePairs(Words::default()) } else { Scheme::Other }
+    }
+
+    /// The most bytes that encoding a piece of a corpus holds, its ids included; words that are remembered come to that.
+    pub fn bytes_held(&self) -> u64 {
+        let (piece, id) = (data::PIECE_BYTES, size_of::<u32>());
+        let held = match self {
+            Scheme::Bytes => piece * id,
+            // A vector that grows is there twice, the second time up to twice as large.
+            Scheme::Characters(_) => 3 * piece * id,
+            Scheme::BytePairs(_) => 3 * piece * id + threads() * STRETCH_BYTES_MAX * LIBRARY_FACTOR,
+            Scheme::Other => piece * LIBRARY_FACTOR,
+        };
+        held as u64
     }
 
     /// As a user names it.
@@ -196,7 +218,7 @@ impl Words {
         let count_max = self.count_max.load(Ordering::Relaxed);
         let mut known = self.sets().pop().unwrap_or_default();
         let mut ids = Vec::with_capacity(chunk.len() / 2);
-        for word in pieces(chunk, 1) {
+        for word in pieces(chunk, 1).flat_map(|word| parts(word, STRETCH_BYTES_MAX)) {
             if let Some(word_ids) = known.ids(word) {
                 ids.extend_from_slice(word_ids);
                 continue;
@@ -230,6 +252,17 @@ pub fn pieces(text: &str, bytes_min: usize) -> impl Iterator<Item = &str> {
         let (piece, after) = rest.split_at(piece_end(rest, bytes_min));
         rest = after;
         (!piece.is_empty()).then_some(piece)
+    })
+}
+
+/// A stretch of text in parts of at most so many bytes.
+pub fn parts(text: &str, bytes_max: usize) -> impl Iterator<Item = &str> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let end = if rest.len() > bytes_max { data::piece_end(&rest.as_bytes()[..bytes_max]) } else { rest.len() };
+        let (part, after) = rest.split_at(end);
+        rest = after;
+        (!part.is_empty()).then_some(part)
     })
 }
 

@@ -22,8 +22,8 @@ struct Words {
 }
 
 struct Span {
-    start: usize,
-    length: usize,
+    start: u32,
+    length: u32,
     count: i64,
 }
 
@@ -33,25 +33,76 @@ struct Candidate {
     count: i64,
     pair: Reverse<Pair>,
     /// The words that had it when this was noted, in order.
-    words: Vec<u32>,
+    words: Box<[u32]>,
+}
+
+/// What is known of pairs.
+#[derive(Default)]
+struct Pairs {
+    counts: HashMap<Pair, i64>,
+    candidates: BinaryHeap<Candidate>,
+    /// Words that the candidates list.
+    listed: usize,
+}
+
+impl Pairs {
+    /// Bytes of a pair's count, in a table that is a quarter full when it has just grown and is still there as it was.
+    const COUNT_BYTES: usize = 58;
+    /// Bytes of a candidate, in a vector half of which may be empty, and of what surrounds its list.
+    const CANDIDATE_BYTES: usize = 2 * size_of::<Candidate>() + 32;
+    /// Bytes of a word in a list.
+    const LISTED_BYTES: usize = size_of::<u32>();
+
+    /// The most bytes that are held.
+    fn bytes(&self) -> usize {
+        self.counts.len() * Pairs::COUNT_BYTES
+            + self.candidates.len() * Pairs::CANDIDATE_BYTES
+            + self.listed * Pairs::LISTED_BYTES
+    }
+
+    fn pop(&mut self) -> Option<Candidate> {
+        let candidate = self.candidates.pop()?;
+        self.listed -= candidate.words.len();
+        Some(candidate)
+    }
+
+    fn push(&mut self, candidate: Candidate) {
+        self.listed += candidate.words.len();
+        self.candidates.push(candidate);
+    }
+
+    /// Takes up pairs that were found and occur.
+    fn take_up(&mut self, found: Found) {
+        for (pair, words) in found.0 {
+            let count = self.counts[&pair];
+            if count > 0 {
+                self.push(Candidate { count, pair: Reverse(pair), words: words.into_boxed_slice() });
+            }
+        }
+    }
 }
 
 /// Joins pairs until there are `vocabulary` tokens or no pairs. The words are made of the letters, which become the
-/// first tokens. The result is that of the `tokenizers` library, in a fraction of its memory.
-pub fn learn(letters: &[char], words: &Tally, vocabulary: usize) -> Learned {
+/// first tokens. The result is that of the `tokenizers` library, in a fraction of its memory. Nothing, if more than
+/// `bytes_max` bytes would be held: what is counted does not depend on chance, so that the same words always fit or not.
+pub fn learn(letters: &[char], words: &Tally, vocabulary: usize, bytes_max: usize) -> Option<Learned> {
+    if Words::bytes_needed(words) > bytes_max {
+        return None;
+    }
     let mut tokens: Vec<String> = letters.iter().map(char::to_string).collect();
     let mut numbers: HashMap<String, u32> = tokens.iter().cloned().zip(0..).collect();
     let mut merges = vec![];
     let mut words = Words::new(letters, words);
-    let mut counts = HashMap::new();
-    let mut candidates = words.pairs(&mut counts);
-    while tokens.len() < vocabulary
-        && let Some(mut candidate) = candidates.pop()
-    {
+    let mut pairs = words.pairs();
+    while tokens.len() < vocabulary {
+        if words.bytes() + pairs.bytes() > bytes_max {
+            return None;
+        }
+        let Some(mut candidate) = pairs.pop() else { break };
         let Reverse(pair) = candidate.pair;
-        if candidate.count != counts[&pair] {
-            candidate.count = counts[&pair];
-            candidates.push(candidate);
+        if candidate.count != pairs.counts[&pair] {
+            candidate.count = pairs.counts[&pair];
+            pairs.push(candidate);
             continue;
         }
         if candidate.count < 1 {
@@ -64,57 +115,85 @@ pub fn learn(letters: &[char], words: &Tally, vocabulary: usize) -> Learned {
             tokens.len() as u32 - 1
         });
         merges.push(pair);
-        candidates.extend(words.join(pair, token, &candidate.words, &mut counts));
+        words.join(pair, token, &candidate.words, &mut pairs);
     }
-    Learned { tokens, merges }
+    Some(Learned { tokens, merges })
 }
 
 impl Words {
+    /// Bytes that are needed to begin with these words: each letter as a token, and each pair with its word in a list.
+    fn bytes_needed(words: &Tally) -> usize {
+        let letters: usize = words.iter().map(|(word, _)| word.chars().count()).sum();
+        letters * (size_of::<u32>() + Pairs::LISTED_BYTES) + words.iter().count() * size_of::<Span>()
+    }
+
     fn new(letters: &[char], words: &Tally) -> Words {
         let numbers: HashMap<char, u32> = letters.iter().copied().zip(0..).collect();
         let letters_in_all = words.iter().map(|(word, _)| word.chars().count()).sum();
-        let mut made = Words { tokens: Vec::with_capacity(letters_in_all), spans: vec![] };
+        let spans = Vec::with_capacity(words.iter().count());
+        let mut made = Words { tokens: Vec::with_capacity(letters_in_all), spans };
         for (word, count) in words.iter() {
             let start = made.tokens.len();
             made.tokens.extend(word.chars().filter_map(|letter| numbers.get(&letter)));
-            made.spans.push(Span { start, length: made.tokens.len() - start, count: count as i64 });
+            let length = (made.tokens.len() - start) as u32;
+            let start = u32::try_from(start).expect("fewer letters than bytes of text");
+            made.spans.push(Span { start, length, count: count as i64 });
         }
         made
     }
 
-    /// All pairs as they are at first, and how often each occurs.
-    fn pairs(&self, counts: &mut HashMap<Pair, i64>) -> BinaryHeap<Candidate> {
-        let mut found = Found::default();
-        for (number, span) in self.spans.iter().enumerate() {
-            for pair in self.tokens[span.start..span.start + span.length].windows(2) {
-                let pair = (pair[0], pair[1]);
-                *counts.entry(pair).or_default() += span.count;
-                found.note(pair, number as u32);
-            }
-        }
-        found.candidates(counts).collect()
+    fn bytes(&self) -> usize {
+        self.tokens.capacity() * size_of::<u32>() + self.spans.capacity() * size_of::<Span>()
     }
 
-    /// Makes one token of a pair in these words, and gives the pairs that come of it.
-    fn join(
-        &mut self,
-        pair: Pair,
-        token: u32,
-        words: &[u32],
-        counts: &mut HashMap<Pair, i64>,
-    ) -> impl Iterator<Item = Candidate> {
+    /// All pairs as they are at first, and how often each occurs.
+    fn pairs(&self) -> Pairs {
+        let (mut pairs, mut found) = (Pairs::default(), Found::default());
+        // First how long each list will be: there are few pairs of letters, and their lists are long.
+        let mut lengths: HashMap<Pair, (u32, usize)> = HashMap::new();
+        for (number, span, pair) in self.each_pair() {
+            *pairs.counts.entry(pair).or_default() += span.count;
+            let (last, length) = lengths.entry(pair).or_insert((u32::MAX, 0));
+            *length += usize::from(*last != number);
+            *last = number;
+        }
+        for (pair, (_, length)) in lengths {
+            found.0.insert(pair, Vec::with_capacity(length));
+        }
+        for (number, _, pair) in self.each_pair() {
+            found.note(pair, number);
+        }
+        pairs.take_up(found);
+        pairs
+    }
+
+    /// The number of a word, the word, and a pair in it.
+    fn each_pair(&self) -> impl Iterator<Item = (u32, &Span, Pair)> {
+        (0..).zip(&self.spans).flat_map(|(number, span)| {
+            self.tokens[span.range()].windows(2).map(move |pair| (number, span, (pair[0], pair[1])))
+        })
+    }
+
+    /// Makes one token of a pair in these words, and takes up the pairs that come of it.
+    fn join(&mut self, pair: Pair, token: u32, words: &[u32], pairs: &mut Pairs) {
         let mut found = Found::default();
         for &number in words {
             let span = &mut self.spans[number as usize];
-            let tokens = &mut self.tokens[span.start..span.start + span.length];
-            span.length = join_in_word(tokens, pair, token, |pair, change| {
-                *counts.entry(pair).or_default() += change * span.count;
+            let length = join_in_word(&mut self.tokens[span.range()], pair, token, |pair, change| {
+                *pairs.counts.entry(pair).or_default() += change * span.count;
                 if change > 0 {
                     found.note(pair, number);
                 }
             });
+            span.length = length as u32;
         }
-        found.candidates(counts)
+        pairs.take_up(found);
+    }
+}
+
+impl Span {
+    fn range(&self) -> std::ops::Range<usize> {
+        self.start as usize..self.start as usize + self.length as usize
     }
 }
 
@@ -153,11 +232,5 @@ impl Found {
         if words.last() != Some(&word) {
             words.push(word);
         }
-    }
-
-    fn candidates(self, counts: &HashMap<Pair, i64>) -> impl Iterator<Item = Candidate> + use<> {
-        let counted = |(pair, words)| Candidate { count: counts[&pair], pair: Reverse(pair), words };
-        let all: Vec<Candidate> = self.0.into_iter().map(counted).filter(|candidate| candidate.count > 0).collect();
-        all.into_iter()
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Whatever it was made of, a tokenizer is a `tokenizer.json` that gives the same ids in other tools.
 
+mod checks;
 mod encode;
 mod make;
 mod merges;
@@ -14,6 +15,7 @@ mod word_table;
 
 pub use report::{Report, tokenize_report};
 pub use stream::TextStream;
+pub use train::LEARNING_BYTES_MIN;
 
 pub(crate) use special::token_ids;
 
@@ -22,7 +24,6 @@ use crate::{Error, Result};
 use encode::Scheme;
 use serde_json::{Value, json};
 use special::Template;
-use std::fs;
 use std::path::Path;
 
 /// The token that ends a document, in the tokenizers made here.
@@ -43,6 +44,7 @@ pub struct Tokenizer {
     vocabulary: usize,
     end_of_text: Option<u32>,
     template: Template,
+    words_forgotten: u64,
 }
 
 impl Tokenizer {
@@ -50,13 +52,7 @@ impl Tokenizer {
     /// document.
     pub fn open(path: &Path) -> Result<Tokenizer> {
         let path = if path.is_dir() { path.join(FILE_NAME) } else { path.to_path_buf() };
-        let bytes = fs::read(&path).map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => problem(
-                &path.display(),
-                "there is no such file: name a tokenizer.json, a folder with one, byte, char or bpe",
-            ),
-            _ => Error::io("read", &path)(error),
-        })?;
+        let bytes = checks::read(&path)?;
         let value: Value = serde_json::from_slice(&bytes).map_err(|error| {
             problem(&path.display(), format!("it is not JSON ({error}): name a whole tokenizer.json"))
         })?;
@@ -72,6 +68,7 @@ impl Tokenizer {
 
     /// The tokenizer that the value of a `tokenizer.json` states.
     fn from_json(mut value: Value, name: &str) -> Result<Tokenizer> {
+        checks::ids(&value).map_err(|error| problem(&name, error))?;
         make_exact(&mut value);
         let library = tokenizers::Tokenizer::from_bytes(value.to_string()).map_err(|error| {
             problem(&name, format!("it states no tokenizer ({error}): name another tokenizer.json"))
@@ -95,12 +92,24 @@ impl Tokenizer {
             model.resize_cache(0);
             library.with_model(model);
         }
-        Ok(Tokenizer { scheme, name: name.to_string(), json, vocabulary, end_of_text, template, library })
+        let (name, words_forgotten) = (name.to_string(), 0);
+        Ok(Tokenizer { scheme, name, json, vocabulary, end_of_text, template, words_forgotten, library })
     }
 
-    /// The ids of a text; no special tokens are added to it.
+    /// Words of the corpus that were forgotten while it was learned, because they did not fit into the memory.
+    pub fn words_forgotten(&self) -> u64 {
+        self.words_forgotten
+    }
+
+    /// The ids of a text, those that the `tokenizers` library gives; no special tokens are added to it. But where byte
+    /// pairs within words are used, a stretch of more than 4 KiB without a space is encoded in parts.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
         self.scheme.encode(&self.library, text).map_err(|error| problem(&self.name, error))
+    }
+
+    /// The most bytes that encoding a piece of a corpus holds, besides the words that are remembered.
+    pub fn encoding_bytes(&self) -> u64 {
+        self.scheme.bytes_held()
     }
 
     /// From now on, remembers only as many words for encoding as fit into so many bytes.

@@ -5,13 +5,13 @@ use std::hash::{DefaultHasher, Hasher};
 /// A place of the table that no word has.
 const FREE: u32 = u32::MAX;
 
-/// Words, each of which has a number. A word costs its letters and some twenty bytes.
+/// Words, each of which has a number. A word costs its letters and some fifteen bytes. There is room for 4 GB of them.
 #[derive(Default)]
 pub struct WordTable {
     /// All words, one after the other.
     text: String,
     /// Where each word ends in the text; it begins where the one before it ends.
-    ends: Vec<usize>,
+    ends: Vec<u32>,
     /// Numbers of words, each at the first free place from where its hash points; a power of two of them.
     places: Vec<u32>,
 }
@@ -33,7 +33,7 @@ impl WordTable {
         if self.places[place] == FREE {
             self.places[place] = u32::try_from(self.ends.len()).expect("fewer words than bytes of text");
             self.text.push_str(word);
-            self.ends.push(self.text.len());
+            self.ends.push(u32::try_from(self.text.len()).expect("less than 4 GB of words"));
         }
         self.places[place] as usize
     }
@@ -41,7 +41,7 @@ impl WordTable {
     /// The word of a number.
     pub fn word(&self, number: usize) -> &str {
         let start = if number == 0 { 0 } else { self.ends[number - 1] };
-        &self.text[start..self.ends[number]]
+        &self.text[start as usize..self.ends[number] as usize]
     }
 
     /// How many words there are.
@@ -50,9 +50,14 @@ impl WordTable {
         self.ends.len()
     }
 
+    /// Bytes of all words together.
+    pub fn letters(&self) -> usize {
+        self.text.len()
+    }
+
     /// Bytes that are held.
     pub fn bytes(&self) -> usize {
-        self.text.capacity() + self.ends.capacity() * size_of::<usize>() + self.places.capacity() * size_of::<u32>()
+        self.text.capacity() + self.ends.capacity() * size_of::<u32>() + self.places.capacity() * size_of::<u32>()
     }
 
     /// The place of a word, or the free one where it belongs; none if there are no places.

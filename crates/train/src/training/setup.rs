@@ -8,7 +8,7 @@ use super::vocabulary;
 use super::watched::Watched;
 use crate::checkpoint::{Contents, Found, Progress, Store};
 use crate::config::{Batch, CONFIG_FILE, ExportDtype, TokenizerKind, TrainConfig, Validation};
-use crate::data::{self, Batches, Corpus, Encoding, Stories, TokenFile, Windows};
+use crate::data::{self, Batches, Corpus, Encoding, READING_BYTES, Stories, TokenFile, Windows};
 use crate::export::{self, COMPANIONS_FOLDER, Export};
 use crate::files::atomic;
 use crate::memory::{Account, Stages, heap};
@@ -16,7 +16,7 @@ use crate::planning::RunMemory;
 use crate::run::{Event, Observer};
 use crate::schedule::Schedule;
 use crate::step::TrainingStep;
-use crate::tokenizer::Tokenizer;
+use crate::tokenizer::{LEARNING_BYTES_MIN, Tokenizer};
 use crate::{Error, Result};
 use gradus_engine::backend::Cpu;
 use std::path::{Path, PathBuf};
@@ -165,10 +165,12 @@ fn text(
     if let Some((train, validation)) = own {
         return Ok((Tokenizer::open(&own_tokenizer(config))?, train, validation));
     }
-    let corpus = corpus.map_or_else(|| self::corpus(config), Ok)?;
+    let mut corpus = corpus.map_or_else(|| self::corpus(config), Ok)?;
     let stages = Stages::within(config.memory.map(|_| RunMemory::of(config).limit), config);
-    let tokenizer = tokenizer(config, &corpus, stages.words, observer)?;
-    if let Some(words) = stages.words {
+    let words = share_memory(&mut corpus, stages.words, config)?;
+    observer.tell_left_out(&corpus);
+    let tokenizer = tokenizer(config, &corpus, words, observer)?;
+    if let Some(words) = words {
         tokenizer.limit_memory(words);
     }
     if found.is_none() {
@@ -180,6 +182,17 @@ fn text(
     }
     let (train, validation) = tokens(config, &corpus, &tokenizer, observer)?;
     Ok((tokenizer, train, validation))
+}
+
+/// Shares what is left of the memory between words and a corpus that takes more than the usual to be read, and gives
+/// the words' share: reading comes first, as long as some words fit.
+fn share_memory(corpus: &mut Corpus, left: Option<u64>, config: &TrainConfig) -> Result<Option<u64>> {
+    corpus.keep_input_in(&config.out.join(DATA));
+    let Some(left) = left else { return Ok(None) };
+    let words_min = if config.tokenizer == TokenizerKind::Bpe { LEARNING_BYTES_MIN } else { 0 };
+    corpus.limit_memory(READING_BYTES + left.saturating_sub(words_min));
+    let reading = corpus.bytes_held()?.saturating_sub(READING_BYTES);
+    Ok(Some(left.saturating_sub(reading).max(words_min.min(left))))
 }
 
 /// The tokens that a run was trained on, if they are in its folder, whole, with its tokenizer.
@@ -225,6 +238,7 @@ fn tokenizer(config: &TrainConfig, corpus: &Corpus, limit: Option<u64>, observer
             Tokenizer::train_bpe(config.vocab_size, texts(), limit, progress)?
         }
     };
+    observer.tell_forgotten(&tokenizer);
     tokenizer.save_in(&config.out)?;
     Ok(tokenizer)
 }

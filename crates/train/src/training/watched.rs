@@ -1,7 +1,9 @@
 //! The stages before training, watched by someone who may ask to stop.
 
 use crate::checkpoint::Found;
+use crate::data::Corpus;
 use crate::run::{Event, Observer, Stop};
+use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 use std::cell::RefCell;
 
@@ -22,6 +24,24 @@ impl<'a> Watched<'a> {
         match self.0.borrow().should_stop() {
             Stop::No => Ok(()),
             Stop::AfterStep => Err(Error::Stopped("stopped before the first step; nothing was trained".into())),
+        }
+    }
+
+    /// Says what was found among the corpus and is not part of it.
+    pub fn tell_left_out(&self, corpus: &Corpus) {
+        for folder in corpus.left_out() {
+            let problem = "is the folder of a run and not part of the corpus; name it to train on it";
+            self.event(&Event::Note(&format!("{} {problem}", folder.display())));
+        }
+    }
+
+    /// Says that a vocabulary was not learned from all words.
+    pub fn tell_forgotten(&self, tokenizer: &Tokenizer) {
+        if tokenizer.words_forgotten() > 0 {
+            self.event(&Event::Note(&format!(
+                "the vocabulary was learned without {} of the rarest words, which did not fit into the memory",
+                tokenizer.words_forgotten()
+            )));
         }
     }
 

@@ -1,112 +1,95 @@
-//! A file of JSON objects, one a line: each a document.
+//! A file of JSON objects, one a line: each a document, in pieces when its text is long.
 
-use super::decompress::{self, Compression, read_error};
-use super::plain_text::{BYTE_ORDER_MARK, checked_text};
-use super::{Document, SourceFile, guess_field, one_line};
+use super::json::Json;
+use super::pieces::{PIECE_BYTES, cut_piece};
+use super::{Document, SourceFile, guess_field};
 use crate::{Error, Result};
-use serde_json::{Map, Value};
-use std::io::{BufRead, BufReader, Read};
-use std::path::PathBuf;
 
-/// The longest line that is read: what is longer is not one record a line.
-const LINE_BYTES: u64 = 1 << 28;
+/// What is kept of a field's name, and how many names: to find the text, and to tell what there is.
+const NAME_BYTES: usize = 256;
+const NAMES_MAX: usize = 1000;
+/// Names that a message shows.
+const NAMES_SHOWN: usize = 20;
 
 /// The text of each record.
 pub struct Records {
-    path: PathBuf,
-    compression: Compression,
-    reader: BufReader<Box<dyn Read>>,
-    /// The field of the text, once it is known.
-    field: Option<String>,
-    line_number: u64,
-    /// Where the next line begins.
-    offset: u64,
+    json: Json,
+    /// The field of the text.
+    field: String,
+    /// Whether the text of the record is being read, and what of it was not given yet.
+    in_text: bool,
+    text: String,
+    /// Whether the record's text was found, and the names of other fields.
+    found: bool,
+    others: Vec<String>,
 }
 
 impl Records {
     pub fn open(file: &SourceFile, text_field: Option<&str>) -> Result<Records> {
-        Ok(Records {
-            path: file.path.clone(),
-            compression: file.compression,
-            reader: BufReader::new(decompress::open(file)?),
-            field: text_field.map(str::to_string),
-            line_number: 0,
-            offset: 0,
-        })
+        let field = match text_field {
+            Some(field) => field.to_string(),
+            None => guess(Json::open(file)?)?,
+        };
+        let (text, others) = (String::new(), vec![]);
+        Ok(Records { json: Json::open(file)?, field, in_text: false, text, found: false, others })
     }
 
-    /// The next line that is not blank.
-    fn line(&mut self) -> Result<Option<String>> {
-        loop {
-            let mut bytes = Vec::new();
-            let read = self.reader.by_ref().take(LINE_BYTES).read_until(b'\n', &mut bytes);
-            let read = read.map_err(|error| read_error(&self.path, self.compression, error))? as u64;
-            if read == 0 {
+    fn document(&mut self) -> Result<Option<Document>> {
+        if !self.in_text {
+            if !self.json.begin_object()? {
                 return Ok(None);
             }
-            self.line_number += 1;
-            if read == LINE_BYTES {
-                return Err(self.problem(format!("is over {} MiB: put one record on each line", LINE_BYTES >> 20)));
-            }
-            let offset = self.offset;
-            self.offset += read;
-            if offset == 0 && bytes.starts_with(BYTE_ORDER_MARK) {
-                bytes.drain(..BYTE_ORDER_MARK.len());
-            }
-            let line = checked_text(&self.path, bytes, offset)?;
-            if !line.trim().is_empty() {
-                return Ok(Some(line));
-            }
+            self.found = false;
+            self.others.clear();
+            self.in_text = self.seek_text()?;
+        }
+        if self.in_text && !self.json.string_part(&mut self.text, PIECE_BYTES)? {
+            return Ok(Some(cut_piece(&mut self.text)));
+        }
+        if self.in_text {
+            self.in_text = self.seek_text()?;
+        }
+        match self.found {
+            true => Ok(Some(Document::whole(std::mem::take(&mut self.text)))),
+            false => Err(self.no_field()),
         }
     }
 
-    fn record(&mut self) -> Result<Option<Document>> {
-        let Some(line) = self.line()? else { return Ok(None) };
-        let mut record = self.parse(&line)?;
-        let field = match self.field.take() {
-            Some(field) => field,
-            None => self.guess(&record)?,
-        };
-        let text = match record.remove(&field) {
-            Some(Value::String(text)) => text,
-            Some(Value::Null) => String::new(),
-            Some(_) => return Err(self.problem(format!("the field {field:?} is not text: name another --text-field"))),
-            None => return Err(self.no_field(&field, &record)),
-        };
-        self.field = Some(field);
-        Ok(Some(Document::whole(text)))
-    }
-
-    fn parse(&self, line: &str) -> Result<Map<String, Value>> {
-        if self.line_number == 1 && line.trim_start().starts_with('[') {
-            return Err(self.problem("begins a list: put one object on each line (jq -c '.[]')"));
+    /// Goes into the text of the record, if it comes; false at the end of the record. A second text would have to
+    /// take the place of one that was given already, so it is refused.
+    fn seek_text(&mut self) -> Result<bool> {
+        let mut name = String::new();
+        while self.json.next_member(&mut name, NAME_BYTES)? {
+            if name != self.field {
+                self.json.skip_value()?;
+                note(&mut self.others, name.clone());
+                continue;
+            }
+            if self.found {
+                return Err(self
+                    .json
+                    .problem(format!("the field {name:?} is there twice: correct or remove the line")));
+            }
+            self.found = true;
+            match self.json.value_start()? {
+                Some(b'"') => {
+                    self.json.begin_string();
+                    return Ok(true);
+                }
+                Some(b'n') => self.json.literal("null")?,
+                _ => {
+                    let problem = format!("the field {name:?} is not text: name another --text-field");
+                    return Err(self.json.problem(problem));
+                }
+            }
         }
-        serde_json::from_str(line).map_err(|error| {
-            let reason = one_line(&error);
-            let reason = reason.split(" at line ").next().unwrap_or("");
-            self.problem(format!(
-                "column {} is not a JSON object ({reason}): correct or remove the line",
-                error.column()
-            ))
-        })
+        Ok(false)
     }
 
-    fn guess(&self, record: &Map<String, Value>) -> Result<String> {
-        let texts: Vec<&str> =
-            record.iter().filter(|(_, value)| value.is_string()).map(|(name, _)| name.as_str()).collect();
-        guess_field(&texts).map(str::to_string).ok_or_else(|| {
-            let fields = field_names(record);
-            self.problem(format!("no telling which field is the text: name it with --text-field (there are {fields})"))
-        })
-    }
-
-    fn no_field(&self, field: &str, record: &Map<String, Value>) -> Error {
-        let fields = field_names(record);
-        self.problem(format!("there is no field {field:?}: name the text's with --text-field (there are {fields})"))
-    }
-
-    fn problem(&self, problem: impl std::fmt::Display) -> Error {
-        Error::corpus(&self.path, format!("line {}: {problem}", self.line_number))
+    fn no_field(&self) -> Error {
+        let (field, fields) = (&self.field, shown(&self.others));
+        self.json
+            .problem(format!("there is no field {field:?}: name the text's with --text-field (there are {fields})"))
     }
 }
 
@@ -114,13 +97,46 @@ impl Iterator for Records {
     type Item = Result<Document>;
 
     fn next(&mut self) -> Option<Result<Document>> {
-        self.record().transpose()
+        self.document().transpose()
     }
 }
 
-fn field_names(record: &Map<String, Value>) -> String {
-    match record.is_empty() {
-        true => "none".to_string(),
-        false => record.keys().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", "),
+/// The field that is the text of the first record, by its name or because no other is text.
+fn guess(mut json: Json) -> Result<String> {
+    if !json.begin_object()? {
+        return Ok(String::new());
     }
+    let (mut name, mut texts, mut all) = (String::new(), vec![], vec![]);
+    while json.next_member(&mut name, NAME_BYTES)? {
+        if json.value_start()? == Some(b'"') {
+            note(&mut texts, name.clone());
+        }
+        note(&mut all, name.clone());
+        json.skip_value()?;
+    }
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    guess_field(&texts).map(str::to_string).ok_or_else(|| {
+        let fields = shown(&all);
+        json.problem(format!("no telling which field is the text: name it with --text-field (there are {fields})"))
+    })
+}
+
+/// Keeps a name, if there are not too many.
+fn note(names: &mut Vec<String>, name: String) {
+    if names.len() < NAMES_MAX {
+        names.push(name);
+    }
+}
+
+/// Names for a message, in order.
+fn shown(names: &[String]) -> String {
+    if names.is_empty() {
+        return "none".to_string();
+    }
+    let mut sorted: Vec<&String> = names.iter().collect();
+    sorted.sort();
+    sorted.dedup();
+    let first: Vec<String> = sorted.iter().take(NAMES_SHOWN).map(|name| format!("{name:?}")).collect();
+    let more = if sorted.len() > NAMES_SHOWN { ", ..." } else { "" };
+    first.join(", ") + more
 }

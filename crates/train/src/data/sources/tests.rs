@@ -27,13 +27,13 @@ fn says(problem: &str, parts: &[&str]) {
     }
 }
 
-fn gzip(bytes: &[u8]) -> Vec<u8> {
+pub fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Default::default());
     encoder.write_all(bytes).unwrap();
     encoder.finish().unwrap()
 }
 
-fn zstandard(bytes: &[u8]) -> Vec<u8> {
+pub fn zstandard(bytes: &[u8]) -> Vec<u8> {
     compress_to_vec(bytes, CompressionLevel::Fastest)
 }
 
@@ -94,6 +94,23 @@ fn folders_and_globs_in_order() {
 }
 
 #[test]
+fn folders_of_runs_are_left_out_unless_they_are_named() {
+    let folder = Folder::new("own-runs");
+    folder.write("runs/own-1/config.toml", "# A run of gradus: every choice, resolved.\nwidth = 16\n");
+    folder.write("runs/own-1/samples/step-1.txt", "what a model wrote");
+    folder.write("other/config.toml", "width = 3");
+    folder.write("other/a.txt", "a");
+    let open = |name: &str| Corpus::open(&[folder.path().join(name)], None);
+    let corpus = open("").unwrap();
+    assert_eq!(corpus.left_out(), [folder.path().join("runs/own-1")]);
+    assert_eq!(texts(&[folder.path().to_path_buf()], None).unwrap(), ["a"]);
+    assert_eq!(open("*").unwrap().left_out().len(), 1);
+    says(&open("runs").unwrap_err().to_string(), &["no file of a corpus", "named themselves"]);
+    assert_eq!(texts(&[folder.path().join("runs/own-1")], None).unwrap(), ["what a model wrote"]);
+    assert_eq!(texts(&[folder.path().join("runs/own-1/samples")], None).unwrap(), ["what a model wrote"]);
+}
+
+#[test]
 fn a_long_text_comes_in_pieces() {
     let folder = Folder::new("pieces");
     let text: String = (0..300_000).map(|number| format!("line {number} é\n")).collect();
@@ -101,7 +118,7 @@ fn a_long_text_comes_in_pieces() {
     let corpus = Corpus::open(&[path], None).unwrap();
     let pieces: Vec<Document> = corpus.documents().collect::<Result<_>>().unwrap();
     assert!(pieces.len() > 3);
-    assert!(pieces.iter().all(|piece| piece.text.len() <= 1 << 20 && piece.text.ends_with('\n')));
+    assert!(pieces.iter().all(|piece| piece.text.len() <= pieces::PIECE_BYTES && piece.text.ends_with('\n')));
     let continues: Vec<bool> = pieces.iter().map(|piece| piece.continues).collect();
     assert_eq!(continues.iter().position(|continues| !continues), Some(pieces.len() - 1));
     assert_eq!(pieces.into_iter().map(|piece| piece.text).collect::<String>(), text);
@@ -111,7 +128,7 @@ fn a_long_text_comes_in_pieces() {
 #[test]
 fn a_text_of_exactly_one_piece_does_not_continue() {
     let folder = Folder::new("exact");
-    let path = folder.write("exact.txt", vec![b'x'; 1 << 20]);
+    let path = folder.write("exact.txt", vec![b'x'; pieces::PIECE_BYTES]);
     let documents: Vec<Document> = Corpus::open(&[path], None).unwrap().documents().collect::<Result<_>>().unwrap();
     assert_eq!(documents.iter().map(|document| document.continues).collect::<Vec<_>>(), [false]);
 }
