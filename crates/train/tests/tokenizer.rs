@@ -193,6 +193,46 @@ fn remembered_words_and_several_threads_change_no_id() {
     }
 }
 
+/// A long stretch without a space is encoded in parts: where words end anyway, if there is such a place.
+#[test]
+fn stretches_without_a_space_are_encoded_in_parts() {
+    let text = hard_text();
+    let tokenizer = make("bpe", &text);
+    let folder = Folder::new("stretches");
+    let path = folder.0.join("tokenizer.json");
+    tokenizer.save(&path).unwrap();
+    let library = tokenizers::Tokenizer::from_file(&path).unwrap();
+    let expected = |text: &str| library.encode_fast(text, false).unwrap().get_ids().to_vec();
+    let sentences = "中文没有空格。".repeat(3000);
+    assert!(tokenizer.encode(&sentences).unwrap() == expected(&sentences), "words end before the mark");
+    let below = "ab".repeat(2048);
+    assert_eq!(tokenizer.encode(&below).unwrap(), expected(&below));
+    let beyond = "thé".repeat(20_000);
+    let ids = tokenizer.encode(&beyond).unwrap();
+    assert!(tokenizer.decode(&ids).unwrap() == beyond);
+    assert!(ids.len() <= expected(&beyond).len() + 2 * beyond.len() / 4000, "only the ends of parts differ");
+}
+
+#[test]
+fn ids_far_apart_and_files_too_large_are_refused_before_they_are_used() {
+    let folder = Folder::new("far-ids");
+    let mut value = json_of(&make("bpe", &hard_text()));
+    for (place, id) in [("vocab", 1u64 << 31), ("added", (1 << 31) + 5), ("vocab", u64::from(u32::MAX))] {
+        let mut changed = value.clone();
+        match place {
+            "vocab" => changed["model"]["vocab"]["far"] = json!(id),
+            _ => changed["added_tokens"][0]["id"] = json!(id),
+        }
+        let refused = refusal(Tokenizer::open(&folder.write("far.json", &changed)));
+        assert!(refused.contains(&format!("an id of {id}")) && refused.contains("follow one another"), "{refused}");
+    }
+    value["model"]["vocab"]["near"] = json!(1000);
+    assert_eq!(Tokenizer::open(&folder.write("near.json", &value)).unwrap().vocabulary(), 1001);
+    let large = fs::File::create(folder.0.join("large.json")).unwrap();
+    large.set_len((64 << 20) + 1).unwrap();
+    assert!(refusal(Tokenizer::open(&folder.0.join("large.json"))).contains("over 64 MiB"));
+}
+
 #[test]
 fn a_saved_tokenizer_is_the_same_and_is_whole_or_not_there() {
     let folder = Folder::new("save");
