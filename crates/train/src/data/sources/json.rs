@@ -171,10 +171,11 @@ impl Json {
     }
 
     fn expect(&mut self, byte: u8, reason: &str) -> Result<()> {
-        match self.stream.peek()? == Some(byte) {
-            true => Ok(self.stream.consume(1)),
-            false => Err(self.wrong(reason)),
+        if self.stream.peek()? != Some(byte) {
+            return Err(self.wrong(reason));
         }
+        self.stream.consume(1);
+        Ok(())
     }
 
     /// The next byte that is not space within a line.
