@@ -1,12 +1,15 @@
 //! From what a user names to files.
 
 use super::{Compression, Format, SourceFile, TAKEN};
-use crate::config::TrainConfig;
+use crate::config::{CONFIG_FILE, TrainConfig};
 use crate::{Error, Result};
 use std::fs::{self, Metadata};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
+
+/// The largest file that may be the configuration of a run.
+const CONFIG_BYTES_MAX: u64 = 1 << 20;
 
 /// Adds the files that `path` stands for, and the folders of runs that do not belong to them.
 pub fn find(path: &Path, files: &mut Vec<SourceFile>, left_out: &mut Vec<PathBuf>) -> Result<()> {
@@ -30,7 +33,8 @@ pub fn find(path: &Path, files: &mut Vec<SourceFile>, left_out: &mut Vec<PathBuf
 
 /// Whether a folder is that of a run: its texts are what a model wrote, and what it was trained on.
 fn is_run(folder: &Path) -> bool {
-    TrainConfig::is_in(folder) || TrainConfig::read(folder).is_ok()
+    let is_small = fs::metadata(folder.join(CONFIG_FILE)).is_ok_and(|about| about.len() <= CONFIG_BYTES_MAX);
+    is_small && (TrainConfig::is_in(folder) || TrainConfig::read(folder).is_ok())
 }
 
 /// The files of a folder and its folders, sorted by path; what is not text is passed over. Links to folders are
