@@ -78,16 +78,20 @@ fn words(out: &mut dyn Write, bytes: usize) -> std::io::Result<()> {
 #[test]
 fn one_large_record_is_read_in_pieces() {
     let place = Place::new("json");
-    place.write("one.jsonl", |out| {
-        out.write_all(b"{\"id\": 1, \"text\": \"")?;
-        words(out, TEXT_BYTES)?;
-        out.write_all(b"\", \"notes\": \"")?;
-        words(out, TEXT_BYTES)?;
-        out.write_all(b"\"}\n")
-    });
+    let record = |text: usize, notes: usize| {
+        move |out: &mut dyn Write| {
+            out.write_all(b"{\"id\": 1, \"text\": \"")?;
+            words(out, text)?;
+            out.write_all(b"\", \"notes\": \"")?;
+            words(out, notes)?;
+            out.write_all(b"\"}\n")
+        }
+    };
+    place.write("one.jsonl", record(TEXT_BYTES, TEXT_BYTES));
+    place.write("notes.jsonl", record(100_000, 2 * TEXT_BYTES));
     place.keeps(&format!("train one.jsonl --out byte --tokenizer byte {TINY}"), 40);
     assert!(fs::metadata(place.0.join("byte/data/train.tokens")).unwrap().len() > 2 * 8_500_000);
-    place.keeps("eval byte/model one.jsonl --threads 2", 40);
+    place.keeps("eval byte/model notes.jsonl --threads 2", 40);
     place.keeps(&format!("train one.jsonl --out bpe --vocab-size 300 {TINY}"), 45);
 }
 
