@@ -9,7 +9,10 @@ use std::f32::consts::{FRAC_1_SQRT_2, LOG2_E};
 
 /// 1.5 * 2^23: adding and subtracting it rounds to the nearest integer.
 const ROUNDER: f32 = 12_582_912.0;
-/// 1.5 * 2^52: the same for f64.
+/// Adding it rounds to an integer and leaves that integer's power of two, as the bits of an exponent, in the lowest bits of
+/// the sum.
+const ROUNDER_BIASED: f32 = ROUNDER + 127.0;
+/// 1.5 * 2^52: [`ROUNDER`] for f64.
 const ROUNDER_WIDE: f64 = 6_755_399_441_055_744.0;
 
 /// log(2) in two pieces: the first has so few bits that small multiples of it are exact.
@@ -24,17 +27,18 @@ const GELU_CUBIC: f32 = 0.044_715;
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
     let limited = clamp(x, -104.0, 89.0);
-    let (n, below_one) = exp_parts(limited);
+    let n = nearest(limited * LOG2_E);
+    let below_one = exp_rest(limited, n);
     // 2^n in two factors, so that results near the smallest and largest numbers come out right.
     let n = integer(n);
     let half = n >> 1;
     (below_one + 1.0) * two_to_the(half) * two_to_the(n - half)
 }
 
-/// The n and q of `exp(x) = 2^n * (1 + q)` with |q| < 0.42; q keeps its relative accuracy near 0.
+/// The q of `exp(x) = 2^n * (1 + q)` for the n nearest to the binary exponent, with |q| < 0.42; it keeps its relative
+/// accuracy near 0.
 #[inline(always)]
-fn exp_parts(x: f32) -> (f32, f32) {
-    let n = nearest(x * LOG2_E);
+fn exp_rest(x: f32, n: f32) -> f32 {
     let r = (x - n * LOG_2_HIGH) - n * LOG_2_LOW;
     // In pairs: the terms of a polynomial one after another would keep the processor waiting for each.
     let square = r * r;
@@ -42,7 +46,7 @@ fn exp_parts(x: f32) -> (f32, f32) {
     let middle = 8.333_285e-3 * r + 4.166_623_6e-2;
     let low = 1.666_666_7e-1 * r + 0.5;
     let p = (high * square + middle) * square + low;
-    (n, p * square + r)
+    p * square + r
 }
 
 /// The natural logarithm; within 1.2 units, minus infinity of 0, NaN below it.
@@ -89,12 +93,13 @@ pub fn tanh(x: f32) -> f32 {
     // With e = exp(-2|x|) and d = e - 1, each accurate where it is small, tanh|x| = -d / (2 + d) = 1 - 2e / (2 + d).
     // At 10 it has long been 1.
     let magnitude = x.abs();
-    let (n, q) = exp_parts(-2.0 * if magnitude > 10.0 { 10.0 } else { magnitude });
-    let scale = two_to_the(integer(n));
+    let exponent = -2.0 * if magnitude > 10.0 { 10.0 } else { magnitude };
+    let rounded = exponent * LOG2_E + ROUNDER_BIASED;
+    let q = exp_rest(exponent, rounded - ROUNDER_BIASED);
+    let scale = f32::from_bits(rounded.to_bits() << 23);
     let (e, d) = (scale * q + scale, scale * q + (scale - 1.0));
-    let is_near = magnitude < 1.0;
-    let ratio = (if is_near { -d } else { 2.0 * e }) / (2.0 + d);
-    (if is_near { ratio } else { 1.0 - ratio }).copysign(x)
+    let (base, rest) = if magnitude < 1.0 { (0.0, d) } else { (1.0, 2.0 * e) };
+    (base - rest / (2.0 + d)).copysign(x)
 }
 
 /// The derivative of [`tanh`], `1 / cosh(x)^2`; within 4.5 units wherever it is no smaller than 1e-37.
@@ -201,9 +206,6 @@ pub(crate) const POWER_OF_TWO: [f32; 6] = [1.326_472_7e-3, 9.671_513e-3, 5.550_7
 /// 2^x for x up to 0, relative error within 3e-7; 0 from -127 on. It takes half the instructions of [`exp`].
 #[inline(always)]
 fn power_of_two_to_one(x: f32) -> f32 {
-    /// Adding it rounds to an integer and leaves that integer's power of two, as the bits of an exponent, in the
-    /// lowest bits of the sum.
-    const ROUNDER_BIASED: f32 = ROUNDER + 127.0;
     let limited = if x < -127.0 { -127.0 } else { x };
     let rounded = limited + ROUNDER_BIASED;
     let r = limited - (rounded - ROUNDER_BIASED);
