@@ -58,8 +58,7 @@ impl Observer for FromStepToStep {
     }
 }
 
-#[test]
-fn nothing_is_allocated_or_freed_between_steps() {
+fn main() {
     let folder = Folder::new("no-allocation");
     for (name, micro_batch, threads) in [("one", 4, 1), ("several", 2, 2), ("more", 1, 4)] {
         let config = TrainConfig { steps: Some(100), micro_batch, threads, ..tiny(folder.path(), name) };

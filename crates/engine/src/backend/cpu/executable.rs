@@ -174,3 +174,24 @@ fn fault_error(check: &Check, op: &str, detail: u32, at: Place) -> Error {
         Check::Finite { name, .. } => Error::NonFinite { name: name.clone(), element: detail as usize, at },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Options;
+    use crate::{DType, Routine, Trace};
+
+    #[test]
+    fn what_was_left_without_jobs_does_not_run() {
+        let trace = Trace::new();
+        let w = trace.zero_state("w", DType::F32, [3]);
+        let cpu = Cpu::new(1).unwrap();
+        let plan = trace.plan(&cpu, &[Routine::new("r").assign(&w, &(&w + 1.0))], Options::default()).unwrap();
+        let mut executable = CpuExecutable::link(&cpu, &plan).unwrap();
+        executable.routines.clear();
+        assert!(matches!(executable.run(0, &mut |_| {}), Err(Error::Unlinked)));
+        executable.relink(&plan).unwrap();
+        executable.run(0, &mut |_| {}).unwrap();
+        assert_eq!(bytemuck::pod_collect_to_vec::<u8, f32>(executable.look(0).unwrap()), [1.0; 3]);
+    }
+}
