@@ -3,6 +3,7 @@
 use crate::args::GenerateArgs;
 use crate::print::printable;
 use crate::{defaults, folders, library, print};
+use gradus_train::generate::Generator;
 use gradus_train::{Error, Result};
 use std::io::{IsTerminal, Read, stdin, stdout};
 use std::path::Path;
@@ -13,6 +14,7 @@ const PROMPT_BYTES_MAX: u64 = 16 << 20;
 /// Writes the prompt and what the model makes of it as it comes, one text after another.
 pub fn run(args: &GenerateArgs) -> Result<()> {
     let folder = folders::model(&args.folder)?;
+    Generator::check_count(args.count)?;
     let prompt = prompt(args)?;
     let mut texts = Texts::new(&prompt, args.count);
     let threads = args.threads.unwrap_or_else(defaults::threads);

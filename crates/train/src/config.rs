@@ -128,7 +128,9 @@ impl TrainConfig {
     /// As a table with one key for each option of the command line, but for the folder of the run: that is where the
     /// file lies, wherever it is moved.
     pub fn to_table(&self) -> Table {
-        let mut table = Table::try_from(self).expect("a configuration has names and plain values");
+        // The folder may have been moved to a path that is no text.
+        let unplaced = TrainConfig { out: PathBuf::new(), ..self.clone() };
+        let mut table = Table::try_from(unplaced).expect("a configuration has names and plain values");
         table.remove("out");
         let Some(Value::Table(mut model)) = table.remove("model") else { unreachable!("the model is a table") };
         // The vocabulary is the tokenizer's, which is a file of its own.

@@ -54,7 +54,7 @@ impl Generator {
         prompt_tokens: usize,
         memory: Option<Budget>,
     ) -> Result<Generator> {
-        within("count", count, 1..=MOST_SEQUENCES)?;
+        Generator::check_count(count)?;
         config.validate_work(count, config.context)?;
         let decoder = Decoder::new(config, count, prompt_tokens)?;
         let trace = Trace::new();
@@ -62,6 +62,11 @@ impl Generator {
         let plan = trace.plan(backend, &decoder.routines(&trace, &weights), Options::default())?;
         let plan = InferenceMemory::within(memory).first_fitting(std::iter::once(Ok(plan)))?;
         Ok(Generator { program: Program::link(plan, backend)?, decoder })
+    }
+
+    /// Refuses more sequences than are continued at a time.
+    pub fn check_count(count: usize) -> Result<()> {
+        within("count", count, 1..=MOST_SEQUENCES)
     }
 
     /// From now on, only these tokens are written. A model may have room for more than its tokenizer knows.
