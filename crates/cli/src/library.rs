@@ -6,6 +6,7 @@ use gradus_train::config::TokenizerKind;
 use gradus_train::data::{Corpus, Stories};
 use gradus_train::evaluate::{self, Evaluation, Window};
 use gradus_train::generate::{Generator, Sampling, Written};
+use gradus_train::memory::guard::{self, Doing};
 use gradus_train::models::ModelConfig;
 use gradus_train::tokenizer::{Report, TextStream, Tokenizer, tokenize_report};
 use gradus_train::{Error, Result, export};
@@ -28,11 +29,14 @@ pub type Hear<'a> = &'a mut dyn FnMut(usize, &str, bool) -> Result<()>;
 /// Texts from the model in a model folder, each without the prompt.
 pub fn generate(model_folder: &Path, args: &GenerateArgs, prompt: &str, threads: usize, hear: Hear) -> Result<()> {
     let config = export::read_model_config(model_folder)?;
+    let backend = Cpu::new(threads)?;
+    let memory = Generator::memory(&config, &backend, args.memory)?;
+    guard::doing(Doing::OpeningTokenizer);
     let tokenizer = Tokenizer::open(model_folder)?;
+    guard::doing(Doing::Generating);
     export::check_vocabulary(&tokenizer, &config, export::USE_ITS_OWN_TOKENIZER)?;
     let prompt = prompt_tokens(model_folder, &tokenizer, prompt)?;
-    let backend = Cpu::new(threads)?;
-    let mut generator = Generator::without_weights(&config, &backend, args.count, prompt.len(), args.memory)?;
+    let mut generator = Generator::without_weights(&config, &backend, args.count, prompt.len(), &memory)?;
     generator.allow_only(|token| tokenizer.knows(token))?;
     export::read_model_weights(model_folder, &config, &mut generator)?;
     let sampling =

@@ -112,13 +112,9 @@ fn weights_are_held_once() {
 #[test]
 fn a_budget_that_cannot_be_kept_is_refused_before_anything_is_written() {
     let place = Place::new("refused", 100_000);
-    for (run, tokenizer) in [("bpe", "--vocab-size 300"), ("byte", "--tokenizer byte")] {
+    for (run, tokenizer) in [("bpe", "--vocab-size 300"), ("byte", "--tokenizer byte"), ("char", "--tokenizer char")] {
         place.keeps_what_it_says_is_enough(&format!("train text.txt --out {run} {tokenizer} {TINY}"), run);
     }
-    // How large the model is depends on the characters that the text has, and not even they can be read.
-    let said = place.refusal(&format!("train text.txt --out char --tokenizer char --memory 3MB {TINY}"));
-    assert!(said.contains("is not enough: what comes before training takes"), "{said}");
-    assert!(!place.path("char").exists());
     place.peak(&format!("train text.txt --out beyond --tokenizer byte --memory 9000GB {TINY}"));
     place.keeps_what_it_says_is_enough("eval byte/model text.txt", "nothing");
     place.keeps_what_it_says_is_enough("generate byte/model --prompt w --max-tokens 8", "nothing");

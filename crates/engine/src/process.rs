@@ -11,6 +11,8 @@ pub struct ProcessMemory {
     pub now: u64,
     /// The most that was ever resident.
     pub peak: u64,
+    /// What is resident now of what comes from no file: it cannot be had again when it is given back.
+    pub anonymous: u64,
 }
 
 impl ProcessMemory {
@@ -18,7 +20,8 @@ impl ProcessMemory {
     pub fn read() -> ProcessMemory {
         let mut text = [0u8; 4096];
         let length = File::open("/proc/self/status").and_then(|mut file| file.read(&mut text)).unwrap_or(0);
-        ProcessMemory { now: field(&text[..length], b"VmRSS:"), peak: field(&text[..length], b"VmHWM:") }
+        let bytes = |name: &[u8]| field(&text[..length], name);
+        ProcessMemory { now: bytes(b"VmRSS:"), peak: bytes(b"VmHWM:"), anonymous: bytes(b"RssAnon:") }
     }
 }
 
@@ -117,7 +120,10 @@ mod tests {
         let text = b"Name:\tx\nVmHWM:\t    2048 kB\nVmRSS:\t  1024 kB\n";
         assert_eq!((field(text, b"VmRSS:"), field(text, b"VmHWM:"), field(text, b"VmX:")), (1 << 20, 2 << 20, 0));
         #[cfg(target_os = "linux")]
-        assert!(ProcessMemory::read().now > 100_000 && ProcessMemory::read().peak >= 100_000);
+        {
+            let ProcessMemory { now, peak, anonymous } = ProcessMemory::read();
+            assert!(anonymous > 100_000 && now > anonymous && peak >= now, "{anonymous} of {now}, {peak} at most");
+        }
     }
 
     #[test]

@@ -3,9 +3,10 @@
 use crate::config::within;
 use crate::data::Corpus;
 use crate::export;
-use crate::memory::Budget;
+use crate::memory::guard::{self, Doing};
+use crate::memory::{Budget, Held};
 use crate::models::{IGNORED_TARGET, Model, ModelConfig, Weights};
-use crate::planning::InferenceMemory;
+use crate::planning::{InferenceMemory, small_model};
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 use gradus_engine::backend::Backend;
@@ -28,6 +29,9 @@ pub struct Evaluation {
     /// Bytes of text.
     pub bytes: u64,
 }
+
+/// What words that were encoded before may take at least to be remembered.
+const WORD_BYTES: u64 = 1_000_000;
 
 /// How much is evaluated at once.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -52,9 +56,14 @@ pub fn evaluate(
     window: Window,
     progress: &mut dyn FnMut(u64, Option<u64>),
 ) -> Result<Evaluation> {
+    let config = export::read_model_config(folder)?;
+    let memory = InferenceMemory::within(window.memory, rehearsal(&config, backend)?, backend.workers());
+    guard::doing(Doing::OpeningTokenizer);
     let tokenizer = Tokenizer::open(folder)?;
-    export::check_vocabulary(&tokenizer, &export::read_model_config(folder)?, export::USE_ITS_OWN_TOKENIZER)?;
-    let mut evaluator = Evaluator::open(folder, backend, window)?;
+    export::check_vocabulary(&tokenizer, &config, export::USE_ITS_OWN_TOKENIZER)?;
+    guard::doing(Doing::Evaluating);
+    let reading = corpus.bytes_held()?.saturating_add(tokenizer.encoding_bytes());
+    let mut evaluator = Evaluator::open(folder, config, backend, window, (&memory, reading, &tokenizer))?;
     let (mut bytes, mut in_document) = (0, false);
     for document in corpus.documents() {
         let document = document?;
@@ -89,6 +98,17 @@ fn plan(config: &ModelConfig, batch: usize, sequence: usize, backend: &dyn Backe
     Ok(trace.plan(backend, &[routine], Options::default())?)
 }
 
+/// The same for a model that is small.
+fn rehearsal(config: &ModelConfig, backend: &dyn Backend) -> Result<Held> {
+    let small = small_model(config);
+    let plan = plan(&small, 1, small.context, backend)?;
+    Held::measure(|begin| {
+        let mut program = Program::link(plan, backend)?;
+        begin();
+        Ok(program.run("evaluate")?)
+    })
+}
+
 /// A model that sums the loss of the tokens it is given.
 struct Evaluator {
     program: Program,
@@ -101,8 +121,13 @@ struct Evaluator {
 }
 
 impl Evaluator {
-    fn open(folder: &Path, backend: &dyn Backend, window: Window) -> Result<Evaluator> {
-        let config: ModelConfig = export::read_model_config(folder)?;
+    fn open(
+        folder: &Path,
+        config: ModelConfig,
+        backend: &dyn Backend,
+        window: Window,
+        (memory, reading, tokenizer): (&InferenceMemory, u64, &Tokenizer),
+    ) -> Result<Evaluator> {
         let sequence = window.sequence.unwrap_or(config.context);
         if sequence > config.context {
             let problem = format!("--sequence {sequence} is longer than the model's context of {}", config.context);
@@ -113,7 +138,8 @@ impl Evaluator {
         let halves = std::iter::successors(Some(window.batch), |batch| (*batch > 1).then_some(batch / 2));
         let plans = halves.filter(|batch| config.validate_work(*batch, sequence).is_ok());
         let plans = plans.map(|batch| plan(&config, batch, sequence, backend));
-        let plan = InferenceMemory::within(window.memory).first_fitting(plans)?;
+        let (plan, left) = memory.first_fitting(reading.saturating_add(WORD_BYTES), plans)?;
+        tokenizer.limit_memory(WORD_BYTES + left);
         let mut program = Program::link(plan, backend)?;
         let batch = program.size("tokens")? / sequence;
         export::read_model_weights(folder, &config, &mut program)?;

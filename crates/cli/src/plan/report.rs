@@ -3,7 +3,7 @@
 use super::recomputed::{Recomputed, recomputed};
 use gradus_engine::backend::Backend;
 use gradus_train::Result;
-use gradus_train::config::{Batch, Precision, TrainConfig};
+use gradus_train::config::{Precision, TrainConfig};
 use gradus_train::memory::{Budget, Kind};
 use gradus_train::planning::{ArenaBytes, Chosen, Point, RunMemory, StepPlans};
 use gradus_train::step::StepConfig;
@@ -63,22 +63,20 @@ pub struct CurvePoint {
 impl Report {
     /// Plans, and says what the plan takes; or refuses a budget that cannot be kept.
     pub fn of(config: &TrainConfig, backend: &dyn Backend) -> Result<(Report, Chosen)> {
-        // As many sequences as fit are those that fit here.
-        let of = if config.batch == Batch::Auto { RunMemory::of } else { RunMemory::of_any_machine };
-        let mut memory = of(config);
+        let mut memory = RunMemory::asked_about(config, backend)?;
         let mut resolved = config.clone();
         let chosen = memory.choose(&mut resolved, backend)?;
-        let (batch, outside) = (resolved.batch.size(), memory.outside);
+        let (batch, outside) = (resolved.batch.size(), memory.outside(&resolved));
         let open = StepConfig { micro_batch: config.micro_batch, ..chosen.config.clone() };
-        let plans = StepPlans::new(&open, batch, config.recompute.policy(), backend)?;
+        let plans = StepPlans::new(&open, batch, config.recompute.policy(), backend).kept()?;
         let tokens = (batch * config.sequence) as f64;
         let point = |point: Point| CurvePoint {
-            memory_bytes: memory.smallest_budget(point.arena),
+            memory_bytes: memory.smallest_budget(&resolved, point.arena),
             seconds_per_step: point.seconds,
             tokens_per_second: tokens / point.seconds,
             micro_batch: point.micro_batch,
         };
-        let mut curve: Vec<CurvePoint> = plans.curve().into_iter().map(point).collect();
+        let mut curve: Vec<CurvePoint> = plans.curve()?.into_iter().map(point).collect();
         // Where the stages before training need more than the arena, the fastest of all arenas below that is had.
         curve.reverse();
         curve.dedup_by_key(|point| point.memory_bytes);
@@ -98,7 +96,7 @@ impl Report {
             seconds_per_step: chosen.seconds(),
             tokens_per_second: tokens / chosen.seconds(),
             recomputed: recomputed(&chosen),
-            smallest_budget_bytes: memory.smallest_budget(plans.smallest().arena()),
+            smallest_budget_bytes: memory.smallest_budget(&resolved, plans.smallest()?.arena()),
             curve,
         };
         Ok((report, chosen))

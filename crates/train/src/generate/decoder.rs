@@ -52,6 +52,11 @@ impl Decoder {
         Ok(Decoder { config: config.clone(), count, prompt_lengths, cached: 0, allowed, logits })
     }
 
+    /// Bytes that it takes to choose tokens, besides the program: their logits, and tables of those that are allowed.
+    pub fn bytes(&self) -> u64 {
+        (4 * self.logits.len() + 32 * self.config.vocabulary) as u64
+    }
+
     /// The routines over one cache: one for prompts of each capacity, and one for the next token.
     pub fn routines(&self, trace: &Trace, weights: &Weights) -> Vec<Routine> {
         let (config, count) = (&self.config, self.count);

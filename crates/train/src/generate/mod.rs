@@ -13,11 +13,11 @@ pub(crate) use decoder::Decoder;
 use crate::Result;
 use crate::config::within;
 use crate::files::tensors::{Entry, TensorsMut};
-use crate::memory::Budget;
+use crate::memory::{Budget, Held};
 use crate::models::{ModelConfig, Parameter, Weights};
-use crate::planning::InferenceMemory;
+use crate::planning::{InferenceMemory, small_model};
 use gradus_engine::backend::Backend;
-use gradus_engine::plan::Options;
+use gradus_engine::plan::{Options, Plan};
 use gradus_engine::{Array, Program, Trace};
 
 /// The most sequences that are continued at a time.
@@ -39,28 +39,31 @@ impl Generator {
         count: usize,
         prompt_tokens: usize,
     ) -> Result<Generator> {
-        let mut generator = Generator::without_weights(config, backend, count, prompt_tokens, None)?;
+        let memory = Generator::memory(config, backend, None)?;
+        let mut generator = Generator::without_weights(config, backend, count, prompt_tokens, &memory)?;
         for parameter in config.parameters() {
             generator.set_weight(&parameter.name, &weights(&parameter).to_vec::<f32>()?)?;
         }
         Ok(generator)
     }
 
-    /// As [`Generator::new`], with weights that are zero until each is set, within a budget for the whole process.
+    /// The memory of a process that generates, within what is stated.
+    pub fn memory(config: &ModelConfig, backend: &dyn Backend, stated: Option<Budget>) -> Result<InferenceMemory> {
+        Ok(InferenceMemory::within(stated, rehearsal(config, backend)?, backend.workers()))
+    }
+
+    /// As [`Generator::new`], with weights that are zero until each is set, within the memory of the process.
     pub fn without_weights(
         config: &ModelConfig,
         backend: &dyn Backend,
         count: usize,
         prompt_tokens: usize,
-        memory: Option<Budget>,
+        memory: &InferenceMemory,
     ) -> Result<Generator> {
         Generator::check_count(count)?;
         config.validate_work(count, config.context)?;
         let decoder = Decoder::new(config, count, prompt_tokens)?;
-        let trace = Trace::new();
-        let weights = Weights::zeros(&trace, &config.parameters());
-        let plan = trace.plan(backend, &decoder.routines(&trace, &weights), Options::default())?;
-        let plan = InferenceMemory::within(memory).first_fitting(std::iter::once(Ok(plan)))?;
+        let (plan, _) = memory.first_fitting(decoder.bytes(), std::iter::once(plan(config, &decoder, backend)))?;
         Ok(Generator { program: Program::link(plan, backend)?, decoder })
     }
 
@@ -101,6 +104,26 @@ impl Generator {
     ) -> Result<Vec<Vec<i32>>> {
         self.decoder.generate(&mut self.program, prompt, settings, max_tokens, stops, hear)
     }
+}
+
+/// The program of a decoder.
+fn plan(config: &ModelConfig, decoder: &Decoder, backend: &dyn Backend) -> Result<Plan> {
+    let trace = Trace::new();
+    let weights = Weights::zeros(&trace, &config.parameters());
+    Ok(trace.plan(backend, &decoder.routines(&trace, &weights), Options::default())?)
+}
+
+/// A text of a model that is small.
+fn rehearsal(config: &ModelConfig, backend: &dyn Backend) -> Result<Held> {
+    let small = small_model(config);
+    let mut decoder = Decoder::new(&small, 1, 1)?;
+    let plan = plan(&small, &decoder, backend)?;
+    let settings = Sampling { temperature: 1.0, top_k: None, top_p: 1.0, seed: 1 };
+    Held::measure(|begin| {
+        let mut program = Program::link(plan, backend)?;
+        begin();
+        decoder.generate(&mut program, &[0], &settings, small.context, &[], &mut |_, _| Ok(())).map(drop)
+    })
 }
 
 impl TensorsMut for Generator {

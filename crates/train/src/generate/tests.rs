@@ -8,6 +8,11 @@ use gradus_engine::{DType, Routine};
 const CONTEXT: usize = 12;
 const GREEDY: Sampling = Sampling { temperature: 0.0, top_k: None, top_p: 1.0, seed: 1 };
 
+fn without_weights(config: &ModelConfig, count: usize) -> Result<Generator> {
+    let backend = Cpu::new(1)?;
+    Generator::without_weights(config, &backend, count, 2, &Generator::memory(config, &backend, None)?)
+}
+
 fn configs() -> Vec<ModelConfig> {
     let llama = ModelConfig { feed_forward: 50, ..ModelConfig::llama(29, 48, 2, 6, CONTEXT) };
     let gpt2 = ModelConfig::gpt2(29, 36, 2, 3, CONTEXT);
@@ -157,7 +162,7 @@ fn a_sequence_ends_before_any_of_the_stop_tokens() {
 fn weights_can_be_replaced() {
     let config = &configs()[3];
     let mut expected = generator(config, 1, 2);
-    let mut refreshed = Generator::without_weights(config, &Cpu::new(1).unwrap(), 1, 2, None).unwrap();
+    let mut refreshed = without_weights(config, 1).unwrap();
     for parameter in config.parameters() {
         refreshed.set_weight(&parameter.name, &numbers(&parameter).to_vec::<f32>().unwrap()).unwrap();
     }
@@ -176,7 +181,7 @@ fn what_cannot_be_continued_is_named() {
     assert!(problem(&[1, 29], &GREEDY).starts_with("the prompt has token 29, but the model knows 0..29"));
     assert!(problem(&[-1], &GREEDY).starts_with("the prompt has token -1"));
     assert!(problem(&[1], &Sampling { top_p: 2.0, ..GREEDY }).starts_with("top-p is 2"));
-    let none = Generator::without_weights(&configs()[0], &Cpu::new(1).unwrap(), 0, 2, None);
+    let none = without_weights(&configs()[0], 0);
     assert!(none.err().unwrap().to_string().starts_with("count is 0"));
 }
 

@@ -29,12 +29,33 @@ pub fn give_back() {
 /// checkpoint or a sample touches much that a step does not need. Those that are needed come back from the system's
 /// cache of files.
 pub fn give_back_code() {
+    Code::find().give_back();
+}
+
+/// Where the program's pages lie that are as they are in its file.
+pub(super) struct Code {
     #[cfg(target_os = "linux")]
-    for mapping in unchanged_mappings(&std::fs::read_to_string("/proc/self/smaps").unwrap_or_default()) {
-        // SAFETY: the mapping is of a file, cannot be written, and has no page that differs from the file, so what is
-        // in it is read from there again when it is next touched.
-        unsafe {
-            libc::madvise(mapping.start as *mut libc::c_void, mapping.len(), libc::MADV_DONTNEED);
+    mappings: Vec<std::ops::Range<usize>>,
+}
+
+impl Code {
+    /// Asks the system.
+    pub fn find() -> Code {
+        Code {
+            #[cfg(target_os = "linux")]
+            mappings: unchanged_mappings(&std::fs::read_to_string("/proc/self/smaps").unwrap_or_default()),
+        }
+    }
+
+    /// Lets go of them. Allocates nothing.
+    pub fn give_back(&self) {
+        #[cfg(target_os = "linux")]
+        for mapping in &self.mappings {
+            // SAFETY: the mapping is of a file, cannot be written, and has no page that differs from the file, so what
+            // is in it is read from there again when it is next touched.
+            unsafe {
+                libc::madvise(mapping.start as *mut libc::c_void, mapping.len(), libc::MADV_DONTNEED);
+            }
         }
     }
 }

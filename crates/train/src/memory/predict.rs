@@ -1,28 +1,61 @@
-//! What a run takes besides its arena, before anything is allocated.
-//!
-//! The figures were measured on x86-64 Linux, with the settings of [`super::heap`].
+//! What a process takes besides its arena: what it holds when it begins, measured, and what comes to that, predicted.
 
+use super::{ProcessMemory, heap};
+use crate::Result;
 use crate::config::{TokenizerKind, TrainConfig};
-use crate::data::Batches;
+use crate::data::{Batches, PIECE_BYTES};
 
-/// Code and constants of the program and its libraries that a step, a sample or a checkpoint touches. Measured with a
-/// program that was just copied: the system then has all of its file in memory, and maps neighbours of what is touched
-/// too, 1.7 MB more than of a file that it had dropped the rest of.
-const PROGRAM_BYTES: u64 = 7_600_000;
-/// Those that the stages before training touch.
-const STAGE_PROGRAM_BYTES: u64 = 10_100_000;
-/// The heap without what is counted below: options, tables of characters, texts of files.
-const HEAP_BYTES: u64 = 1_900_000;
-/// What a layer of the model takes as steps of a plan and as jobs: up to 150 steps of about 2,600 bytes.
-const LAYER_BYTES: u64 = 400_000;
+/// The heap beyond what is counted below: texts of files, a checkpoint being written, gaps between what is allocated.
+const HEAP_BYTES: u64 = 800_000;
+/// A step of a plan, with its jobs.
+pub const STEP_BYTES: u64 = 2_800;
+/// What a layer of a model takes while it is trained: up to 150 steps.
+const LAYER_BYTES: u64 = 150 * STEP_BYTES;
 /// What a thread touches of its stack.
 const STACK_BYTES: u64 = 40_000;
 /// A token of a tokenizer: its text twice, its merge, and its lines in `tokenizer.json`.
-const TOKEN_BYTES: u64 = 330;
-/// Pieces of text being read, cut and made into tokens.
-const TEXT_BYTES: u64 = 8_000_000;
+const TOKEN_BYTES: u64 = 450;
 /// The least that words may take while they are counted or remembered.
 const WORD_BYTES_MIN: u64 = 4_000_000;
+/// Code beyond what a small program of the same kind needs.
+const CODE_BYTES_MORE: u64 = 500_000;
+/// What is left free at least, for the guard to see the limit before it is passed.
+const FREE_BYTES: u64 = 300_000;
+/// What a process holds when it begins, and what code its work needs, where the system does not say: as on x86-64 Linux.
+const ELSEWHERE: Held = Held { start: 1_100_000, code: 7_000_000 };
+
+/// What a process holds besides what is predicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// What was resident at the start and is not code.
+    start: u64,
+    /// The code that its work needs at a time, with the constants between it.
+    code: u64,
+}
+
+impl Held {
+    /// Measures: `rehearsal` does what the process will do, only small, and says `begin` when all is ready for it. Code
+    /// that was resident before is none of the work's. Before a limit is guarded: near one, code is given back.
+    pub fn measure(rehearsal: impl FnOnce(&dyn Fn()) -> Result<()>) -> Result<Held> {
+        let start = ProcessMemory::read().anonymous;
+        heap::give_back_code();
+        rehearsal(&heap::give_back_code)?;
+        let ProcessMemory { now, anonymous, .. } = ProcessMemory::read();
+        heap::give_back();
+        heap::give_back_code();
+        Ok(if now == 0 { ELSEWHERE } else { Held { start, code: now.saturating_sub(anonymous) + CODE_BYTES_MORE } })
+    }
+
+    /// The same, of a process that by now holds more.
+    pub fn now(self) -> Held {
+        Held { start: ProcessMemory::read().anonymous.max(self.start), ..self }
+    }
+
+    /// What a process holds that works on so many threads, without what is made for the work.
+    pub fn with_threads(&self, threads: usize) -> u64 {
+        self.start + self.code + FREE_BYTES + HEAP_BYTES + (threads as u64 + 1) * STACK_BYTES
+    }
+}
 
 /// Bytes of a run besides its arena, while it trains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,11 +68,13 @@ pub struct Outside {
 
 impl Outside {
     /// What a run will take. Its batch and its model's vocabulary must be known.
-    pub fn predict(config: &TrainConfig) -> Outside {
-        let data = data_bytes(config);
-        let threads = config.threads as u64 + 1;
-        let runtime = PROGRAM_BYTES + HEAP_BYTES + config.model.layers as u64 * LAYER_BYTES + threads * STACK_BYTES;
-        Outside { data, runtime }
+    pub fn predict(config: &TrainConfig, held: Held) -> Outside {
+        let (batch, sequence) = (config.batch.size(), config.sequence);
+        // Batches of the training text, and one of the held-out text.
+        let batches = Batches::bytes(batch, sequence) + 2 * (batch * sequence * size_of::<i32>()) as u64;
+        let data = batches + config.model.vocabulary as u64 * TOKEN_BYTES;
+        let plan = config.model.layers as u64 * LAYER_BYTES;
+        Outside { data, runtime: held.with_threads(config.threads) + plan }
     }
 
     /// All of it.
@@ -48,25 +83,35 @@ impl Outside {
     }
 }
 
-fn data_bytes(config: &TrainConfig) -> u64 {
-    Batches::bytes(config.batch.size(), config.sequence) + config.model.vocabulary as u64 * TOKEN_BYTES
+/// What it takes to encode a piece of a corpus, as far as the tokenizer is known before it is there.
+pub fn encoding_bytes(config: &TrainConfig) -> u64 {
+    let ids = (PIECE_BYTES * size_of::<u32>()) as u64;
+    // A vector that grows is there twice, the second time up to twice as large.
+    if config.tokenizer == TokenizerKind::Byte { ids } else { 3 * ids }
 }
 
 /// The memory of the stages before training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stages {
+    /// What they take without words.
+    fixed: u64,
     /// The least that the process needs for them.
     pub smallest: u64,
-    /// What they may take for words, where a budget is stated.
-    pub words: Option<u64>,
 }
 
 impl Stages {
-    /// Those of a run whose process may hold so many bytes in all.
-    pub fn within(limit: Option<u64>, config: &TrainConfig) -> Stages {
+    /// Those of a run: to read its corpus takes `reading` bytes, to plan it `planning`.
+    pub fn predict(config: &TrainConfig, held: Held, reading: u64, planning: u64) -> Stages {
         let vocabulary = config.vocab_size.max(config.model.vocabulary) as u64;
         let words_min = if config.tokenizer == TokenizerKind::Byte { 0 } else { WORD_BYTES_MIN };
-        let fixed = STAGE_PROGRAM_BYTES + HEAP_BYTES + TEXT_BYTES + 2 * vocabulary * TOKEN_BYTES;
-        Stages { smallest: fixed + words_min, words: limit.map(|limit| limit.saturating_sub(fixed)) }
+        let process = held.with_threads(config.threads);
+        let fixed = process + reading + 2 * vocabulary * TOKEN_BYTES;
+        let planning = process + vocabulary * TOKEN_BYTES + planning;
+        Stages { fixed, smallest: planning.max(fixed + words_min) }
+    }
+
+    /// What words may take where the process may hold so many bytes in all.
+    pub fn words(&self, limit: u64) -> u64 {
+        limit.saturating_sub(self.fixed)
     }
 }

@@ -64,7 +64,7 @@ impl Budget {
     pub fn bytes(self) -> u64 {
         match self {
             Budget::Bytes(Size(bytes)) => bytes,
-            Budget::Share(share) => (share * (available_memory() + ProcessMemory::read().now) as f64) as u64,
+            Budget::Share(share) => (share * (available_memory() + ProcessMemory::read().anonymous) as f64) as u64,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Time against memory.
 
 use super::{Draft, StepPlans};
+use crate::Result;
 
 /// Most points of a curve, from the smallest plan to the fastest.
 pub const CURVE_POINTS: usize = 20;
@@ -25,9 +26,9 @@ impl Point {
 impl StepPlans<'_> {
     /// The fastest way for budgets between the smallest arena and that of the fastest way. Each point is faster than
     /// those before it, and there are more of them where the curve is steep.
-    pub fn curve(&self) -> Vec<Point> {
-        let Some(fastest) = self.fastest_draft(usize::MAX) else { return vec![] };
-        let smallest = self.smallest_draft();
+    pub fn curve(&self) -> Result<Vec<Point>> {
+        let Some(fastest) = self.fastest_draft(usize::MAX)? else { return Ok(vec![]) };
+        let smallest = self.smallest_draft()?;
         let (least, most) = (smallest.arena as f64, fastest.arena as f64);
         let saved = smallest.seconds - fastest.seconds;
         let mut tried = vec![Tried::of(&smallest, smallest.arena), Tried::of(&fastest, fastest.arena)];
@@ -41,12 +42,12 @@ impl StepPlans<'_> {
             let gaps = tried.windows(2).map(width).enumerate();
             let Some((gap, _)) = gaps.filter(|gap| gap.1 > 0.0).max_by(|a, b| a.1.total_cmp(&b.1)) else { break };
             let limit = (tried[gap].limit as f64 * tried[gap + 1].limit as f64).sqrt() as usize;
-            let Some(between) = self.fastest_draft(limit) else { break };
+            let Some(between) = self.fastest_draft(limit)? else { break };
             tried.insert(gap + 1, Tried::of(&between, limit));
         }
         let mut points: Vec<Point> = tried.into_iter().map(|tried| tried.point).collect();
         points.dedup_by(|later, earlier| later.seconds >= earlier.seconds);
-        points
+        Ok(points)
     }
 }
 

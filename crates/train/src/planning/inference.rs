@@ -1,55 +1,53 @@
 //! Evaluation and generation within a budget: the first plan that fits, or a refusal with the smallest that would.
 
-use super::refusal::{advice, not_enough, rounded_up};
-use crate::memory::{Budget, ProcessMemory, available_memory};
+use crate::memory::guard::{self, Armed};
+use crate::memory::{Budget, Held, Limit, STEP_BYTES};
 use crate::{Error, Result};
 use gradus_engine::plan::Plan;
 
-/// What a process takes beyond what it holds when its arena is planned: code not yet touched, the plan's jobs, texts.
-const STILL_TO_COME: u64 = 7_000_000;
-
-/// How much what a process holds by then differs from run to run.
-const FROM_RUN_TO_RUN: u64 = 500_000;
-
 /// The memory of a process that computes with a model without training it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct InferenceMemory {
-    budget: Option<Budget>,
     /// Bytes that the process may have resident.
-    limit: u64,
-    /// Bytes that it will have resident besides the arena.
-    outside: u64,
+    limit: Limit,
+    held: Held,
+    threads: usize,
+    /// Keeps the limit as long as this is there.
+    _guard: Armed,
 }
 
 impl InferenceMemory {
-    /// Within a budget, and within what the machine has.
-    pub fn within(budget: Option<Budget>) -> InferenceMemory {
-        let now = ProcessMemory::read().now;
-        let limit = budget.map_or(u64::MAX, Budget::bytes).min(now + available_memory());
-        InferenceMemory { budget, limit, outside: now + STILL_TO_COME }
+    /// Within what is stated and what the machine has, guarded from now on, on so many threads. What the process holds
+    /// was measured.
+    pub fn within(stated: Option<Budget>, held: Held, threads: usize) -> InferenceMemory {
+        let limit = Limit::of(stated);
+        InferenceMemory { limit, held, threads, _guard: guard::arm(&limit) }
     }
 
-    /// The first of some plans, the largest of which comes first, that fits.
-    pub fn first_fitting(&self, plans: impl Iterator<Item = Result<Plan>>) -> Result<Plan> {
+    /// The first of some plans, the largest of which comes first, that fits where the work takes so many bytes besides;
+    /// and how many bytes are left then.
+    pub fn first_fitting(&self, besides: u64, plans: impl Iterator<Item = Result<Plan>>) -> Result<(Plan, u64)> {
+        let outside = self.held.now().with_threads(self.threads) + besides;
         let mut smallest = u64::MAX;
         for plan in plans {
             let plan = plan?;
-            let needed = plan.regions.total() as u64 + self.outside;
-            if needed <= self.limit {
-                return Ok(plan);
+            let steps: usize = plan.routines.iter().map(|routine| routine.steps.len()).sum();
+            let needed = plan.regions.total() as u64 + steps as u64 * STEP_BYTES + outside;
+            if self.limit.fits(needed) {
+                return Ok((plan, self.limit.bytes - needed));
             }
             smallest = smallest.min(needed);
         }
-        let smallest = rounded_up(smallest.saturating_add(FROM_RUN_TO_RUN));
-        let advice = advice(self.budget, self.limit, &smallest);
-        let not_enough = not_enough(self.budget, self.limit);
-        Err(Error::Config(format!("{not_enough}: {smallest} are needed at least{advice}")))
+        let smallest = self.limit.smallest(smallest);
+        let advice = self.limit.advice(&smallest);
+        Err(Error::Config(format!("{}: {smallest} are needed at least{advice}", self.limit.not_enough())))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::Size;
     use gradus_engine::backend::Cpu;
     use gradus_engine::plan::Options;
     use gradus_engine::{DType, Routine, Trace};
@@ -63,14 +61,19 @@ mod tests {
     #[test]
     fn the_largest_that_fits_is_taken_or_the_smallest_named() {
         let plans = || [50_000_000, 5_000_000, 1_000_000].into_iter().map(plan);
-        let outside = InferenceMemory::within(None).outside;
-        let arena = |extra: u64| InferenceMemory { budget: None, limit: outside + extra, outside };
-        let sizes = plans().map(|plan| plan.unwrap().regions.total()).collect::<Vec<_>>();
-        let taken = |memory: InferenceMemory| memory.first_fitting(plans()).map(|plan| plan.regions.total());
-        assert_eq!(taken(arena(1 << 40)).unwrap(), sizes[0]);
-        assert_eq!(taken(arena(sizes[0] as u64 - 1)).unwrap(), sizes[1]);
-        assert_eq!(taken(arena(sizes[2] as u64)).unwrap(), sizes[2]);
-        let refused = taken(arena(sizes[2] as u64 - 1)).unwrap_err().to_string();
-        assert!(refused.contains("are needed at least"), "{refused}");
+        let sizes = plans().map(|plan| plan.unwrap().regions.total() as u64).collect::<Vec<_>>();
+        // Other tests of this process take memory too, so there is some room.
+        let held = Held::measure(|_| Ok(())).unwrap();
+        let outside = held.with_threads(1) + 100_000_000;
+        let taken = |arena: u64| {
+            let budget = Budget::Bytes(Size(outside + arena));
+            InferenceMemory::within(Some(budget), held, 1).first_fitting(100_000_000, plans())
+        };
+        let size = |arena: u64| taken(arena).unwrap().0.regions.total() as u64;
+        assert_eq!(size(sizes[0] + 90_000_000), sizes[0]);
+        let refused = taken(0).unwrap_err().to_string();
+        assert!(refused.contains("are needed at least, so give --memory"), "{refused}");
+        let beyond = InferenceMemory::within(None, held, 1).first_fitting(1 << 60, plans()).unwrap_err().to_string();
+        assert!(beyond.starts_with("the machine has") && !beyond.contains("--memory"), "{beyond}");
     }
 }

@@ -7,6 +7,7 @@ mod curve;
 mod inference;
 mod kinds;
 mod refusal;
+mod rehearsal;
 mod run_memory;
 
 pub use crate::memory::Kind;
@@ -14,6 +15,7 @@ pub use curve::{CURVE_POINTS, Point};
 pub use inference::InferenceMemory;
 pub use kinds::{ArenaBytes, Kinds};
 pub use refusal::{Change, Refusal};
+pub use rehearsal::small as small_model;
 pub use run_memory::RunMemory;
 
 use crate::Result;
@@ -32,7 +34,24 @@ pub struct StepPlans<'a> {
 
 struct Way<'a> {
     config: StepConfig,
-    planner: Planner<'a>,
+    options: Options,
+    backend: &'a dyn Backend,
+    /// Its planner, if that is kept.
+    planner: Option<Planner<'a>>,
+}
+
+impl<'a> Way<'a> {
+    fn planner(&self) -> Result<Planner<'a>> {
+        self.config.planner(self.backend, self.options)
+    }
+
+    /// Asks its planner. One that is not kept is made for the question: planners of deep models are large.
+    fn ask<T>(&self, question: impl FnOnce(&Planner<'a>) -> T) -> Result<T> {
+        match &self.planner {
+            Some(planner) => Ok(question(planner)),
+            None => Ok(question(&self.planner()?)),
+        }
+    }
 }
 
 /// A way to take a training step, planned to the byte.
@@ -73,73 +92,91 @@ impl StepConfig {
 impl<'a> StepPlans<'a> {
     /// The ways to take a step of this configuration: with its own micro-batch, or if that is 0 with every divisor of
     /// the batch.
-    pub fn new(
-        config: &StepConfig,
-        batch: usize,
-        recompute: Recompute,
-        backend: &'a dyn Backend,
-    ) -> Result<StepPlans<'a>> {
+    pub fn new(config: &StepConfig, batch: usize, recompute: Recompute, backend: &'a dyn Backend) -> StepPlans<'a> {
         let sizes = (1..=batch).rev().filter(|size| match config.micro_batch {
             0 => batch.is_multiple_of(*size),
             stated => stated == *size,
         });
-        let mut ways = vec![];
-        for micro_batch in sizes {
-            let config = StepConfig { micro_batch, micro_batches: batch / micro_batch, ..config.clone() };
-            let options = Options { recompute, ..Options::default() };
-            let planner = config.planner(backend, options)?;
-            ways.push(Way { config, planner });
+        let way = |micro_batch| Way {
+            config: StepConfig { micro_batch, micro_batches: batch / micro_batch, ..config.clone() },
+            options: Options { recompute, ..Options::default() },
+            backend,
+            planner: None,
+        };
+        StepPlans { ways: sizes.map(way).collect() }
+    }
+
+    /// Keeps the planners of all ways, for who asks often and has the memory.
+    pub fn kept(mut self) -> Result<StepPlans<'a>> {
+        for way in &mut self.ways {
+            way.planner = Some(way.planner()?);
         }
-        Ok(StepPlans { ways })
+        Ok(self)
     }
 
     /// The fastest way whose arena has at most this many bytes.
-    pub fn fastest_within(&self, arena: usize) -> Option<Chosen> {
-        self.fastest_draft(arena).map(|draft| draft.planned())
+    pub fn fastest_within(&self, arena: usize) -> Result<Option<Chosen>> {
+        self.fastest_draft(arena)?.map(|draft| draft.planned()).transpose()
     }
 
     /// The smallest way that is as fast as the fastest, as far as can be told, within this many bytes.
-    pub fn frugal_within(&self, arena: usize) -> Option<Chosen> {
-        let fastest = self.fastest_draft(arena)?.seconds;
-        let drafts = self.drafts(arena).filter(|draft| draft.arena <= arena && draft.seconds <= fastest * AS_GOOD);
-        drafts.min_by_key(|draft| draft.arena).map(|draft| draft.planned())
+    pub fn frugal_within(&self, arena: usize) -> Result<Option<Chosen>> {
+        let drafts = self.drafts(arena)?;
+        let Some(fastest) = fastest_of(&drafts, arena).map(|draft| draft.seconds) else { return Ok(None) };
+        let as_good = drafts.iter().filter(|draft| draft.arena <= arena && draft.seconds <= fastest * AS_GOOD);
+        as_good.min_by_key(|draft| draft.arena).map(|draft| draft.planned()).transpose()
     }
 
     /// The way with the largest micro-batch that needs nothing computed again beyond its policy, within this many bytes;
     /// if there is none, the fastest.
-    pub fn largest_within(&self, arena: usize) -> Option<Chosen> {
+    pub fn largest_within(&self, arena: usize) -> Result<Option<Chosen>> {
         // The largest come first.
-        let whole = self.drafts(usize::MAX).find(|draft| draft.arena <= arena);
-        whole.map(|draft| draft.planned()).or_else(|| self.fastest_within(arena))
+        for way in &self.ways {
+            let draft = way.draft(usize::MAX)?;
+            if draft.arena <= arena {
+                return draft.planned().map(Some);
+            }
+        }
+        self.fastest_within(arena)
     }
 
     /// The way that takes the smallest arena.
-    pub fn smallest(&self) -> Chosen {
-        self.smallest_draft().planned()
+    pub fn smallest(&self) -> Result<Chosen> {
+        self.smallest_draft()?.planned()
     }
 
-    fn fastest_draft(&self, arena: usize) -> Option<Draft<'_>> {
-        let drafts = self.drafts(arena).filter(|draft| draft.arena <= arena);
-        drafts.min_by(|a, b| a.seconds.total_cmp(&b.seconds))
+    fn fastest_draft(&self, arena: usize) -> Result<Option<Draft<'_>>> {
+        Ok(fastest_of(&self.drafts(arena)?, arena).copied())
     }
 
-    fn smallest_draft(&self) -> Draft<'_> {
-        let smallest = self.drafts(0).min_by_key(|draft| draft.arena).expect("a batch has a divisor");
+    fn smallest_draft(&self) -> Result<Draft<'_>> {
+        let smallest = self.drafts(0)?.into_iter().min_by_key(|draft| draft.arena).expect("a batch has a divisor");
         // Of what takes as little, the fastest.
-        self.fastest_draft(smallest.arena).unwrap_or(smallest)
+        Ok(self.fastest_draft(smallest.arena)?.unwrap_or(smallest))
     }
 
     /// What each way comes to for this limit, or at its smallest.
-    fn drafts(&self, limit: usize) -> impl Iterator<Item = Draft<'_>> {
-        self.ways.iter().map(move |way| {
-            let Estimate { arena, seconds } = way.planner.estimate(limit);
-            let routines = seconds.iter().map(|(name, seconds)| (&name[..], *seconds));
-            Draft { way, limit, arena, seconds: way.config.seconds_of_step(routines) }
-        })
+    fn drafts(&self, limit: usize) -> Result<Vec<Draft<'_>>> {
+        self.ways.iter().map(|way| way.draft(limit)).collect()
+    }
+}
+
+/// The fastest of those that keep a limit.
+fn fastest_of<'d, 'a>(drafts: &'d [Draft<'a>], arena: usize) -> Option<&'d Draft<'a>> {
+    let fitting = drafts.iter().filter(|draft| draft.arena <= arena);
+    fitting.min_by(|a, b| a.seconds.total_cmp(&b.seconds))
+}
+
+impl<'a> Way<'a> {
+    fn draft(&self, limit: usize) -> Result<Draft<'_>> {
+        let Estimate { arena, seconds } = self.ask(|planner| planner.estimate(limit))?;
+        let routines = seconds.iter().map(|(name, seconds)| (&name[..], *seconds));
+        Ok(Draft { way: self, limit, arena, seconds: self.config.seconds_of_step(routines) })
     }
 }
 
 /// A way for a limit, not planned to the byte yet.
+#[derive(Clone, Copy)]
 struct Draft<'a> {
     way: &'a Way<'a>,
     limit: usize,
@@ -148,7 +185,8 @@ struct Draft<'a> {
 }
 
 impl Draft<'_> {
-    fn planned(&self) -> Chosen {
-        Chosen { config: self.way.config.clone(), plan: self.way.planner.plan(self.limit) }
+    fn planned(&self) -> Result<Chosen> {
+        let plan = self.way.ask(|planner| planner.plan(self.limit))?;
+        Ok(Chosen { config: self.way.config.clone(), plan })
     }
 }

@@ -3,7 +3,7 @@
 use super::StepPlans;
 use crate::Result;
 use crate::config::OptimizerKind;
-use crate::memory::{Budget, Size};
+use crate::memory::Limit;
 use crate::models::ModelConfig;
 use crate::step::StepConfig;
 use gradus_engine::backend::Backend;
@@ -33,11 +33,10 @@ pub struct Change {
 impl Refusal {
     /// Finds the smallest arena and the changes that help.
     pub fn of(plans: &StepPlans<'_>, config: &StepConfig, batch: usize, backend: &dyn Backend) -> Result<Refusal> {
-        let smallest = plans.smallest().arena();
+        let smallest = plans.smallest()?.arena();
         let mut changes = vec![];
         for (options, changed) in changes_to(config) {
-            let plans = StepPlans::new(&changed, batch, Recompute::Auto, backend)?;
-            let needs = plans.smallest().arena();
+            let needs = StepPlans::new(&changed, batch, Recompute::Auto, backend).smallest()?.arena();
             if needs < smallest {
                 changes.push(Change { options, smallest: needs });
             }
@@ -48,10 +47,9 @@ impl Refusal {
     }
 
     /// What to tell whoever stated the budget, or runs on a machine that has no more than the limit: in one line.
-    /// The process needs `outside` besides the arena, and `stages` before there is one.
-    pub(super) fn message(&self, stated: Option<Budget>, limit: u64, outside: u64, stages: u64) -> String {
-        let needed = |arena: usize| (arena as u64 + outside).max(stages);
-        let stated_as = |arena: usize| rounded_up(needed(arena));
+    /// `needed` gives what the process needs with an arena.
+    pub(super) fn message(&self, limit: &Limit, needed: &dyn Fn(usize) -> u64) -> String {
+        let stated_as = |arena: usize| limit.smallest(needed(arena));
         let smallest = stated_as(self.smallest);
         let helps = |change: &&Change| needed(change.smallest) < needed(self.smallest);
         let told = |change: &Change| format!("{} ({})", change.options, stated_as(change.smallest));
@@ -61,39 +59,8 @@ impl Refusal {
             Some((last, others)) => format!("; less with {} or {last}", others.join(", ")),
             None => String::new(),
         };
-        let advice = advice(stated, limit, &smallest);
-        format!("{}: this run needs {smallest} at least{advice}{less}", not_enough(stated, limit))
-    }
-}
-
-/// Whether more was stated than the machine has, which is the limit then.
-fn is_beyond(stated: Budget, limit: u64) -> bool {
-    matches!(stated, Budget::Bytes(size) if size.0 > limit)
-}
-
-/// What was stated, or what the machine has, and that it is too little.
-pub(super) fn not_enough(stated: Option<Budget>, limit: u64) -> String {
-    match stated.filter(|stated| !is_beyond(*stated, limit)) {
-        Some(Budget::Bytes(size)) => format!("--memory {size} is not enough"),
-        Some(Budget::Share(share)) => format!("--memory {}% ({}) is not enough", share * 100.0, Size(limit)),
-        None => format!("the machine has {} to give", Size(limit)),
-    }
-}
-
-/// What to state instead, if something was and the machine may have more.
-pub(super) fn advice(stated: Option<Budget>, limit: u64, smallest: &str) -> String {
-    match stated.filter(|stated| !is_beyond(*stated, limit)) {
-        Some(_) => format!(", so give --memory {smallest}"),
-        None => String::new(),
-    }
-}
-
-/// Bytes as `--memory` takes them, never fewer than there are.
-pub(super) fn rounded_up(bytes: u64) -> String {
-    match bytes {
-        ..1_000_000 => format!("{}KB", bytes.div_ceil(1_000)),
-        1_000_000..10_000_000_000 => format!("{:.1}MB", bytes.div_ceil(100_000) as f64 / 10.0),
-        _ => format!("{:.2}GB", bytes.div_ceil(10_000_000) as f64 / 100.0),
+        let advice = limit.advice(&smallest);
+        format!("{}: this run needs {smallest} at least{advice}{less}", limit.not_enough())
     }
 }
 

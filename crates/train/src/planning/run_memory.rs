@@ -1,9 +1,10 @@
 //! From a run's memory to the plan of its step.
 
-use super::refusal::{not_enough, rounded_up};
-use super::{Chosen, Refusal, StepPlans};
+use super::{Chosen, Refusal, StepPlans, rehearsal};
 use crate::config::{Batch, TrainConfig};
-use crate::memory::{Budget, Outside, ProcessMemory, Stages, available_memory};
+use crate::data::READING_BYTES;
+use crate::memory::guard::{self, Armed};
+use crate::memory::{Held, Limit, Outside, ProcessMemory, Stages, encoding_bytes};
 use crate::step::StepConfig;
 use crate::{Error, Result};
 use gradus_engine::backend::Backend;
@@ -11,62 +12,64 @@ use gradus_engine::plan::Recompute;
 
 /// The most sequences that `--batch auto` takes.
 const LARGEST_BATCH: usize = 4096;
-/// Where no budget is stated, the rest of what is free is left to others.
-const SHARE_TAKEN: f64 = 0.9;
 
-/// The memory of a run: what the process may hold, and what it holds besides the arena.
-#[derive(Clone, Copy, Debug)]
+/// The memory of a run: what the process may hold, and what it holds besides what is planned.
+#[derive(Debug)]
 pub struct RunMemory {
-    stated: Option<Budget>,
     /// Bytes that the process may have resident.
-    pub limit: u64,
-    /// Bytes that it will have resident besides the arena.
-    pub outside: Outside,
-    /// The least that the stages before training need.
-    stages: u64,
+    pub limit: Limit,
+    held: Held,
+    /// What it takes to read the corpus and to encode it.
+    reading: u64,
+    /// By how much the heap grew while a step was planned.
+    planning: u64,
+    /// Keeps the limit while the run lasts.
+    _guard: Option<Armed>,
 }
 
 impl RunMemory {
-    /// For a run on this machine: what is stated, but never more than there is.
-    pub fn of(config: &TrainConfig) -> RunMemory {
-        let (now, free) = (ProcessMemory::read().now, available_memory());
-        let memory = RunMemory::of_any_machine(config);
-        let limit = match memory.stated {
-            Some(_) => memory.limit.min(now + free),
-            None => now + (SHARE_TAKEN * free as f64) as u64,
-        };
-        RunMemory { limit, ..memory }
+    /// For a run on this machine, the limit of which is guarded from now on.
+    pub fn of(config: &TrainConfig, backend: &dyn Backend) -> Result<RunMemory> {
+        let held = rehearsal::of_training(&StepConfig::of(config), backend)?;
+        let limit = Limit::of(config.memory);
+        Ok(RunMemory { limit, held, reading: encoding_bytes(config), planning: 0, _guard: Some(guard::arm(&limit)) })
     }
 
-    /// For a run that is only asked about, whatever the machine has.
-    pub fn of_any_machine(config: &TrainConfig) -> RunMemory {
-        RunMemory {
-            stated: config.memory,
-            limit: config.memory.map_or(u64::MAX, Budget::bytes),
-            outside: Outside::predict(config),
-            stages: Stages::within(None, config).smallest,
-        }
+    /// For a run that is only asked about, whatever the machine has; `--batch auto` takes what fits here.
+    pub fn asked_about(config: &TrainConfig, backend: &dyn Backend) -> Result<RunMemory> {
+        let of = if config.batch == Batch::Auto { Limit::of } else { Limit::of_any_machine };
+        let held = rehearsal::of_training(&StepConfig::of(config), backend)?;
+        Ok(RunMemory {
+            limit: of(config.memory),
+            held,
+            reading: READING_BYTES + encoding_bytes(config),
+            planning: 0,
+            _guard: None,
+        })
     }
 
-    /// Refuses a budget that not even the stages before training can keep, where the model is not yet known.
-    pub fn check_stages(&self) -> Result<()> {
-        match self.limit < self.stages {
-            true => Err(Error::Config(format!(
-                "{}: what comes before training takes {} by itself",
-                not_enough(self.stated, self.limit),
-                rounded_up(self.stages),
-            ))),
-            false => Ok(()),
-        }
+    /// What it takes to read the corpus is known.
+    pub fn reads(&mut self, bytes: u64, config: &TrainConfig) {
+        self.reading = bytes.saturating_add(encoding_bytes(config));
+    }
+
+    /// What the process holds besides the arena while it trains.
+    pub fn outside(&self, config: &TrainConfig) -> Outside {
+        Outside::predict(config, self.held)
+    }
+
+    /// What the stages before training take.
+    pub fn stages(&self, config: &TrainConfig) -> Stages {
+        Stages::predict(config, self.held, self.reading, self.planning)
     }
 
     /// The least that the process needs with an arena of this size.
-    pub fn smallest_budget(&self, arena: usize) -> u64 {
-        (arena as u64 + self.outside.total()).max(self.stages)
+    pub fn smallest_budget(&self, config: &TrainConfig, arena: usize) -> u64 {
+        (arena as u64 + self.outside(config).total()).max(self.stages(config).smallest)
     }
 
-    fn arena(&self) -> usize {
-        self.limit.saturating_sub(self.outside.total()) as usize
+    fn arena(&self, config: &TrainConfig) -> usize {
+        self.limit.bytes.saturating_sub(self.outside(config).total()) as usize
     }
 
     /// Chooses what the configuration leaves open: the batch, the micro-batch, what is computed again.
@@ -74,16 +77,17 @@ impl RunMemory {
         config.validate()?;
         if config.batch == Batch::Auto {
             config.batch = Batch::Fixed(self.largest_batch(config, backend)?);
-            self.outside = Outside::predict(config);
         }
-        let batch = config.batch.size();
-        let plans = StepPlans::new(&StepConfig::of(config), batch, config.recompute.policy(), backend)?;
-        let chosen = match (config.batch, self.stated) {
-            (Batch::Adaptive(_), _) => plans.largest_within(self.arena()),
-            (_, Some(_)) => plans.fastest_within(self.arena()),
-            (_, None) => plans.frugal_within(self.arena()),
+        let (batch, before) = (config.batch.size(), ProcessMemory::read().anonymous);
+        let plans = StepPlans::new(&StepConfig::of(config), batch, config.recompute.policy(), backend);
+        let arena = self.arena(config);
+        let chosen = match config.batch {
+            Batch::Adaptive(_) => plans.largest_within(arena)?,
+            _ if self.limit.is_stated() => plans.fastest_within(arena)?,
+            _ => plans.frugal_within(arena)?,
         };
-        let chosen = chosen.filter(|_| self.limit >= self.stages);
+        self.planning = self.planning.max(ProcessMemory::read().anonymous.saturating_sub(before));
+        let chosen = chosen.filter(|chosen| self.limit.fits(self.smallest_budget(config, chosen.arena())));
         let chosen = chosen.map_or_else(|| Err(self.refusal(&plans, config, backend)?), Ok)?;
         config.micro_batch = chosen.config.micro_batch;
         Ok(chosen)
@@ -99,8 +103,8 @@ impl RunMemory {
         let fits = |batch: usize| -> Result<bool> {
             let config = TrainConfig { batch: Batch::Fixed(batch), ..config.clone() };
             let step = StepConfig { micro_batch: batch, micro_batches: 1, ..StepConfig::of(&config) };
-            let arena = StepPlans::new(&step, batch, policy, backend)?.smallest().arena();
-            Ok(arena as u64 + Outside::predict(&config).total() <= self.limit)
+            let arena = StepPlans::new(&step, batch, policy, backend).smallest()?.arena();
+            Ok(arena <= self.arena(&config))
         };
         let (mut fitting, mut beyond) = (1, 2);
         while beyond <= LARGEST_BATCH && fits(beyond)? {
@@ -115,6 +119,7 @@ impl RunMemory {
 
     fn refusal(&self, plans: &StepPlans<'_>, config: &TrainConfig, backend: &dyn Backend) -> Result<Error> {
         let refusal = Refusal::of(plans, &StepConfig::of(config), config.batch.size(), backend)?;
-        Ok(Error::Config(refusal.message(self.stated, self.limit, self.outside.total(), self.stages)))
+        let needed = |arena: usize| self.smallest_budget(config, arena);
+        Ok(Error::Config(refusal.message(&self.limit, &needed)))
     }
 }

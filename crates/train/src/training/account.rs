@@ -14,32 +14,9 @@ pub(super) fn predicted(chosen: &Chosen, outside: Outside) -> Account {
     account
 }
 
-/// The most that was resident while a run trained. The system's count never falls, so a stage before training that took
-/// more would hide it; then the largest of what was seen after each step stands for it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct TrainingPeak {
-    before: u64,
-    seen: u64,
-}
-
-impl TrainingPeak {
-    pub fn begin() -> TrainingPeak {
-        TrainingPeak { before: ProcessMemory::read().peak, seen: 0 }
-    }
-
-    pub fn see(&mut self, memory: ProcessMemory) {
-        self.seen = self.seen.max(memory.now);
-    }
-
-    fn bytes(&self) -> u64 {
-        let peak = ProcessMemory::read().peak;
-        if peak > self.before { peak } else { self.seen }
-    }
-}
-
 impl Session {
     /// Measures each kind as it is now.
-    pub fn account(&self, peak: TrainingPeak) -> Account {
+    pub fn account(&self) -> Account {
         let mut account = self.predicted;
         let regions = &self.training.program().plan().regions;
         let arena = self.training.program().addresses().unwrap_or(0..0);
@@ -56,7 +33,7 @@ impl Session {
         account[Kind::Data].measured = data;
         let named = outside.files + outside.heap + outside.stack;
         account[Kind::Runtime] = Entry { measured: named.saturating_sub(data), ..account[Kind::Runtime] };
-        account.peak = peak.bytes();
+        account.peak = ProcessMemory::read().peak;
         account
     }
 }

@@ -3,7 +3,7 @@
 use super::account;
 use super::setup::Session;
 use crate::Result;
-use crate::memory::{Outside, ProcessMemory};
+use crate::memory::ProcessMemory;
 use crate::planning::StepPlans;
 use crate::run::{Event, Observer};
 use crate::step::StepConfig;
@@ -46,9 +46,8 @@ impl Session {
         let arena = self.training.program().plan().regions.total();
         let Some(wanted) = adaptive.wanted_arena(resident, arena) else { return Ok(()) };
         let config = StepConfig { micro_batch: 0, ..StepConfig::of(&self.config) };
-        let plans = StepPlans::new(&config, self.config.batch.size(), self.config.recompute.policy(), &self.backend)?;
-        let chosen = plans.largest_within(wanted).unwrap_or_else(|| plans.smallest());
-        drop(plans);
+        let plans = StepPlans::new(&config, self.config.batch.size(), self.config.recompute.policy(), &self.backend);
+        let chosen = plans.largest_within(wanted)?.map_or_else(|| plans.smallest(), Ok)?;
         let micro_batch = chosen.config.micro_batch;
         let changes = micro_batch != self.config.micro_batch;
         adaptive.settled_at = (!changes).then_some(resident);
@@ -56,7 +55,7 @@ impl Session {
         if !changes {
             return Ok(());
         }
-        self.predicted = account::predicted(&chosen, Outside::predict(&self.config));
+        self.predicted = account::predicted(&chosen, self.memory.outside(&self.config));
         self.training.relink(chosen)?;
         self.config.micro_batch = micro_batch;
         observer.event(&Event::Adapted { step, micro_batch, memory_bytes: resident });

@@ -18,13 +18,12 @@ pub use resume::check_resumable;
 
 use crate::clipping::NormStatistics;
 use crate::config::TrainConfig;
-use crate::memory::{ProcessMemory, heap};
+use crate::memory::{ProcessMemory, guard, heap};
 use crate::metrics::MetricsLog;
 use crate::run::{Event, Observer, StepReport, Stop, Summary};
 use crate::schedule::{Length, Place, Schedule};
 use crate::step::{Outcome, StepScalars, is_not_finite};
 use crate::{Error, Result};
-use account::TrainingPeak;
 use pace::{Pace, Work};
 use setup::Session;
 use std::time::Instant;
@@ -70,7 +69,6 @@ struct Run {
     /// Whether the metrics, and the samples, could not be written the last time.
     metrics_fail: bool,
     samples_fail: bool,
-    peak: TrainingPeak,
 }
 
 impl Run {
@@ -96,7 +94,6 @@ impl Run {
             save_again_at: None,
             metrics_fail: false,
             samples_fail: false,
-            peak: TrainingPeak::begin(),
         };
         run.done = run.is_at_end(config);
         observer.event(&Event::Started {
@@ -149,6 +146,7 @@ impl Run {
         };
         let batch = session.batches.next()?;
         let outcome = session.training.run(batch.tokens, batch.targets, &inputs);
+        guard::relieve();
         self.step += 1;
         let outcome = match outcome {
             Ok(outcome) => {
@@ -169,10 +167,10 @@ impl Run {
             (false, true) => self.validate(session, observer, VALIDATION_ALONG)?,
             (false, false) => None,
         };
+        guard::relieve();
         let memory = ProcessMemory::read();
-        self.peak.see(memory);
         let mut report = self.report(session, &outcome, inputs.learning_rate, seconds, validation_loss, memory);
-        report.account = (self.done || self.interrupted).then(|| session.account(self.peak));
+        report.account = (self.done || self.interrupted).then(|| session.account());
         self.log(&report, observer);
         observer.event(&Event::Step(&report));
         session.adapt(self.step, observer)?;
@@ -311,7 +309,7 @@ impl Run {
             peak_memory_bytes: ProcessMemory::read().peak,
             run_folder: session.config.out.clone(),
             interrupted: self.interrupted,
-            account: session.account(self.peak),
+            account: session.account(),
         };
         observer.event(&Event::Finished(&summary));
         Ok(summary)

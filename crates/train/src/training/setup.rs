@@ -8,10 +8,11 @@ use super::vocabulary;
 use super::watched::Watched;
 use crate::checkpoint::{Contents, Found, Progress, Store};
 use crate::config::{Batch, CONFIG_FILE, ExportDtype, TokenizerKind, TrainConfig, Validation};
-use crate::data::{self, Batches, Corpus, Encoding, READING_BYTES, Stories, TokenFile, Windows};
+use crate::data::{self, Batches, Corpus, Encoding, Stories, TokenFile, Windows};
 use crate::export::{self, COMPANIONS_FOLDER, Export};
 use crate::files::atomic;
-use crate::memory::{Account, Stages, heap};
+use crate::memory::guard::{self, Doing};
+use crate::memory::{Account, heap};
 use crate::planning::RunMemory;
 use crate::run::{Event, Observer};
 use crate::schedule::Schedule;
@@ -35,6 +36,8 @@ pub(crate) struct Session {
     pub backend: Cpu,
     /// How the micro-batch follows the memory, if it does.
     pub adaptive: Option<Adaptive>,
+    /// What the process may hold, and holds besides the arena.
+    pub memory: RunMemory,
     /// What is predicted of the memory.
     pub predicted: Account,
     pub training: TrainingStep,
@@ -55,17 +58,22 @@ pub(crate) struct Session {
 /// Makes everything ready, saying what takes time. A new run that cannot begin leaves nothing behind, and one that
 /// cannot go on is as it was.
 pub(super) fn prepare(config: &TrainConfig, resume: bool, observer: &mut dyn Observer) -> Result<Session> {
-    refuse_early(config)?;
+    let backend = Cpu::new(config.threads)?;
+    let mut memory = RunMemory::of(config, &backend)?;
     let observer = Watched::new(observer);
     if resume {
         resume::check_resumable(config)?;
         let mut store = Store::open(&config.out)?;
         let found = store.newest_whole()?;
-        return prepare_in(store, config.clone(), None, found, &observer);
+        return prepare_in(store, config.clone(), None, found, (backend, memory), &observer);
     }
     let corpus = corpus(config)?;
+    memory.reads(corpus.bytes_held()?, config);
+    refuse_early(config, &mut memory, &backend)?;
     folder::check_free(&config.out)?;
     let before = FolderBefore::of(&config.out);
+    let as_before = FolderBefore::of(&config.out);
+    guard::on_refusal(move || as_before.restore());
     // From here on nobody else writes there, so what has come when something fails has come from here.
     let store = Store::open(&config.out)?;
     // Someone else may have been quicker.
@@ -74,28 +82,32 @@ pub(super) fn prepare(config: &TrainConfig, resume: bool, observer: &mut dyn Obs
     let begin = || {
         // Before anything else: a run that is killed from here on is known for one.
         save_config(config)?;
-        prepare_in(store, config.clone(), Some(corpus), None, &observer)
+        prepare_in(store, config.clone(), Some(corpus), None, (backend, memory), &observer)
     };
     begin().inspect_err(|_| before.restore())
 }
 
-/// Refuses a budget that cannot be kept before anything is read or written, as far as the model is known by then.
-fn refuse_early(config: &TrainConfig) -> Result<()> {
+/// Refuses a budget that cannot be kept before anything is read or written, if the model is known by then.
+fn refuse_early(config: &TrainConfig, memory: &mut RunMemory, backend: &Cpu) -> Result<()> {
     let mut config = config.clone();
     config.model.vocabulary = match &config.tokenizer {
         TokenizerKind::Byte => config.vocab_size.max(Tokenizer::bytes().vocabulary()),
-        TokenizerKind::Bpe | TokenizerKind::Char | TokenizerKind::File(_) => config.vocab_size,
+        TokenizerKind::Bpe => config.vocab_size,
+        TokenizerKind::Char | TokenizerKind::File(_) => return Ok(()),
     };
-    if config.memory.is_none() {
+    if config.memory.is_none() || config.init.is_some() {
         return Ok(());
     }
-    let mut memory = RunMemory::of(&config);
-    if config.init.is_some() || config.model.vocabulary == 0 {
-        return memory.check_stages();
-    }
     config.model.validate()?;
-    let backend = Cpu::new(config.threads)?;
-    memory.choose(&mut config, &backend).map(drop)
+    refuse(&config, memory, backend)
+}
+
+/// Refuses a budget that cannot be kept.
+fn refuse(config: &TrainConfig, memory: &mut RunMemory, backend: &Cpu) -> Result<()> {
+    guard::doing(Doing::Planning);
+    memory.choose(&mut config.clone(), backend)?;
+    heap::give_back();
+    Ok(())
 }
 
 fn prepare_in(
@@ -103,6 +115,7 @@ fn prepare_in(
     mut config: TrainConfig,
     corpus: Option<Corpus>,
     found: Option<Found>,
+    (backend, mut memory): (Cpu, RunMemory),
     observer: &Watched,
 ) -> Result<Session> {
     if let Some(found) = &found {
@@ -110,19 +123,18 @@ fn prepare_in(
         config.model = resume::model_of(found, &config)?;
     }
     make_folders(&config.out)?;
-    let (tokenizer, train, validation) = text(&mut config, corpus, found.as_ref(), observer)?;
+    let (tokenizer, train, validation) = text(&mut config, corpus, found.as_ref(), (&backend, &mut memory), observer)?;
     config.model.validate()?;
     // What the stages before training held is gone before the arena is mapped.
     tokenizer.forget_words();
     heap::give_back();
     observer.go_on()?;
-    let backend = Cpu::new(config.threads)?;
-    let mut memory = RunMemory::of(&config);
+    guard::doing(Doing::Planning);
     let chosen = memory.choose(&mut config, &backend)?;
-    let adaptive = matches!(config.batch, Batch::Adaptive(_)).then(|| Adaptive::new(memory.limit));
+    let adaptive = matches!(config.batch, Batch::Adaptive(_)).then(|| Adaptive::new(memory.limit.bytes));
     heap::give_back();
     observer.go_on()?;
-    let predicted = account::predicted(&chosen, memory.outside);
+    let predicted = account::predicted(&chosen, memory.outside(&config));
     let training = TrainingStep::link(chosen, &backend)?;
     let contents = Contents::of_program(training.program(), training.parameters(), TrainingStep::outlasts_a_step);
     let windows = Windows::new(train.len(), config.sequence, config.seed);
@@ -138,6 +150,7 @@ fn prepare_in(
         validation,
         backend,
         adaptive,
+        memory,
         predicted,
         training,
         batches,
@@ -149,6 +162,9 @@ fn prepare_in(
         contents,
     };
     session.fill_weights(found)?;
+    // What is there from here on is a run that can be resumed.
+    guard::on_refusal(|| ());
+    guard::doing(Doing::Training);
     heap::give_back();
     heap::give_back_code();
     Ok(session)
@@ -159,6 +175,7 @@ fn text(
     config: &mut TrainConfig,
     corpus: Option<Corpus>,
     found: Option<&Found>,
+    (backend, memory): (&Cpu, &mut RunMemory),
     observer: &Watched,
 ) -> Result<(Tokenizer, Arc<TokenFile>, Option<Arc<TokenFile>>)> {
     let own = found.and_then(|found| own_tokens(config, found.progress.data_fingerprint));
@@ -166,13 +183,11 @@ fn text(
         return Ok((Tokenizer::open(&own_tokenizer(config))?, train, validation));
     }
     let mut corpus = corpus.map_or_else(|| self::corpus(config), Ok)?;
-    let stages = Stages::within(config.memory.map(|_| RunMemory::of(config).limit), config);
-    let words = share_memory(&mut corpus, stages.words, config)?;
+    memory.reads(corpus.bytes_held()?, config);
+    let words = share_memory(&mut corpus, memory.stages(config).words(memory.limit.bytes), config)?;
     observer.tell_left_out(&corpus);
-    let tokenizer = tokenizer(config, &corpus, words, observer)?;
-    if let Some(words) = words {
-        tokenizer.limit_memory(words);
-    }
+    let tokenizer = tokenizer(config, &corpus, Some(words), observer)?;
+    tokenizer.limit_memory(words);
     if found.is_none() {
         vocabulary::check(config, &tokenizer, observer)?;
         fit_vocabulary(config, &tokenizer)?;
@@ -180,19 +195,22 @@ fn text(
             export::keep_companions(folder, &config.out, &tokenizer)?;
         }
     }
+    if config.memory.is_some() {
+        // Now the model is known, and the longest stage has not begun.
+        config.model.validate()?;
+        refuse(config, memory, backend)?;
+    }
+    guard::doing(Doing::Tokenising);
     let (train, validation) = tokens(config, &corpus, &tokenizer, observer)?;
     Ok((tokenizer, train, validation))
 }
 
-/// Shares what is left of the memory between words and a corpus that takes more than the usual to be read, and gives
-/// the words' share: reading comes first, as long as some words fit.
-fn share_memory(corpus: &mut Corpus, left: Option<u64>, config: &TrainConfig) -> Result<Option<u64>> {
+/// Gives the words' share of what is left of the memory, and lets the corpus take what words do not need.
+fn share_memory(corpus: &mut Corpus, left: u64, config: &TrainConfig) -> Result<u64> {
     corpus.keep_input_in(&config.out.join(DATA));
-    let Some(left) = left else { return Ok(None) };
     let words_min = if config.tokenizer == TokenizerKind::Bpe { LEARNING_BYTES_MIN } else { 0 };
-    corpus.limit_memory(READING_BYTES + left.saturating_sub(words_min));
-    let reading = corpus.bytes_held()?.saturating_sub(READING_BYTES);
-    Ok(Some(left.saturating_sub(reading).max(words_min.min(left))))
+    corpus.limit_memory(corpus.bytes_held()?.saturating_add(left.saturating_sub(words_min)));
+    Ok(left.max(words_min))
 }
 
 /// The tokens that a run was trained on, if they are in its folder, whole, with its tokenizer.
@@ -229,6 +247,10 @@ fn tokenizer(config: &TrainConfig, corpus: &Corpus, limit: Option<u64>, observer
     }
     let total = corpus.text_bytes();
     let texts = || corpus.documents().map(|document| observer.go_on().and(document).map(|document| document.text));
+    guard::doing(match &config.tokenizer {
+        TokenizerKind::Bpe | TokenizerKind::Char => Doing::LearningVocabulary,
+        TokenizerKind::Byte | TokenizerKind::File(_) => Doing::OpeningTokenizer,
+    });
     let tokenizer = match &config.tokenizer {
         TokenizerKind::File(path) => Tokenizer::open(path)?,
         TokenizerKind::Byte => Tokenizer::bytes(),

@@ -1,0 +1,151 @@
+//! Looking at what is resident, and what follows from it, on Linux.
+
+use super::super::heap;
+use super::Doing;
+use std::cell::Cell;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::ptr::null_mut;
+use std::sync::Mutex;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicPtr, AtomicUsize};
+
+/// What a process that was refused ends with, as with every other refusal of the command.
+const REFUSED: i32 = 2;
+/// Bytes that a thread takes between two looks: the fewest and the most, and the share of the room that is left.
+const LOOK_EVERY: std::ops::RangeInclusive<u64> = 32 << 10..=1 << 20;
+const LOOKS_TO_THE_LIMIT: u64 = 32;
+/// How far the system's count may be off, and what may come between two looks: code, most of all.
+const SLACK: u64 = 768 << 10;
+/// Code that comes back at once when all of it was given back.
+const CODE_AT_A_TIME: u64 = 2 << 20;
+
+/// The guard that is armed.
+static ARMED: AtomicPtr<Guard> = AtomicPtr::new(null_mut());
+/// The thread that ends the process.
+static REFUSING: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    /// Bytes that this thread may take before it looks again.
+    static UNTIL_LOOK: Cell<usize> = const { Cell::new(0) };
+}
+
+/// A limit that is guarded. It stays in memory for ever, since a thread may be looking at it when it is disarmed.
+struct Guard {
+    limit: u64,
+    statm: File,
+    page_bytes: u64,
+    code: heap::Code,
+    refusal: String,
+    doing: AtomicUsize,
+    undo: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+pub fn arm(limit: u64, refusal: &str) {
+    let Ok(statm) = File::open("/proc/self/statm") else { return };
+    let guard = Guard {
+        limit,
+        statm,
+        // SAFETY: the call only reads a number of the system.
+        page_bytes: unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64,
+        code: heap::Code::find(),
+        refusal: refusal.to_string(),
+        doing: AtomicUsize::new(Doing::Beginning as usize),
+        undo: Mutex::default(),
+    };
+    ARMED.store(Box::leak(Box::new(guard)), Release);
+}
+
+pub fn disarm() {
+    ARMED.store(null_mut(), Release);
+}
+
+pub fn doing(what: Doing) {
+    if let Some(guard) = armed() {
+        guard.doing.store(what as usize, Relaxed);
+    }
+}
+
+pub fn on_refusal(undo: Box<dyn FnOnce() + Send>) {
+    if let Some(guard) = armed() {
+        *guard.undo.lock().expect("nothing panics with it") = Some(undo);
+    }
+}
+
+pub fn relieve() {
+    if let Some(guard) = armed().filter(|guard| guard.resident() + SLACK > guard.limit) {
+        guard.code.give_back();
+    }
+}
+
+/// To be called before the heap grows by so many bytes.
+pub fn before_taking(bytes: usize) {
+    let Some(guard) = armed() else { return };
+    UNTIL_LOOK.with(|left| match left.get().checked_sub(bytes) {
+        Some(rest) => left.set(rest),
+        None => left.set(guard.look(bytes as u64) as usize),
+    });
+}
+
+fn armed() -> Option<&'static Guard> {
+    // SAFETY: what is stored there is leaked, so it is never gone.
+    unsafe { ARMED.load(Acquire).as_ref() }
+}
+
+impl Guard {
+    /// Makes room for so many bytes, or ends the process. Gives the bytes to take before the next look.
+    #[cold]
+    fn look(&self, bytes: u64) -> u64 {
+        let room = self.room(bytes + SLACK).unwrap_or_else(|| self.make_room(bytes));
+        (room / LOOKS_TO_THE_LIMIT).clamp(*LOOK_EVERY.start(), *LOOK_EVERY.end())
+    }
+
+    /// What would be left with so many bytes more.
+    fn room(&self, bytes: u64) -> Option<u64> {
+        self.limit.checked_sub(self.resident().saturating_add(bytes))
+    }
+
+    fn make_room(&self, bytes: u64) -> u64 {
+        self.code.give_back();
+        let bytes = bytes.saturating_add(CODE_AT_A_TIME);
+        let room = self.room(bytes).or_else(|| {
+            heap::give_back();
+            self.room(bytes)
+        });
+        room.unwrap_or_else(|| self.refuse())
+    }
+
+    /// What the system counts as resident. Allocates nothing.
+    fn resident(&self) -> u64 {
+        let mut text = [0u8; 64];
+        let length = self.statm.read_at(&mut text, 0).unwrap_or(0);
+        let pages = text[..length].split(|&byte| byte == b' ').nth(1).unwrap_or_default();
+        pages.iter().fold(0, |number, digit| 10 * number + (digit - b'0') as u64) * self.page_bytes
+    }
+
+    /// Undoes what was begun, says why, and ends the process. There is no way back from within an allocator, and no
+    /// lock that may be waited for: whoever holds it may be waiting here.
+    fn refuse(&self) -> u64 {
+        // SAFETY: the call gives this thread's number.
+        let me = unsafe { libc::pthread_self() } as usize;
+        match REFUSING.compare_exchange(0, me, Acquire, Relaxed) {
+            Ok(_) => {}
+            // What it takes to say so and to undo is taken.
+            Err(other) if other == me => return u64::MAX,
+            Err(_) => loop {
+                // SAFETY: the call waits for a signal.
+                unsafe { libc::pause() };
+            },
+        }
+        if let Some(undo) = self.undo.try_lock().ok().and_then(|mut undo| undo.take()) {
+            undo();
+        }
+        let doing = Doing::TOLD[self.doing.load(Relaxed)];
+        let line = format!("error: {}: {doing} takes more than is left; give more --memory\n", self.refusal);
+        // SAFETY: the bytes are those of the line; the second call does not come back.
+        unsafe {
+            libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len());
+            libc::_exit(REFUSED)
+        }
+    }
+}
