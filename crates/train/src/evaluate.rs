@@ -4,7 +4,7 @@ use crate::config::within;
 use crate::data::Corpus;
 use crate::export;
 use crate::memory::guard::{self, Doing};
-use crate::memory::{Budget, Held};
+use crate::memory::{Budget, Held, WORD_BYTES_MIN};
 use crate::models::{IGNORED_TARGET, Model, ModelConfig, Weights};
 use crate::planning::{InferenceMemory, small_model};
 use crate::tokenizer::Tokenizer;
@@ -29,9 +29,6 @@ pub struct Evaluation {
     /// Bytes of text.
     pub bytes: u64,
 }
-
-/// What words that were encoded before may take at least to be remembered.
-const WORD_BYTES: u64 = 1_000_000;
 
 /// How much is evaluated at once.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -101,9 +98,8 @@ fn plan(config: &ModelConfig, batch: usize, sequence: usize, backend: &dyn Backe
 /// The same for a model that is small.
 fn rehearsal(config: &ModelConfig, backend: &dyn Backend) -> Result<Held> {
     let small = small_model(config);
-    let plan = plan(&small, 1, small.context, backend)?;
     Held::measure(|begin| {
-        let mut program = Program::link(plan, backend)?;
+        let mut program = Program::link(plan(&small, 1, small.context, backend)?, backend)?;
         begin();
         Ok(program.run("evaluate")?)
     })
@@ -138,8 +134,8 @@ impl Evaluator {
         let halves = std::iter::successors(Some(window.batch), |batch| (*batch > 1).then_some(batch / 2));
         let plans = halves.filter(|batch| config.validate_work(*batch, sequence).is_ok());
         let plans = plans.map(|batch| plan(&config, batch, sequence, backend));
-        let (plan, left) = memory.first_fitting(reading.saturating_add(WORD_BYTES), plans)?;
-        tokenizer.limit_memory(WORD_BYTES + left);
+        let (plan, left) = memory.first_fitting(reading.saturating_add(WORD_BYTES_MIN), plans)?;
+        tokenizer.limit_memory(WORD_BYTES_MIN + left);
         let mut program = Program::link(plan, backend)?;
         let batch = program.size("tokens")? / sequence;
         export::read_model_weights(folder, &config, &mut program)?;

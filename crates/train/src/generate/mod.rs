@@ -117,10 +117,9 @@ fn plan(config: &ModelConfig, decoder: &Decoder, backend: &dyn Backend) -> Resul
 fn rehearsal(config: &ModelConfig, backend: &dyn Backend) -> Result<Held> {
     let small = small_model(config);
     let mut decoder = Decoder::new(&small, 1, 1)?;
-    let plan = plan(&small, &decoder, backend)?;
     let settings = Sampling { temperature: 1.0, top_k: None, top_p: 1.0, seed: 1 };
     Held::measure(|begin| {
-        let mut program = Program::link(plan, backend)?;
+        let mut program = Program::link(plan(&small, &decoder, backend)?, backend)?;
         begin();
         decoder.generate(&mut program, &[0], &settings, small.context, &[], &mut |_, _| Ok(())).map(drop)
     })

@@ -6,8 +6,8 @@ use super::{Budget, ProcessMemory, Size, available_memory};
 const SHARE_TAKEN: f64 = 0.9;
 /// What it takes to find out what a small run needs.
 const TO_REFUSE: u64 = 1_000_000;
-/// How much what a process holds differs from run to run.
-const FROM_RUN_TO_RUN: u64 = 200_000;
+/// How much what a process needs, and what it holds before that is known, differ from run to run.
+const FROM_RUN_TO_RUN: [u64; 2] = [200_000, 500_000];
 
 /// Bytes that the process may have resident in all. To be found once, when a command begins: what is free changes.
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +44,8 @@ impl Limit {
 
     /// The smallest that works for a process that needs so many bytes, as `--memory` takes it.
     pub fn smallest(&self, needed: u64) -> String {
-        rounded_up(needed.max(self.least).saturating_add(FROM_RUN_TO_RUN))
+        let [needs, holds] = FROM_RUN_TO_RUN;
+        rounded_up(needed.saturating_add(needs).max(self.least + holds))
     }
 
     /// Whether a budget was stated.

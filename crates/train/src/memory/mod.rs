@@ -11,6 +11,6 @@ mod size;
 pub use account::{Account, Entry, Kind};
 pub use gradus_engine::{ProcessMemory, available_memory};
 pub use limit::Limit;
-pub use predict::{Held, Outside, STEP_BYTES, Stages, encoding_bytes};
+pub use predict::{Held, Outside, STEP_BYTES, Stages, WORD_BYTES_MIN};
 pub use resident::{Resident, resident_in};
 pub use size::{Budget, Size};

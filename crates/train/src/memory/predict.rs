@@ -4,6 +4,7 @@ use super::{ProcessMemory, heap};
 use crate::Result;
 use crate::config::{TokenizerKind, TrainConfig};
 use crate::data::{Batches, PIECE_BYTES};
+use crate::tokenizer::LEARNING_BYTES_MIN;
 
 /// The heap beyond what is counted below: texts of files, a checkpoint being written, gaps between what is allocated.
 const HEAP_BYTES: u64 = 800_000;
@@ -15,12 +16,12 @@ const LAYER_BYTES: u64 = 150 * STEP_BYTES;
 const STACK_BYTES: u64 = 40_000;
 /// A token of a tokenizer: its text twice, its merge, and its lines in `tokenizer.json`.
 const TOKEN_BYTES: u64 = 450;
-/// The least that words may take while they are counted or remembered.
-const WORD_BYTES_MIN: u64 = 4_000_000;
+/// What words that were encoded before may take at least to be remembered.
+pub const WORD_BYTES_MIN: u64 = 1_000_000;
 /// Code beyond what a small program of the same kind needs.
 const CODE_BYTES_MORE: u64 = 500_000;
 /// What is left free at least, for the guard to see the limit before it is passed.
-const FREE_BYTES: u64 = 300_000;
+const FREE_BYTES: u64 = 600_000;
 /// What a process holds when it begins, and what code its work needs, where the system does not say: as on x86-64 Linux.
 const ELSEWHERE: Held = Held { start: 1_100_000, code: 7_000_000 };
 
@@ -84,7 +85,7 @@ impl Outside {
 }
 
 /// What it takes to encode a piece of a corpus, as far as the tokenizer is known before it is there.
-pub fn encoding_bytes(config: &TrainConfig) -> u64 {
+fn encoding_bytes(config: &TrainConfig) -> u64 {
     let ids = (PIECE_BYTES * size_of::<u32>()) as u64;
     // A vector that grows is there twice, the second time up to twice as large.
     if config.tokenizer == TokenizerKind::Byte { ids } else { 3 * ids }
@@ -103,9 +104,15 @@ impl Stages {
     /// Those of a run: to read its corpus takes `reading` bytes, to plan it `planning`.
     pub fn predict(config: &TrainConfig, held: Held, reading: u64, planning: u64) -> Stages {
         let vocabulary = config.vocab_size.max(config.model.vocabulary) as u64;
-        let words_min = if config.tokenizer == TokenizerKind::Byte { 0 } else { WORD_BYTES_MIN };
+        let encoding = encoding_bytes(config);
+        let words_min = match config.tokenizer {
+            TokenizerKind::Byte | TokenizerKind::Char => 0,
+            // Words are counted before any are encoded.
+            TokenizerKind::Bpe => LEARNING_BYTES_MIN.saturating_sub(encoding).max(WORD_BYTES_MIN),
+            TokenizerKind::File(_) => WORD_BYTES_MIN,
+        };
         let process = held.with_threads(config.threads);
-        let fixed = process + reading + 2 * vocabulary * TOKEN_BYTES;
+        let fixed = process + reading.saturating_add(encoding) + 2 * vocabulary * TOKEN_BYTES;
         let planning = process + vocabulary * TOKEN_BYTES + planning;
         Stages { fixed, smallest: planning.max(fixed + words_min) }
     }

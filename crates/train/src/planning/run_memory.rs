@@ -4,7 +4,7 @@ use super::{Chosen, Refusal, StepPlans, rehearsal};
 use crate::config::{Batch, TrainConfig};
 use crate::data::READING_BYTES;
 use crate::memory::guard::{self, Armed};
-use crate::memory::{Held, Limit, Outside, ProcessMemory, Stages, encoding_bytes};
+use crate::memory::{Held, Limit, Outside, ProcessMemory, Stages};
 use crate::step::StepConfig;
 use crate::{Error, Result};
 use gradus_engine::backend::Backend;
@@ -13,13 +13,21 @@ use gradus_engine::plan::Recompute;
 /// The most sequences that `--batch auto` takes.
 const LARGEST_BATCH: usize = 4096;
 
+/// The system's count of an arena's pages may be off by one part in so many.
+const COUNTED_OFF: u64 = 128;
+
+/// What the system may count for an arena.
+fn counted(arena: usize) -> u64 {
+    (arena as u64).saturating_add(arena as u64 / COUNTED_OFF)
+}
+
 /// The memory of a run: what the process may hold, and what it holds besides what is planned.
 #[derive(Debug)]
 pub struct RunMemory {
     /// Bytes that the process may have resident.
     pub limit: Limit,
     held: Held,
-    /// What it takes to read the corpus and to encode it.
+    /// What it takes to read the corpus.
     reading: u64,
     /// By how much the heap grew while a step was planned.
     planning: u64,
@@ -32,25 +40,19 @@ impl RunMemory {
     pub fn of(config: &TrainConfig, backend: &dyn Backend) -> Result<RunMemory> {
         let held = rehearsal::of_training(&StepConfig::of(config), backend)?;
         let limit = Limit::of(config.memory);
-        Ok(RunMemory { limit, held, reading: encoding_bytes(config), planning: 0, _guard: Some(guard::arm(&limit)) })
+        Ok(RunMemory { limit, held, reading: READING_BYTES, planning: 0, _guard: Some(guard::arm(&limit)) })
     }
 
     /// For a run that is only asked about, whatever the machine has; `--batch auto` takes what fits here.
     pub fn asked_about(config: &TrainConfig, backend: &dyn Backend) -> Result<RunMemory> {
         let of = if config.batch == Batch::Auto { Limit::of } else { Limit::of_any_machine };
         let held = rehearsal::of_training(&StepConfig::of(config), backend)?;
-        Ok(RunMemory {
-            limit: of(config.memory),
-            held,
-            reading: READING_BYTES + encoding_bytes(config),
-            planning: 0,
-            _guard: None,
-        })
+        Ok(RunMemory { limit: of(config.memory), held, reading: READING_BYTES, planning: 0, _guard: None })
     }
 
     /// What it takes to read the corpus is known.
-    pub fn reads(&mut self, bytes: u64, config: &TrainConfig) {
-        self.reading = bytes.saturating_add(encoding_bytes(config));
+    pub fn reads(&mut self, bytes: u64) {
+        self.reading = bytes;
     }
 
     /// What the process holds besides the arena while it trains.
@@ -65,11 +67,12 @@ impl RunMemory {
 
     /// The least that the process needs with an arena of this size.
     pub fn smallest_budget(&self, config: &TrainConfig, arena: usize) -> u64 {
-        (arena as u64 + self.outside(config).total()).max(self.stages(config).smallest)
+        (counted(arena) + self.outside(config).total()).max(self.stages(config).smallest)
     }
 
     fn arena(&self, config: &TrainConfig) -> usize {
-        self.limit.bytes.saturating_sub(self.outside(config).total()) as usize
+        let left = self.limit.bytes.saturating_sub(self.outside(config).total());
+        (left - left / (COUNTED_OFF + 1)) as usize
     }
 
     /// Chooses what the configuration leaves open: the batch, the micro-batch, what is computed again.

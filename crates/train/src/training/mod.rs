@@ -111,6 +111,8 @@ impl Run {
     }
 
     fn until_the_end(&mut self, session: &mut Session, observer: &mut dyn Observer) -> Result<()> {
+        // The first step touches the arena, so what else was touched until now makes room.
+        heap::give_back_code();
         while !self.done && !self.interrupted {
             self.take_step(session, observer)?;
         }

@@ -68,7 +68,7 @@ pub(super) fn prepare(config: &TrainConfig, resume: bool, observer: &mut dyn Obs
         return prepare_in(store, config.clone(), None, found, (backend, memory), &observer);
     }
     let corpus = corpus(config)?;
-    memory.reads(corpus.bytes_held()?, config);
+    memory.reads(corpus.bytes_held()?);
     refuse_early(config, &mut memory, &backend)?;
     folder::check_free(&config.out)?;
     let before = FolderBefore::of(&config.out);
@@ -183,7 +183,7 @@ fn text(
         return Ok((Tokenizer::open(&own_tokenizer(config))?, train, validation));
     }
     let mut corpus = corpus.map_or_else(|| self::corpus(config), Ok)?;
-    memory.reads(corpus.bytes_held()?, config);
+    memory.reads(corpus.bytes_held()?);
     let words = share_memory(&mut corpus, memory.stages(config).words(memory.limit.bytes), config)?;
     observer.tell_left_out(&corpus);
     let tokenizer = tokenizer(config, &corpus, Some(words), observer)?;

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize};
 /// What a process that was refused ends with, as with every other refusal of the command.
 const REFUSED: i32 = 2;
 /// Bytes that a thread takes between two looks: the fewest and the most, and the share of the room that is left.
-const LOOK_EVERY: std::ops::RangeInclusive<u64> = 32 << 10..=1 << 20;
-const LOOKS_TO_THE_LIMIT: u64 = 32;
+const LOOK_EVERY: std::ops::RangeInclusive<u64> = 4 << 10..=1 << 20;
+const LOOKS_TO_THE_LIMIT: u64 = 128;
 /// How far the system's count may be off, and what may come between two looks: code, most of all.
 const SLACK: u64 = 768 << 10;
 /// Code that comes back at once when all of it was given back.
@@ -73,6 +73,8 @@ pub fn on_refusal(undo: Box<dyn FnOnce() + Send>) {
 }
 
 pub fn relieve() {
+    // Memory may have been touched that was not allocated here, so what was left is not.
+    UNTIL_LOOK.set(0);
     if let Some(guard) = armed().filter(|guard| guard.resident() + SLACK > guard.limit) {
         guard.code.give_back();
     }
