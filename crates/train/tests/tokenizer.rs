@@ -233,6 +233,30 @@ fn ids_far_apart_and_files_too_large_are_refused_before_they_are_used() {
     assert!(refusal(Tokenizer::open(&folder.0.join("large.json"))).contains("over 64 MiB"));
 }
 
+/// The library opens such a file, and writes one back that it cannot open.
+#[test]
+fn tokens_that_share_an_id_are_refused() {
+    let folder = Folder::new("shared-ids");
+    let mut value = json_of(&make("bpe", &hard_text()));
+    value["model"]["vocab"]["another"] = json!(7);
+    let refused = refusal(Tokenizer::open(&folder.write("shared.json", &value)));
+    assert!(refused.contains("two of its tokens have the id 7"), "{refused}");
+}
+
+#[test]
+fn a_template_of_tokens_that_are_not_stated_is_refused() {
+    let folder = Folder::new("template");
+    let mut value = json_of(&make("bpe", &hard_text()));
+    let pieces =
+        json!([{ "SpecialToken": { "id": "<s>", "type_id": 0 } }, { "Sequence": { "id": "A", "type_id": 0 } }]);
+    let template = json!({ "type": "TemplateProcessing", "single": pieces, "pair": pieces, "special_tokens": {} });
+    for processor in [template.clone(), json!({ "type": "Sequence", "processors": [template] })] {
+        value["post_processor"] = processor;
+        let refused = refusal(Tokenizer::open(&folder.write("template.json", &value)));
+        assert!(refused.contains("\"<s>\", which it does not state"), "{refused}");
+    }
+}
+
 #[test]
 fn a_saved_tokenizer_is_the_same_and_is_whole_or_not_there() {
     let folder = Folder::new("save");

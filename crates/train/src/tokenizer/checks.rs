@@ -33,9 +33,15 @@ pub fn read(path: &Path) -> Result<Vec<u8>> {
     }
 }
 
-/// Whether ids lie so close together that a table of them is not much larger than the tokens.
+/// Whether ids lie so close together that a table of them is not much larger than the tokens, and no two tokens of the
+/// vocabulary share one: the library would keep both and write only one of them back.
 pub fn ids(value: &Value) -> Result<(), String> {
     let (vocabulary, added) = (&value["model"]["vocab"], value["added_tokens"].as_array());
+    if let Some(id) = shared_id(vocabulary) {
+        return Err(format!(
+            "two of its tokens have the id {id}: name a tokenizer.json whose tokens have ids of their own"
+        ));
+    }
     // In a list the places are the ids.
     let listed = vocabulary.as_array().map_or(0, Vec::len);
     let stated = vocabulary.as_object().into_iter().flat_map(|vocabulary| vocabulary.values());
@@ -49,4 +55,24 @@ pub fn ids(value: &Value) -> Result<(), String> {
     }
     let advice = "name a tokenizer.json whose ids follow one another";
     Err(format!("it has an id of {largest} where it has {tokens} tokens: {advice}"))
+}
+
+/// An id that several tokens of a vocabulary have.
+fn shared_id(vocabulary: &Value) -> Option<u64> {
+    let mut ids: Vec<u64> = vocabulary.as_object()?.values().filter_map(Value::as_u64).collect();
+    ids.sort_unstable();
+    ids.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0])
+}
+
+/// Whether every special token that a template names is one that it states: the library takes that for granted.
+pub fn template(processor: &Value) -> Result<(), String> {
+    processor["processors"].as_array().into_iter().flatten().try_for_each(template)?;
+    let pieces = ["single", "pair"].into_iter().filter_map(|form| processor[form].as_array()).flatten();
+    for name in pieces.filter_map(|piece| piece["SpecialToken"]["id"].as_str()) {
+        if processor["special_tokens"].get(name).is_none() {
+            let advice = "name a tokenizer.json that is whole";
+            return Err(format!("its template begins or ends texts with {name:?}, which it does not state: {advice}"));
+        }
+    }
+    Ok(())
 }

@@ -69,6 +69,7 @@ impl Tokenizer {
     /// The tokenizer that the value of a `tokenizer.json` states.
     fn from_json(mut value: Value, name: &str) -> Result<Tokenizer> {
         checks::ids(&value).map_err(|error| problem(&name, error))?;
+        checks::template(&value["post_processor"]).map_err(|error| problem(&name, error))?;
         make_exact(&mut value);
         let library = tokenizers::Tokenizer::from_bytes(value.to_string()).map_err(|error| {
             problem(&name, format!("it states no tokenizer ({error}): name another tokenizer.json"))
