@@ -32,6 +32,7 @@ pub mod rotary;
 pub mod softmax;
 mod streaming;
 mod strided;
+mod sync;
 pub mod updates;
 mod vectors;
 mod window;
