@@ -325,9 +325,18 @@ impl TrainingStep {
         !state.starts_with(ACCUMULATED) && !state.starts_with(CACHE)
     }
 
-    /// After a step that was refused: the weight whose gradient is not finite, the last layer's first, since that is
-    /// where a gradient starts. `None` if all are finite and only their norm is not.
+    /// After a step that was refused: the weight that is not finite itself, the first layer's first; else the one whose
+    /// gradient is not, the last layer's first, since that is where a gradient starts. `None` if all are finite and only
+    /// their norm is not.
     pub fn culprit(&mut self) -> Result<Option<&str>> {
+        for parameter in &self.parameters {
+            let numbers = self.program.bytes(&parameter.name)?;
+            let mut numbers =
+                numbers.chunks_exact(4).map(|bytes| f32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
+            if !numbers.all(f32::is_finite) {
+                return Ok(Some(&parameter.name));
+            }
+        }
         self.program.run("diagnose")?;
         for parameter in self.parameters.iter().rev() {
             if !self.program.scalar(&parameter.name)?.is_finite() {

@@ -110,12 +110,26 @@ fn a_step_that_is_not_finite_changes_nothing_and_names_the_culprit() {
         let inputs = StepScalars { step: 9, learning_rate: 1e-3, clip_norm: 1.0, seed: 5 };
         let error = training.run(&tokens, &targets, &inputs).unwrap_err();
         assert!(is_not_finite(&error), "{error}");
-        assert!(training.culprit().unwrap().is_some());
+        assert_eq!(training.culprit().unwrap(), Some(name));
         assert_eq!(training.program().read("optimizer.step").unwrap(), count);
         assert_eq!(training.program().read("optimizer.first.transformer.wte.weight").unwrap(), moment);
         training.program_mut().write(name, &whole).unwrap();
         assert!(training.run(&tokens, &targets, &inputs).unwrap().loss.is_finite(), "it can go on");
     }
+}
+
+/// Weights that are finite, and so large that a gradient is not.
+#[test]
+fn a_gradient_that_is_not_finite_is_named_where_it_starts() {
+    let mut training = new(config());
+    let name = "transformer.h.1.mlp.c_proj.weight";
+    let mut large = training.program().read(name).unwrap().to_vec::<f32>().unwrap();
+    large.iter_mut().for_each(|x| *x = x.signum() * 3e38);
+    training.program_mut().write(name, &large).unwrap();
+    let (tokens, targets) = batch(9);
+    let inputs = StepScalars { step: 9, learning_rate: 1e-3, clip_norm: 1.0, seed: 5 };
+    assert!(is_not_finite(&training.run(&tokens, &targets, &inputs).unwrap_err()));
+    assert_eq!(training.culprit().unwrap(), Some("transformer.ln_f.bias"));
 }
 
 #[test]
