@@ -84,7 +84,7 @@ impl Record {
             return Err(damaged());
         }
         if parsed["format"] != FORMAT {
-            let (format, version) = (&parsed["format"], parsed["gradus"].as_str().unwrap_or("?"));
+            let (format, version) = (&parsed["format"], &parsed["gradus"]);
             return Err(format!("it has format {format} of gradus {version}, and this version knows {FORMAT}"));
         }
         serde_json::from_str(&text).map_err(|error| format!("{name}: {error}"))
