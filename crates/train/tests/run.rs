@@ -58,7 +58,8 @@ fn a_run_leaves_everything_it_should() {
 #[test]
 fn a_model_with_room_for_more_tokens_than_there_are_samples_only_those() {
     let folder = Folder::new("room");
-    let config = TrainConfig { vocab_size: 400, steps: Some(2), sample_every: 1, ..tiny(folder.path(), "run") };
+    let config =
+        TrainConfig { vocab_size: 400, steps: Some(2), warmup_steps: 1, sample_every: 1, ..tiny(folder.path(), "run") };
     assert_eq!(run(&config, false, None).samples.len(), 2);
 }
 
@@ -104,6 +105,7 @@ fn a_run_starts_from_existing_weights() {
     let second = TrainConfig {
         init: Some(first.out.join("model")),
         steps: Some(3),
+        warmup_steps: 1,
         learning_rate: 1e-4,
         ..tiny(folder.path(), "second")
     };
