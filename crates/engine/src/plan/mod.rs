@@ -89,7 +89,7 @@ impl Default for Options {
     }
 }
 
-/// A buffer's place in [`Plan::buffers`].
+/// A buffer's place in [`Parts::buffers`].
 pub type BufferId = usize;
 
 /// What a buffer is for.
