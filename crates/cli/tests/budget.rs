@@ -219,6 +219,51 @@ fn what_cannot_be_predicted_is_ended_before_the_budget_is_passed() {
     assert!(!place.0.join("run").exists());
 }
 
+#[test]
+fn the_closing_peak_is_that_of_the_process() {
+    let place = Place::new("account");
+    write_shape(&place, "lines.txt");
+    // Learning the vocabulary takes more than training does.
+    let arguments = format!("train lines.txt --out run --tokenizer bpe {TRAIN}");
+    let Ended { code, peak, said } = run(&place.0, &arguments, 60_000_000);
+    assert_eq!(code, 0, "{said}");
+    let metrics = fs::read_to_string(place.0.join("run/metrics.jsonl")).unwrap();
+    let last: serde_json::Value = serde_json::from_str(metrics.lines().last().unwrap()).unwrap();
+    let told = last["account"]["peak"].as_u64().unwrap();
+    // The sample and the checkpoint come after the last line.
+    assert!(told <= peak + 500_000 && told + 2_000_000 > peak, "{told} told, {peak} measured");
+}
+
+#[test]
+fn without_a_budget_the_limit_of_the_group_is_one() {
+    // Only who may make a group can see this; groups of version 2 need a parent that has no processes.
+    let group = PathBuf::from(format!("/sys/fs/cgroup/memory/gradus-budget-{}", std::process::id()));
+    if fs::create_dir(&group).is_err() {
+        return;
+    }
+    let limited = fs::write(group.join("memory.limit_in_bytes"), "40000000");
+    let place = Place::new("group");
+    write_shape(&place, "lines.txt");
+    let ran = limited.map(|()| {
+        let train = |out: &str, preset: &str| {
+            let command = format!(
+                "echo $$ > {}/cgroup.procs && exec {} train lines.txt --out {out} --tokenizer byte --preset {preset} \
+                 --batch 16 --steps 1 --quiet --threads 2",
+                group.display(),
+                env!("CARGO_BIN_EXE_gradus")
+            );
+            Command::new("sh").current_dir(&place.0).args(["-c", &command]).output().unwrap()
+        };
+        (train("fits", "tiny"), train("large", "small"))
+    });
+    fs::remove_dir(&group).unwrap();
+    let Ok((fits, large)) = ran else { return };
+    let said = |output: &std::process::Output| String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(fits.status.success(), "{}", said(&fits));
+    let refusal = said(&large);
+    assert!(large.status.code() == Some(2) && refusal.contains("MB at least"), "{refusal}");
+}
+
 /// All shapes with all tokenizers; minutes.
 #[test]
 #[ignore = "takes minutes; the others are a sample of it"]
