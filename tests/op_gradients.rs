@@ -1,12 +1,16 @@
-//! Every case of every operation: first and second derivatives against finite differences of the f64 reference.
+//! Every case of every operation: first and second derivatives against finite differences of the f64 reference, and
+//! computed by the kernels.
 
 mod support;
 
-use gradus::backend::evaluate;
+use gradus::backend::{Cpu, evaluate};
 use gradus::graph::{Graph, Value};
 use gradus::ops::{self, Case, Reals};
-use gradus::{Array, Error, Tensor, Trace, gradient};
+use gradus::{Array, Error, Routine, Tensor, Trace, gradient};
+use gradus_kernels::Isa;
+use support::comparison::{compare_each, relative};
 use support::numbers::{Random, fill};
+use support::rounding;
 
 /// Elements of each operand whose derivative is compared.
 const SAMPLES: usize = 12;
@@ -16,6 +20,7 @@ const TOLERANCE: f64 = 2e-6;
 
 /// A case traced down to one number, with its gradients and a combination of them traced too.
 struct Traced {
+    trace: Trace,
     graph: Graph,
     inputs: Vec<Value>,
     numbers: Vec<Vec<f64>>,
@@ -25,6 +30,8 @@ struct Traced {
     gradients: Vec<Option<Value>>,
     combination: Option<Value>,
     second: Vec<Option<Value>>,
+    /// The second derivatives that there are, to be computed.
+    second_tensors: Vec<Tensor>,
 }
 
 fn traced(case: &Case, seed: u64) -> Traced {
@@ -58,7 +65,9 @@ fn traced(case: &Case, seed: u64) -> Traced {
         gradients: gradients.iter().map(|gradient| gradient.as_ref().map(value)).collect(),
         combination: combination.as_ref().map(value),
         second: second.iter().map(|gradient| gradient.as_ref().map(value)).collect(),
+        second_tensors: second.into_iter().flatten().collect(),
         graph: trace.to_graph(),
+        trace,
         numbers,
         checked,
     }
@@ -75,8 +84,38 @@ fn weighted_sum(outputs: &[Tensor], random: &mut Random) -> Tensor {
 
 impl Traced {
     fn evaluate(&self, numbers: &[Vec<f64>], value: Value) -> Reals {
-        let leaf = |node: usize| self.inputs.iter().position(|input| input.node == node).map(|at| numbers[at].clone());
-        evaluate(&self.graph, &[value], leaf).remove(0)
+        evaluate(&self.graph, &[value], |node| self.fed(numbers, node)).remove(0)
+    }
+
+    fn fed(&self, numbers: &[Vec<f64>], node: usize) -> Option<Vec<f64>> {
+        self.inputs.iter().position(|input| input.node == node).map(|at| numbers[at].clone())
+    }
+
+    /// The second derivatives by the kernels of every instruction set, beside those of the reference.
+    fn compare_kernels(&self, case: &Case, what: &str) {
+        let values: Vec<Value> = self.second.iter().flatten().copied().collect();
+        let fed = |node| self.fed(&self.numbers, node);
+        let reference = evaluate(&self.graph, &values, fed);
+        let rounding = rounding::allowed(&self.graph, &values, &reference, fed);
+        let stated = relative(&reference, case.tolerance, 0.0);
+        let allowed: Vec<f64> = rounding.iter().zip(&stated).map(|(a, b)| a.max(*b)).collect();
+        for isa in Isa::available() {
+            let computed = self.computed(case, isa);
+            compare_each(&format!("{what}: second derivative, {isa}"), &computed, &reference, &allowed);
+        }
+    }
+
+    fn computed(&self, case: &Case, isa: Isa) -> Vec<Array> {
+        let mut routine = Routine::new("case");
+        for (index, derivative) in self.second_tensors.iter().enumerate() {
+            routine = routine.output(&format!("d{index}"), derivative);
+        }
+        let mut program = self.trace.compile(&Cpu::with_isa(1, isa).unwrap(), &[routine]).unwrap();
+        for (index, (input, numbers)) in case.inputs.iter().zip(&self.numbers).enumerate() {
+            program.write_array(&format!("x{index}"), &Array::from_f64(input.ty.clone(), numbers)).unwrap();
+        }
+        program.run("case").unwrap();
+        (0..self.second_tensors.len()).map(|index| program.read(&format!("d{index}")).unwrap()).collect()
     }
 
     /// Compares the derivative of `of` by finite differences with `gradients`.
@@ -123,6 +162,9 @@ fn derivatives_equal_finite_differences() {
             traced.compare(traced.objective, &traced.gradients, &format!("{what}: first derivative"));
             if let Some(combination) = traced.combination {
                 traced.compare(combination, &traced.second, &format!("{what}: second derivative"));
+                if !traced.second_tensors.is_empty() {
+                    traced.compare_kernels(case, &what);
+                }
             }
         }
     }

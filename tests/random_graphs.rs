@@ -18,6 +18,10 @@ struct Computation {
     outputs: Vec<Tensor>,
 }
 
+/// Rows that every table has, and how many are looked up.
+const ROWS: usize = 3;
+const IDS: usize = 4;
+
 const SHAPES: [&[usize]; 8] = [&[], &[1], &[5], &[4, 6], &[3, 1, 7], &[2, 3, 4], &[0], &[2, 0, 3]];
 
 const OTHER_OUTPUTS: usize = 3;
@@ -27,6 +31,7 @@ impl Computation {
         let mut random = Random::new(seed);
         let trace = Trace::new();
         let mut pool: Vec<Tensor> = vec![];
+        let ids = trace.input("ids", DType::I32, [IDS]);
         let (mut inputs, mut leaves) = (vec![], vec![]);
         for index in 0..3 {
             let shape = SHAPES[random.below(SHAPES.len())];
@@ -39,9 +44,12 @@ impl Computation {
         pool.extend(inputs.iter().chain(&leaves).map(|(_, tensor)| tensor.clone()));
         for _ in 0..size {
             let layer = random.below(4);
-            let next = trace.in_layer(layer, || random_operation(&pool, &mut random));
+            let next = trace.in_layer(layer, || random_operation(&pool, &ids, &mut random));
             pool.push(next);
         }
+        // Inputs are finite; what is computed of nothing, such as a mean, is not.
+        pool.push(inputs[0].1.check_finite("an input").tanh());
+        pool.extend(leaves.iter().filter(|(_, leaf)| is_table(leaf)).map(|(_, leaf)| looked_up(leaf, &ids)).take(1));
         let mut outputs: Vec<Tensor> = (0..3).map(|_| pool[random.below(pool.len())].clone()).collect();
         let total = pool.iter().rev().take(4).fold(trace.full(0.0, dtype, []), |sum, tensor| sum + tensor.mean_all());
         outputs.extend(leaves.iter().filter_map(|(_, leaf)| gradient(&total, &[leaf]).ok()).flatten());
@@ -90,7 +98,8 @@ impl Computation {
     fn replayed(&self, mut program: Program, seed: u64) -> Vec<Array> {
         let mut random = Random::new(seed);
         let mut seen = vec![];
-        for _ in 0..3 {
+        for replay in 0..3 {
+            program.write("ids", &ids(replay)).unwrap();
             for (name, input) in &self.inputs {
                 let array = numbers(input.ty(), &mut random);
                 match input.dtype() {
@@ -107,6 +116,15 @@ impl Computation {
         }
         seen
     }
+
+    fn states_of(&self, program: &Program) -> Vec<Array> {
+        self.states.iter().map(|(name, ..)| program.read(name).unwrap()).collect()
+    }
+}
+
+/// The rows that a replay looks up.
+fn ids(replay: usize) -> [i32; IDS] {
+    std::array::from_fn(|index| ((index * 2 + replay) % ROWS) as i32)
 }
 
 fn numbers(ty: TensorType, random: &mut Random) -> Array {
@@ -115,11 +133,12 @@ fn numbers(ty: TensorType, random: &mut Random) -> Array {
 }
 
 /// An operation on tensors of the pool that keeps numbers within a few units.
-fn random_operation(pool: &[Tensor], random: &mut Random) -> Tensor {
+fn random_operation(pool: &[Tensor], ids: &Tensor, random: &mut Random) -> Tensor {
     let x = &pool[random.below(pool.len())];
     let rank = x.shape().rank();
     let axis = random.below(rank) as isize;
-    match random.below(17) {
+    match random.below(26) {
+        17.. if is_table(x) => random_layer(x, ids, random),
         14 if rank > 1 => x.tanh().matmul(&(x.tanh() * 0.3).transpose(-1, -2)),
         15 if rank > 1 => x.tanh().transpose(-1, -2).matmul(&(x.tanh() * 0.3)),
         16 if rank > 1 => {
@@ -149,6 +168,65 @@ fn random_operation(pool: &[Tensor], random: &mut Random) -> Tensor {
         13 if rank > 0 => x.pad(axis, 1, 0, 0.5),
         _ => -x,
     }
+}
+
+/// Whether there are rows to look up.
+fn is_table(x: &Tensor) -> bool {
+    x.shape().rank() > 0 && x.shape().elements() > 0
+}
+
+/// Rows of a tensor and of two more that are made of it, so that there are enough.
+fn looked_up(x: &Tensor, ids: &Tensor) -> Tensor {
+    let (rows, columns) = x.shape().rows_and_columns();
+    let table = x.reshape([rows, columns]);
+    Tensor::concat(&[&table, &(&table * 0.5), &-&table], 0).embedding(ids)
+}
+
+/// What models are made of: operations that are fused, look things up, may fault, or draw random numbers.
+fn random_layer(x: &Tensor, ids: &Tensor, random: &mut Random) -> Tensor {
+    let (trace, shape) = (x.trace(), x.shape());
+    let (rows, columns) = shape.rows_and_columns();
+    let table = x.reshape([rows, columns]);
+    let numbers = |shape: &[usize], random: &mut Random| {
+        trace.constant(numbers(TensorType::new(DType::F32, shape), random)).cast(x.dtype())
+    };
+    let integers = |shape: &[usize], bound: usize, random: &mut Random| {
+        let numbers: Vec<f64> = (0..shape.iter().product()).map(|_| random.below(bound) as f64).collect();
+        trace.constant(Array::from_f64(TensorType::new(DType::I32, shape), &numbers))
+    };
+    match random.below(9) {
+        0 => x.layer_norm(&numbers(&[columns], random), &numbers(&[columns], random), 0.1),
+        1 => x.rms_norm(&numbers(&[columns], random), 0.1),
+        2 => looked_up(x, ids),
+        3 => {
+            let mut picked = shape.to_vec();
+            let axis = random.below(picked.len());
+            let size = std::mem::replace(&mut picked[axis], 3);
+            let index = integers(&picked, size, random);
+            let gathered = x.gather(axis as isize, &index);
+            (x * 0.5).scatter_add(axis as isize, &index, &(gathered * 0.2))
+        }
+        4 => {
+            let heads = table.tanh().reshape([1, 1, rows, columns]);
+            heads.attention(&(&heads * 0.5), &heads.sigmoid(), random.below(2) == 0).reshape(&shape)
+        }
+        5 => table.cross_entropy_rows(&integers(&[rows], columns, random), Some(0)).cast(x.dtype()) * 0.25,
+        6 => {
+            let losses = table.tanh().linear_cross_entropy_rows(&table, &integers(&[rows], rows, random), None);
+            losses.cast(x.dtype()) * 0.25
+        }
+        7 => x.dropout(0.25, &trace.constant(key(random)), random.below(3) as u32) * 0.75,
+        _ => {
+            let product = table.tanh().linear(&numbers(&[columns, 4], random), Some(&numbers(&[4], random)));
+            product.gelu() * 0.2
+        }
+    }
+}
+
+/// Two words that make the mask of a dropout.
+fn key(random: &mut Random) -> Array {
+    let words = [random.below(100) as f64, random.below(100) as f64];
+    Array::from_f64(TensorType::new(DType::U32, [2]), &words)
 }
 
 fn every_option() -> Vec<Options> {
@@ -197,7 +275,10 @@ proptest! {
             .map(|(_, input)| (input.handle().unwrap().node, numbers(input.ty(), &mut random).to_f64()))
             .collect();
         let graph = computation.trace.to_graph();
-        let direct = evaluate(&graph, &handles, |node| feeds.iter().find(|feed| feed.0 == node).map(|feed| feed.1.clone()));
+        let direct = evaluate(&graph, &handles, |node| {
+            let first_ids = || (graph.nodes()[node].label() == "input \"ids\"").then(|| ids(0).map(f64::from).to_vec());
+            feeds.iter().find(|feed| feed.0 == node).map(|feed| feed.1.clone()).or_else(first_ids)
+        });
         for (computed, direct) in computed.iter().zip(&direct) {
             prop_assert!(close(computed, &direct.data, 2e-5));
         }
@@ -307,6 +388,38 @@ fn corruptions(plan: &Plan) -> Vec<(String, Parts)> {
         }
     }
     corrupted
+}
+
+/// A row that is not there stops a replay, with nothing assigned, whatever the planner was allowed to do; the next
+/// replay is as good as any.
+#[test]
+fn a_fault_assigns_nothing_in_every_plan() {
+    let cpu = Cpu::new(1).unwrap();
+    let mut faults = 0;
+    for seed in 0..24 {
+        let computation = Computation::random(seed, 20, DType::F32);
+        let mut outcomes = vec![];
+        for options in every_option() {
+            let mut program = computation.trace.compile_with(&cpu, &[computation.routine()], options).unwrap();
+            program.write("ids", &ids(0)).unwrap();
+            program.run("step").unwrap();
+            let before = computation.states_of(&program);
+            program.write("ids", &[0, 1, i32::MAX, 2]).unwrap();
+            let outcome = program.run("step").map_err(|error| error.to_string());
+            if outcome.is_err() {
+                let same = computation.states_of(&program).iter().zip(&before).all(|(a, b)| a.bytes() == b.bytes());
+                assert!(same, "seed {seed}: a state was assigned before the fault, with {options:?}");
+                faults += 1;
+            }
+            program.write("ids", &ids(1)).unwrap();
+            program.run("step").unwrap();
+            outcomes.push((outcome.is_err(), computation.states_of(&program)));
+        }
+        assert!(outcomes.iter().all(|outcome| outcome.0 == outcomes[0].0), "seed {seed}: a fault in some plans alone");
+        let bits = |states: &[Array]| states.iter().map(|state| state.bytes().to_vec()).collect::<Vec<_>>();
+        assert!(outcomes.iter().all(|outcome| bits(&outcome.1) == bits(&outcomes[0].1)), "seed {seed}: other bits");
+    }
+    assert!(faults > 200, "{faults} faults were tried");
 }
 
 /// What lies between integers and integers is asked for: a planner that leaves it out gives other numbers.

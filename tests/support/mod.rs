@@ -2,6 +2,8 @@
 
 #![allow(dead_code)]
 
+pub mod comparison;
 pub mod fixture;
 pub mod numbers;
+pub mod rounding;
 pub mod training;
