@@ -18,8 +18,11 @@ const HEADS: usize = 2;
 const QUERIES: usize = 37;
 const DEPTH: usize = 24;
 
+/// A name, and a factor for each block.
+type Pattern = (&'static str, fn(usize) -> f64);
+
 /// How much larger the scores of a block are than those of the first.
-const PATTERNS: [(&str, fn(usize) -> f64); 4] = [
+const PATTERNS: [Pattern; 4] = [
     ("level", |_| 1.0),
     ("rising", |block| 1.0 + block as f64),
     ("falling", |block| 8.0 - block as f64),
