@@ -159,10 +159,10 @@ fn differentiate(
     let outputs: Vec<Tensor> =
         (0..node.outputs.len()).map(|output| trace.tensor(Value { node: index, output })).collect();
     let rule = op.gradient(&Differentiation { inputs: &inputs, outputs: &outputs, gradients, wanted });
-    debug_assert_eq!(rule.len(), inputs.len(), "gradients of {}", op.kind().name());
+    debug_assert_eq!(rule.len(), inputs.len(), "gradients of {}", op.name());
     for (gradient, input) in rule.iter().zip(&inputs) {
         if let Some(gradient) = gradient.as_ref().filter(|gradient| !gradient.is_poisoned()) {
-            debug_assert_eq!(gradient.ty(), input.ty(), "a gradient of {}", op.kind().name());
+            debug_assert_eq!(gradient.ty(), input.ty(), "a gradient of {}", op.name());
         }
     }
     rule

@@ -85,7 +85,7 @@ impl Node {
             Source::Input(name) => format!("input {name:?}"),
             Source::State(name, _) => format!("state {name:?}"),
             Source::Constant(_) => "constant".to_string(),
-            Source::Op(op) => op.kind().name().to_string(),
+            Source::Op(op) => op.name().to_string(),
         }
     }
 }

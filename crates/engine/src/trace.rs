@@ -6,7 +6,7 @@
 
 use crate::error::Place;
 use crate::graph::{Graph, Initial, Node, Part, Source, Value};
-use crate::ops::{OpKind, Operation};
+use crate::ops::Operation;
 use crate::{Array, DType, Error, Result, Shape, TensorType};
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -95,7 +95,7 @@ impl Trace {
         let at = self.place();
         let poisoned = |count: usize| (0..count).map(|_| self.poisoned()).collect();
         if let Some(foreign) = inputs.iter().find(|input| !input.is_of(self)) {
-            self.fail(foreign.foreign(op.kind().name(), at));
+            self.fail(foreign.foreign(op.name(), at));
         }
         let Some(values) = inputs.iter().map(|input| input.value).collect::<Option<Vec<Value>>>() else {
             return poisoned(op.output_count());
@@ -106,17 +106,17 @@ impl Trace {
         let types: Vec<TensorType> = inputs.iter().map(|input| input.ty()).collect();
         match op.outputs(&types) {
             Ok(outputs) if outputs.iter().any(|ty| !ty.is_addressable()) => {
-                self.fail(self.too_large(op.kind().name(), &outputs[0]));
+                self.fail(self.too_large(op.name(), &outputs[0]));
                 poisoned(op.output_count())
             }
             Ok(outputs) => {
-                debug_assert_eq!(outputs.len(), op.output_count(), "outputs of {}", op.kind().name());
+                debug_assert_eq!(outputs.len(), op.output_count(), "outputs of {}", op.name());
                 let count = outputs.len();
                 let node = self.record(Source::Op(op), values, outputs, at);
                 (0..count).map(|output| self.tensor(Value { node, output })).collect()
             }
             Err(mismatch) => {
-                self.fail(Error::mismatch(op.kind().name(), types, mismatch, at));
+                self.fail(Error::mismatch(op.name(), types, mismatch, at));
                 poisoned(op.output_count())
             }
         }
@@ -225,12 +225,6 @@ impl Tensor {
     /// The element type.
     pub fn dtype(&self) -> DType {
         self.ty().dtype
-    }
-
-    /// The operation that it is a result of, if it is one.
-    pub(crate) fn op_kind(&self) -> Option<OpKind> {
-        let value = self.handle().ok()?;
-        self.trace().graph().nodes()[value.node].op().map(|op| op.kind())
     }
 
     /// The sizes of the axes. A poisoned tensor has none.

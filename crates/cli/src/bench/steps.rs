@@ -127,7 +127,7 @@ fn profile(step: &mut TrainingStep) -> Result<Vec<OperationTime>> {
     }
     let mut kinds: BTreeMap<&str, Total> = BTreeMap::new();
     for (step, time) in program.plan().routines[index].steps.iter().zip(&times) {
-        let total = kinds.entry(step.op.kind().name()).or_default();
+        let total = kinds.entry(step.op.name()).or_default();
         total.add(step, time.as_secs_f64() / PROFILED_STEPS as f64);
     }
     let mut rows: Vec<OperationTime> = kinds.into_iter().map(|(kind, total)| total.row(kind)).collect();

@@ -94,13 +94,7 @@ impl RoutineMap {
             let layer = step.part.layer.map_or(-1, |layer| layer as i64);
             let microseconds = (step.seconds * 1e7).round() / 10.0;
             let flags = step.part.backward as u8 | (step.again as u8) << 1;
-            (
-                texts.place(step.op.kind().name().to_string()),
-                layer,
-                texts.place(step.place.to_string()),
-                microseconds,
-                flags,
-            )
+            (texts.place(step.op.name().to_string()), layer, texts.place(step.place.to_string()), microseconds, flags)
         });
         let steps = steps.collect();
         let lifetimes = plan.lifetimes(index);

@@ -27,7 +27,7 @@ pub fn recomputed(chosen: &Chosen) -> Vec<Recomputed> {
         routine.steps.iter().flat_map(|step| step.inputs.iter().map(|input| input.buffer)).collect();
     let mut found: BTreeMap<(Option<usize>, &str), Recomputed> = BTreeMap::new();
     for step in routine.steps.iter().filter(|step| step.again) {
-        let operation = step.op.kind().name();
+        let operation = step.op.name();
         let layer = step.part.layer;
         let entry = found.entry((layer, operation)).or_insert_with(|| Recomputed {
             layer,

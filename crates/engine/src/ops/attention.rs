@@ -115,8 +115,8 @@ fn for_all_heads(k: &Tensor) -> Tensor {
 }
 
 impl Operation for Attention {
-    fn kind(&self) -> OpKind {
-        OpKind::Attention
+    fn name(&self) -> &'static str {
+        "attention"
     }
 
     fn attributes(&self) -> String {
@@ -154,15 +154,23 @@ impl Operation for Attention {
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         let (q, k) = (&inputs[0].shape, &inputs[1].shape);
         let operations = self.pairs(q, k) * (4 * q[3] as u64 + 16);
-        Cost { operations, bytes: Cost::traffic(inputs, outputs) }
+        Cost { work: Work::Attention, operations, bytes: Cost::traffic(inputs, outputs) }
     }
 
     fn in_place(&self) -> Vec<(usize, usize)> {
         vec![]
     }
 
-    fn check(&self, _inputs: &[TensorType]) -> Option<Check> {
-        None
+    fn effect(&self, _inputs: &[TensorType]) -> Effect {
+        Effect::Pure
+    }
+
+    fn accumulates(&self) -> Vec<usize> {
+        vec![]
+    }
+
+    fn form(&self) -> Form<'_> {
+        Form::Opaque
     }
 
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
@@ -323,8 +331,8 @@ impl AttentionGradient {
 }
 
 impl Operation for AttentionGradient {
-    fn kind(&self) -> OpKind {
-        OpKind::AttentionGradient
+    fn name(&self) -> &'static str {
+        "attention_gradient"
     }
 
     fn attributes(&self) -> String {
@@ -361,15 +369,23 @@ impl Operation for AttentionGradient {
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         let (q, k) = (&inputs[0].shape, &inputs[1].shape);
         let operations = self.attention.pairs(q, k) * (10 * q[3] as u64 + 16);
-        Cost { operations, bytes: Cost::traffic(inputs, outputs) }
+        Cost { work: Work::Attention, operations, bytes: Cost::traffic(inputs, outputs) }
     }
 
     fn in_place(&self) -> Vec<(usize, usize)> {
         vec![]
     }
 
-    fn check(&self, _inputs: &[TensorType]) -> Option<Check> {
-        None
+    fn effect(&self, _inputs: &[TensorType]) -> Effect {
+        Effect::Pure
+    }
+
+    fn accumulates(&self) -> Vec<usize> {
+        vec![]
+    }
+
+    fn form(&self) -> Form<'_> {
+        Form::Opaque
     }
 
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {

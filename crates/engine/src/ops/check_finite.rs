@@ -10,8 +10,8 @@ pub struct CheckFinite {
 }
 
 impl Operation for CheckFinite {
-    fn kind(&self) -> OpKind {
-        OpKind::CheckFinite
+    fn name(&self) -> &'static str {
+        "check_finite"
     }
 
     fn attributes(&self) -> String {
@@ -39,8 +39,16 @@ impl Operation for CheckFinite {
         vec![(0, 0)]
     }
 
-    fn check(&self, _inputs: &[TensorType]) -> Option<Check> {
-        Some(Check::Finite { input: 0, name: self.name.clone() })
+    fn effect(&self, _inputs: &[TensorType]) -> Effect {
+        Effect::Faults(Check::Finite { input: 0, name: self.name.clone() })
+    }
+
+    fn accumulates(&self) -> Vec<usize> {
+        vec![]
+    }
+
+    fn form(&self) -> Form<'_> {
+        Form::Opaque
     }
 
     fn reference(&self, inputs: &[&Reals], _outputs: &[TensorType]) -> Vec<Reals> {

@@ -9,8 +9,8 @@ pub struct Concat {
 }
 
 impl Operation for Concat {
-    fn kind(&self) -> OpKind {
-        OpKind::Concat
+    fn name(&self) -> &'static str {
+        "concat"
     }
 
     fn attributes(&self) -> String {
@@ -49,15 +49,23 @@ impl Operation for Concat {
     }
 
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
-        Cost { operations: 0, bytes: Cost::traffic(inputs, outputs) }
+        Cost { work: Work::Elements, operations: 0, bytes: Cost::traffic(inputs, outputs) }
     }
 
     fn in_place(&self) -> Vec<(usize, usize)> {
         vec![]
     }
 
-    fn check(&self, _inputs: &[TensorType]) -> Option<Check> {
-        None
+    fn effect(&self, _inputs: &[TensorType]) -> Effect {
+        Effect::Pure
+    }
+
+    fn accumulates(&self) -> Vec<usize> {
+        vec![]
+    }
+
+    fn form(&self) -> Form<'_> {
+        Form::Opaque
     }
 
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {

@@ -18,8 +18,8 @@ pub struct CrossEntropyGradient {
 }
 
 impl Operation for CrossEntropy {
-    fn kind(&self) -> OpKind {
-        OpKind::CrossEntropy
+    fn name(&self) -> &'static str {
+        "cross_entropy"
     }
 
     fn attributes(&self) -> String {
@@ -54,15 +54,27 @@ impl Operation for CrossEntropy {
     }
 
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
-        Cost { operations: 18 * inputs[0].shape.elements() as u64, bytes: Cost::traffic(inputs, outputs) }
+        Cost {
+            work: Work::Elements,
+            operations: 18 * inputs[0].shape.elements() as u64,
+            bytes: Cost::traffic(inputs, outputs),
+        }
     }
 
     fn in_place(&self) -> Vec<(usize, usize)> {
         vec![]
     }
 
-    fn check(&self, inputs: &[TensorType]) -> Option<Check> {
-        Some(Check::targets(1, inputs[0].shape.rows_and_columns().1, self.ignored))
+    fn effect(&self, inputs: &[TensorType]) -> Effect {
+        Effect::Faults(Check::targets(1, inputs[0].shape.rows_and_columns().1, self.ignored))
+    }
+
+    fn accumulates(&self) -> Vec<usize> {
+        vec![]
+    }
+
+    fn form(&self) -> Form<'_> {
+        Form::Opaque
     }
 
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
@@ -118,8 +130,8 @@ impl Kernels for CrossEntropy {
 }
 
 impl Operation for CrossEntropyGradient {
-    fn kind(&self) -> OpKind {
-        OpKind::CrossEntropyGradient
+    fn name(&self) -> &'static str {
+        "cross_entropy_gradient"
     }
 
     fn attributes(&self) -> String {
@@ -156,8 +168,16 @@ impl Operation for CrossEntropyGradient {
         vec![(0, 0)]
     }
 
-    fn check(&self, inputs: &[TensorType]) -> Option<Check> {
-        Some(Check::targets(1, inputs[0].shape.rows_and_columns().1, self.ignored))
+    fn effect(&self, inputs: &[TensorType]) -> Effect {
+        Effect::Faults(Check::targets(1, inputs[0].shape.rows_and_columns().1, self.ignored))
+    }
+
+    fn accumulates(&self) -> Vec<usize> {
+        vec![]
+    }
+
+    fn form(&self) -> Form<'_> {
+        Form::Opaque
     }
 
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {

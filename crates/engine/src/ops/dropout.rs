@@ -15,8 +15,8 @@ pub struct Dropout {
 }
 
 impl Operation for Dropout {
-    fn kind(&self) -> OpKind {
-        OpKind::Dropout
+    fn name(&self) -> &'static str {
+        "dropout"
     }
 
     fn attributes(&self) -> String {
@@ -52,8 +52,16 @@ impl Operation for Dropout {
         vec![(0, 0)]
     }
 
-    fn check(&self, _inputs: &[TensorType]) -> Option<Check> {
-        None
+    fn effect(&self, _inputs: &[TensorType]) -> Effect {
+        Effect::Random
+    }
+
+    fn accumulates(&self) -> Vec<usize> {
+        vec![]
+    }
+
+    fn form(&self) -> Form<'_> {
+        Form::Opaque
     }
 
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {

@@ -15,8 +15,8 @@ pub struct EmbeddingGradient {
 }
 
 impl Operation for Embedding {
-    fn kind(&self) -> OpKind {
-        OpKind::Embedding
+    fn name(&self) -> &'static str {
+        "embedding"
     }
 
     fn attributes(&self) -> String {
@@ -47,15 +47,23 @@ impl Operation for Embedding {
 
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         // Only the rows that are picked are read.
-        Cost { operations: 0, bytes: (inputs[1].bytes() + 2 * outputs[0].bytes()) as u64 }
+        Cost { work: Work::Elements, operations: 0, bytes: (inputs[1].bytes() + 2 * outputs[0].bytes()) as u64 }
     }
 
     fn in_place(&self) -> Vec<(usize, usize)> {
         vec![]
     }
 
-    fn check(&self, inputs: &[TensorType]) -> Option<Check> {
-        Some(Check::indices(1, inputs[0].shape[0]))
+    fn effect(&self, inputs: &[TensorType]) -> Effect {
+        Effect::Faults(Check::indices(1, inputs[0].shape[0]))
+    }
+
+    fn accumulates(&self) -> Vec<usize> {
+        vec![]
+    }
+
+    fn form(&self) -> Form<'_> {
+        Form::Opaque
     }
 
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
@@ -110,8 +118,8 @@ impl Kernels for Embedding {
 }
 
 impl Operation for EmbeddingGradient {
-    fn kind(&self) -> OpKind {
-        OpKind::EmbeddingGradient
+    fn name(&self) -> &'static str {
+        "embedding_gradient"
     }
 
     fn attributes(&self) -> String {
@@ -137,15 +145,27 @@ impl Operation for EmbeddingGradient {
     }
 
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
-        Cost { operations: inputs[1].shape.elements() as u64, bytes: Cost::traffic(inputs, outputs) }
+        Cost {
+            work: Work::Elements,
+            operations: inputs[1].shape.elements() as u64,
+            bytes: Cost::traffic(inputs, outputs),
+        }
     }
 
     fn in_place(&self) -> Vec<(usize, usize)> {
         vec![]
     }
 
-    fn check(&self, _inputs: &[TensorType]) -> Option<Check> {
-        Some(Check::indices(0, self.rows))
+    fn effect(&self, _inputs: &[TensorType]) -> Effect {
+        Effect::Faults(Check::indices(0, self.rows))
+    }
+
+    fn accumulates(&self) -> Vec<usize> {
+        vec![0]
+    }
+
+    fn form(&self) -> Form<'_> {
+        Form::Opaque
     }
 
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
@@ -196,7 +216,7 @@ impl Kernels for EmbeddingGradient {
             linker.job(kernel::OccurrenceSort::new(ids.bits(), occurrences, fault));
             let (gradient, y) = (gradient.read::<T>(), y.write::<T>());
             let job = kernel::EmbeddingGradient::new(linker.isa(), occurrences, gradient, y, columns);
-            linker.job(job.continued(linker.continues(0)));
+            linker.job(job.continued(linker.accumulates(0)));
         });
         Ok(())
     }

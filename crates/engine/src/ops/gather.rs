@@ -42,8 +42,8 @@ fn target(axis: usize, at: &[usize], index: &Reals, bound: usize) -> Option<Vec<
 }
 
 impl Operation for Gather {
-    fn kind(&self) -> OpKind {
-        OpKind::Gather
+    fn name(&self) -> &'static str {
+        "gather"
     }
 
     fn attributes(&self) -> String {
@@ -66,15 +66,23 @@ impl Operation for Gather {
 
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         // Only the elements that are picked are read.
-        Cost { operations: 0, bytes: (inputs[1].bytes() + 2 * outputs[0].bytes()) as u64 }
+        Cost { work: Work::Elements, operations: 0, bytes: (inputs[1].bytes() + 2 * outputs[0].bytes()) as u64 }
     }
 
     fn in_place(&self) -> Vec<(usize, usize)> {
         vec![]
     }
 
-    fn check(&self, inputs: &[TensorType]) -> Option<Check> {
-        Some(Check::indices(1, inputs[0].shape[self.axis]))
+    fn effect(&self, inputs: &[TensorType]) -> Effect {
+        Effect::Faults(Check::indices(1, inputs[0].shape[self.axis]))
+    }
+
+    fn accumulates(&self) -> Vec<usize> {
+        vec![]
+    }
+
+    fn form(&self) -> Form<'_> {
+        Form::Opaque
     }
 
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
@@ -127,8 +135,8 @@ impl Kernels for Gather {
 }
 
 impl Operation for ScatterAdd {
-    fn kind(&self) -> OpKind {
-        OpKind::ScatterAdd
+    fn name(&self) -> &'static str {
+        "scatter_add"
     }
 
     fn attributes(&self) -> String {
@@ -154,15 +162,27 @@ impl Operation for ScatterAdd {
     }
 
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
-        Cost { operations: inputs[2].shape.elements() as u64, bytes: Cost::traffic(inputs, outputs) }
+        Cost {
+            work: Work::Elements,
+            operations: inputs[2].shape.elements() as u64,
+            bytes: Cost::traffic(inputs, outputs),
+        }
     }
 
     fn in_place(&self) -> Vec<(usize, usize)> {
         vec![(0, 0)]
     }
 
-    fn check(&self, inputs: &[TensorType]) -> Option<Check> {
-        Some(Check::indices(1, inputs[0].shape[self.axis]))
+    fn effect(&self, inputs: &[TensorType]) -> Effect {
+        Effect::Faults(Check::indices(1, inputs[0].shape[self.axis]))
+    }
+
+    fn accumulates(&self) -> Vec<usize> {
+        vec![]
+    }
+
+    fn form(&self) -> Form<'_> {
+        Form::Opaque
     }
 
     fn reference(&self, inputs: &[&Reals], _outputs: &[TensorType]) -> Vec<Reals> {

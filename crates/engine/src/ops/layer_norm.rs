@@ -111,8 +111,8 @@ pub(super) fn in_f32(tensors: &[Tensor]) -> Vec<Tensor> {
 }
 
 impl Operation for LayerNorm {
-    fn kind(&self) -> OpKind {
-        OpKind::LayerNorm
+    fn name(&self) -> &'static str {
+        "layer_norm"
     }
 
     fn attributes(&self) -> String {
@@ -146,8 +146,16 @@ impl Operation for LayerNorm {
         vec![(0, 0)]
     }
 
-    fn check(&self, _inputs: &[TensorType]) -> Option<Check> {
-        None
+    fn effect(&self, _inputs: &[TensorType]) -> Effect {
+        Effect::Pure
+    }
+
+    fn accumulates(&self) -> Vec<usize> {
+        vec![]
+    }
+
+    fn form(&self) -> Form<'_> {
+        Form::Opaque
     }
 
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
@@ -213,8 +221,8 @@ impl Kernels for LayerNorm {
 }
 
 impl Operation for LayerNormGradient {
-    fn kind(&self) -> OpKind {
-        OpKind::LayerNormGradient
+    fn name(&self) -> &'static str {
+        "layer_norm_gradient"
     }
 
     fn attributes(&self) -> String {
@@ -243,8 +251,16 @@ impl Operation for LayerNormGradient {
         vec![(0, 0), (0, 4)]
     }
 
-    fn check(&self, _inputs: &[TensorType]) -> Option<Check> {
-        None
+    fn effect(&self, _inputs: &[TensorType]) -> Effect {
+        Effect::Pure
+    }
+
+    fn accumulates(&self) -> Vec<usize> {
+        vec![1, 2]
+    }
+
+    fn form(&self) -> Form<'_> {
+        Form::Opaque
     }
 
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
@@ -316,7 +332,7 @@ impl Kernels for LayerNormGradient {
                 gain_gradient: linker.output(1).write(),
             };
             let (row_gradients, column_sums) =
-                gradient_kernel::jobs(linker.isa(), operands, blocks, shares, linker.continues(1));
+                gradient_kernel::jobs(linker.isa(), operands, blocks, shares, linker.accumulates(1));
             linker.job(row_gradients);
             linker.job(column_sums);
         });

@@ -32,8 +32,8 @@ pub struct LinearCrossEntropyGradient {
 }
 
 impl Operation for LinearCrossEntropy {
-    fn kind(&self) -> OpKind {
-        OpKind::LinearCrossEntropy
+    fn name(&self) -> &'static str {
+        "linear_cross_entropy"
     }
 
     fn attributes(&self) -> String {
@@ -66,6 +66,7 @@ impl Operation for LinearCrossEntropy {
 
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         Cost {
+            work: Work::BlockedProducts,
             operations: logits_of(inputs) * (2 * inputs[0].shape[1] as u64 + 18),
             bytes: Cost::traffic(inputs, outputs),
         }
@@ -75,8 +76,16 @@ impl Operation for LinearCrossEntropy {
         vec![]
     }
 
-    fn check(&self, inputs: &[TensorType]) -> Option<Check> {
-        Some(Check::targets(2, inputs[1].shape[0], self.ignored))
+    fn effect(&self, inputs: &[TensorType]) -> Effect {
+        Effect::Faults(Check::targets(2, inputs[1].shape[0], self.ignored))
+    }
+
+    fn accumulates(&self) -> Vec<usize> {
+        vec![]
+    }
+
+    fn form(&self) -> Form<'_> {
+        Form::Opaque
     }
 
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
@@ -141,8 +150,8 @@ impl LinearCrossEntropy {
 }
 
 impl Operation for LinearCrossEntropyGradient {
-    fn kind(&self) -> OpKind {
-        OpKind::LinearCrossEntropyGradient
+    fn name(&self) -> &'static str {
+        "linear_cross_entropy_gradient"
     }
 
     fn attributes(&self) -> String {
@@ -171,6 +180,7 @@ impl Operation for LinearCrossEntropyGradient {
 
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         Cost {
+            work: Work::BlockedProducts,
             operations: logits_of(inputs) * (6 * inputs[0].shape[1] as u64 + 18),
             bytes: Cost::traffic(inputs, outputs),
         }
@@ -180,8 +190,16 @@ impl Operation for LinearCrossEntropyGradient {
         vec![]
     }
 
-    fn check(&self, inputs: &[TensorType]) -> Option<Check> {
-        Some(Check::targets(2, inputs[1].shape[0], self.ignored))
+    fn effect(&self, inputs: &[TensorType]) -> Effect {
+        Effect::Faults(Check::targets(2, inputs[1].shape[0], self.ignored))
+    }
+
+    fn accumulates(&self) -> Vec<usize> {
+        vec![1]
+    }
+
+    fn form(&self) -> Form<'_> {
+        Form::Opaque
     }
 
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
@@ -265,7 +283,7 @@ impl LinearCrossEntropyGradient {
             let sizes = Sizes { rows: classes.len(), columns: blocks.channels, depth: rows.len() };
             let to = dweight.matrix.rows_from(classes.start);
             let job = Gemm::new(linker.isa(), sizes, g.transposed(), x.rows_from(rows.start), to);
-            linker.job(job.workers(linker.workers()).accumulating(rows.start > 0 || linker.continues(1)));
+            linker.job(job.workers(linker.workers()).accumulating(rows.start > 0 || linker.accumulates(1)));
         }
         dx.store(linker);
         dweight.store(linker);

@@ -1,7 +1,7 @@
 //! The operations: one file each, with its shape rule, gradient, cost, in-place rule, meaning, kernels and cases.
 //!
-//! [`Operation`] has no default methods, so an operation with a part missing does not compile; and an operation
-//! can only name its [`OpKind`] if it is in the list below, from which the tests are driven.
+//! [`Operation`] has no default methods, so an operation with a part missing does not compile. What the planner and the
+//! machines know of an operation, they learn from it: no list elsewhere names one. The list below drives the tests.
 
 mod cases;
 mod listed;
@@ -16,17 +16,17 @@ use crate::error::Mismatch;
 use crate::shape::Layout;
 use crate::{Tensor, TensorType};
 use listed::Listed;
-use std::any::Any;
+use std::any::{Any, TypeId};
 use std::fmt::Debug;
 
 /// What an operation is, from its shapes to its kernels.
 ///
 /// Operations are those of the list below and no others: what their kernels do with memory is trusted.
 pub trait Operation: Listed + Any + Debug + Send + Sync {
-    /// Its entry in the list of operations.
-    fn kind(&self) -> OpKind;
+    /// Its name in messages, plans and profiles.
+    fn name(&self) -> &'static str;
 
-    /// Its parameters as text. Two operations of one kind with the same text must be the same function: equal
+    /// Its parameters as text. Two operations of one type with the same text must be the same function: equal
     /// nodes are merged by it.
     fn attributes(&self) -> String;
 
@@ -46,8 +46,15 @@ pub trait Operation: Listed + Any + Debug + Send + Sync {
     /// size and is not needed later.
     fn in_place(&self) -> Vec<(usize, usize)>;
 
-    /// What it looks for in its data, if anything: where it does not find it, the replay ends there.
-    fn check(&self, inputs: &[TensorType]) -> Option<Check>;
+    /// What it does besides giving its results.
+    fn effect(&self, inputs: &[TensorType]) -> Effect;
+
+    /// Which of its results are sums over rows, from the first to the last, with which its kernels can go on from earlier
+    /// sums: all of these at once, or none.
+    fn accumulates(&self) -> Vec<usize>;
+
+    /// What the planner may make of it together with its neighbours.
+    fn form(&self) -> Form<'_>;
 
     /// Its meaning, in f64.
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals>;
@@ -59,6 +66,49 @@ pub trait Operation: Listed + Any + Debug + Send + Sync {
     fn cases() -> Vec<Case>
     where
         Self: Sized;
+}
+
+/// What an operation does besides giving its results.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Nothing: the same results from the same operands, whenever and however often.
+    Pure,
+    /// It looks for something in its data; where that is not found, the replay fails and no state changes.
+    Faults(Check),
+    /// It draws random numbers. They follow from its operands alone, so that drawing again gives the same.
+    Random,
+    /// It takes part in something with other processes: it runs once, and in the order of the trace with its like.
+    Collective,
+}
+
+impl Effect {
+    /// What it looks for, if it may fault.
+    pub fn check(&self) -> Option<&Check> {
+        match self {
+            Effect::Faults(check) => Some(check),
+            _ => None,
+        }
+    }
+}
+
+/// What the planner may make of an operation together with its neighbours.
+#[derive(Clone, Copy, Debug)]
+pub enum Form<'a> {
+    /// A program run on every element: chains of them are joined.
+    Elementwise(&'a Elementwise),
+    /// A matrix product: it may take the program that follows as its epilogue.
+    Product(&'a Matmul),
+    /// A matrix product with its epilogue.
+    FusedProduct(&'a FusedMatmul),
+    /// An operation that goes on from earlier sums: it gives the other results of the same operation too.
+    Accumulation(&'a Accumulation),
+    /// The update of a weight by a gradient, which is this operand.
+    Update {
+        /// Which operand.
+        gradient: usize,
+    },
+    /// Nothing: it stands alone.
+    Opaque,
 }
 
 /// What an operation looks for in its data.
@@ -117,9 +167,33 @@ pub trait ViewRule {
     fn view(&self, output: usize, input: &Layout) -> Option<Layout>;
 }
 
-/// What an operation costs: the two numbers a plan weighs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// The kind of work that an operation is, by which a machine knows its speed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// A number at a time: element-wise programs, reductions, norms, updates, copies.
+    Elements,
+    /// A matrix product of these sizes.
+    Product {
+        /// Rows of the result, over all matrices of a batch.
+        rows: usize,
+        /// Columns of the result.
+        columns: usize,
+        /// What is summed over.
+        depth: usize,
+    },
+    /// Matrix products in blocks, inside of something larger.
+    BlockedProducts,
+    /// Attention.
+    Attention,
+    /// A convolution.
+    Convolution,
+}
+
+/// What an operation costs: what a plan weighs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cost {
+    /// The kind of work.
+    pub work: Work,
     /// Floating-point operations.
     pub operations: u64,
     /// Bytes read and written, each operand once.
@@ -129,7 +203,13 @@ pub struct Cost {
 impl Cost {
     /// So many operations for each element of the first result, and every operand and result moved once.
     pub fn per_element(operations: u64, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
-        Cost { operations: operations * outputs[0].shape.elements() as u64, bytes: Cost::traffic(inputs, outputs) }
+        let operations = operations * outputs[0].shape.elements() as u64;
+        Cost { work: Work::Elements, operations, bytes: Cost::traffic(inputs, outputs) }
+    }
+
+    /// The same, as another kind of work.
+    pub fn as_work(self, work: Work) -> Cost {
+        Cost { work, ..self }
     }
 
     /// The bytes of all operands and results.
@@ -138,42 +218,37 @@ impl Cost {
     }
 }
 
-/// One line of the list: an operation, its name and its cases.
+/// One line of the list: an operation and its cases.
 pub struct Entry {
-    /// Which operation.
-    pub kind: OpKind,
+    /// The operation's type,
+    pub id: TypeId,
+    /// and what it is called.
+    pub type_name: &'static str,
     /// Its cases.
     pub cases: fn() -> Vec<Case>,
 }
 
 macro_rules! operations {
-    ($($(#[$doc:meta])* $kind:ident = $name:literal in $module:ident;)*) => {
-        /// Every operation there is.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        #[allow(missing_docs)]
-        pub enum OpKind { $($kind),* }
-
-        impl OpKind {
-            /// The name in messages, plans and profiles.
-            pub fn name(self) -> &'static str {
-                match self { $(OpKind::$kind => $name),* }
-            }
-        }
-
-        $(impl Listed for $module::$kind {})*
+    ($($module:ident::$op:ident,)*) => {
+        $(impl Listed for $module::$op {})*
 
         /// The list that drives the tests.
         pub fn all() -> Vec<Entry> {
-            vec![$(Entry { kind: OpKind::$kind, cases: <$module::$kind as Operation>::cases }),*]
+            vec![$(Entry {
+                id: TypeId::of::<$module::$op>(),
+                type_name: stringify!($op),
+                cases: <$module::$op as Operation>::cases,
+            }),*]
         }
     };
 }
 
+mod accumulation;
 mod attention;
 mod batch_norm;
 mod check_finite;
 mod concat;
-mod continued;
+
 mod conv2d;
 mod cross_entropy;
 mod dropout;
@@ -191,13 +266,12 @@ mod softmax;
 mod updates;
 mod view;
 
+pub use accumulation::{Accumulation, accumulated};
 pub use batch_norm::BatchNorm;
-pub(crate) use continued::Continued;
-pub use continued::accumulated;
 pub use conv2d::Conv2dOptions;
 pub use elementwise::{Argument, Elementwise, Function, Instruction, ScalarProgram};
 pub use layer_norm::LayerNormGradient;
-pub use matmul::{FinishedMatmul, Matmul, ProductTypes};
+pub use matmul::{FusedMatmul, Matmul, ProductTypes};
 pub use rotary::rotary_tables;
 pub use updates::{Adafactor, AdafactorInputs, AdafactorOutputs, SecondMoment};
 pub use updates::{AdamW, AdamWInputs, AdamWOutputs};
@@ -206,45 +280,45 @@ pub use updates::{Sgd, SgdInputs, SgdOutputs};
 pub use updates::{clip_by_global_norm, clip_by_value};
 
 operations! {
-    Elementwise = "elementwise" in elementwise;
-    Reshape = "reshape" in view;
-    Permute = "permute" in view;
-    Slice = "slice" in view;
-    Split = "split" in view;
-    Broadcast = "broadcast" in view;
-    StopGradient = "stop_gradient" in view;
-    CheckFinite = "check_finite" in check_finite;
-    Concat = "concat" in concat;
-    Continued = "continued" in continued;
-    Gather = "gather" in gather;
-    ScatterAdd = "scatter_add" in gather;
-    Embedding = "embedding" in embedding;
-    EmbeddingGradient = "embedding_gradient" in embedding;
-    Reduce = "reduce" in reduce;
-    Matmul = "matmul" in matmul;
-    FinishedMatmul = "finished_matmul" in matmul;
-    Softmax = "softmax" in softmax;
-    CrossEntropy = "cross_entropy" in cross_entropy;
-    CrossEntropyGradient = "cross_entropy_gradient" in cross_entropy;
-    LinearCrossEntropy = "linear_cross_entropy" in linear_cross_entropy;
-    LinearCrossEntropyGradient = "linear_cross_entropy_gradient" in linear_cross_entropy;
-    LayerNorm = "layer_norm" in layer_norm;
-    LayerNormGradient = "layer_norm_gradient" in layer_norm;
-    RmsNorm = "rms_norm" in rms_norm;
-    RmsNormGradient = "rms_norm_gradient" in rms_norm;
-    Rotary = "rotary" in rotary;
-    Attention = "attention" in attention;
-    AttentionGradient = "attention_gradient" in attention;
-    Dropout = "dropout" in dropout;
-    Conv2d = "conv2d" in conv2d;
-    Conv2dInputGradient = "conv2d_input_gradient" in conv2d;
-    Conv2dWeightGradient = "conv2d_weight_gradient" in conv2d;
-    MaxPool2d = "max_pool2d" in pool2d;
-    MaxPool2dGradient = "max_pool2d_gradient" in pool2d;
-    MaxPool2dGather = "max_pool2d_gather" in pool2d;
-    AvgPool2d = "avg_pool2d" in pool2d;
-    AvgPool2dGradient = "avg_pool2d_gradient" in pool2d;
-    Sgd = "sgd" in updates;
-    AdamW = "adamw" in updates;
-    Lion = "lion" in updates;
+    elementwise::Elementwise,
+    view::Reshape,
+    view::Permute,
+    view::Slice,
+    view::Split,
+    view::Broadcast,
+    view::StopGradient,
+    check_finite::CheckFinite,
+    concat::Concat,
+    accumulation::Accumulation,
+    gather::Gather,
+    gather::ScatterAdd,
+    embedding::Embedding,
+    embedding::EmbeddingGradient,
+    reduce::Reduce,
+    matmul::Matmul,
+    matmul::FusedMatmul,
+    softmax::Softmax,
+    cross_entropy::CrossEntropy,
+    cross_entropy::CrossEntropyGradient,
+    linear_cross_entropy::LinearCrossEntropy,
+    linear_cross_entropy::LinearCrossEntropyGradient,
+    layer_norm::LayerNorm,
+    layer_norm::LayerNormGradient,
+    rms_norm::RmsNorm,
+    rms_norm::RmsNormGradient,
+    rotary::Rotary,
+    attention::Attention,
+    attention::AttentionGradient,
+    dropout::Dropout,
+    conv2d::Conv2d,
+    conv2d::Conv2dInputGradient,
+    conv2d::Conv2dWeightGradient,
+    pool2d::MaxPool2d,
+    pool2d::MaxPool2dGradient,
+    pool2d::MaxPool2dGather,
+    pool2d::AvgPool2d,
+    pool2d::AvgPool2dGradient,
+    updates::Sgd,
+    updates::AdamW,
+    updates::Lion,
 }

@@ -23,14 +23,9 @@ impl Reduce {
     }
 }
 
-/// Whether an operation is a sum in order.
-pub(super) fn is_in_order(op: &dyn Operation) -> bool {
-    (op as &dyn Any).downcast_ref::<Reduce>().is_some_and(|reduce| reduce.in_order)
-}
-
 impl Operation for Reduce {
-    fn kind(&self) -> OpKind {
-        OpKind::Reduce
+    fn name(&self) -> &'static str {
+        "reduce"
     }
 
     fn attributes(&self) -> String {
@@ -76,15 +71,27 @@ impl Operation for Reduce {
     }
 
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
-        Cost { operations: inputs[0].shape.elements() as u64, bytes: Cost::traffic(inputs, outputs) }
+        Cost {
+            work: Work::Elements,
+            operations: inputs[0].shape.elements() as u64,
+            bytes: Cost::traffic(inputs, outputs),
+        }
     }
 
     fn in_place(&self) -> Vec<(usize, usize)> {
         vec![]
     }
 
-    fn check(&self, _inputs: &[TensorType]) -> Option<Check> {
-        None
+    fn effect(&self, _inputs: &[TensorType]) -> Effect {
+        Effect::Pure
+    }
+
+    fn accumulates(&self) -> Vec<usize> {
+        if self.in_order { vec![0] } else { vec![] }
+    }
+
+    fn form(&self) -> Form<'_> {
+        Form::Opaque
     }
 
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
@@ -148,7 +155,7 @@ impl Kernels for Reduce {
         let kept: Vec<(usize, usize)> = self.kept(x.layout.shape.rank()).map(axis).collect();
         let reduced: Vec<(usize, usize)> = self.axes.iter().map(|&at| axis(at)).collect();
         if self.in_order {
-            let continued = linker.continues(0);
+            let continued = linker.accumulates(0);
             with_float!(x.dtype, T => {
                 with_float!(y.dtype, Y => {
                     let (x, y) = (x.read::<T>(), y.write::<Y>());

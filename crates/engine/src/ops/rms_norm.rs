@@ -38,8 +38,8 @@ fn decomposed_gradient(inputs: &[Tensor]) -> Vec<Tensor> {
 }
 
 impl Operation for RmsNorm {
-    fn kind(&self) -> OpKind {
-        OpKind::RmsNorm
+    fn name(&self) -> &'static str {
+        "rms_norm"
     }
 
     fn attributes(&self) -> String {
@@ -71,8 +71,16 @@ impl Operation for RmsNorm {
         vec![(0, 0)]
     }
 
-    fn check(&self, _inputs: &[TensorType]) -> Option<Check> {
-        None
+    fn effect(&self, _inputs: &[TensorType]) -> Effect {
+        Effect::Pure
+    }
+
+    fn accumulates(&self) -> Vec<usize> {
+        vec![]
+    }
+
+    fn form(&self) -> Form<'_> {
+        Form::Opaque
     }
 
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
@@ -132,8 +140,8 @@ impl Kernels for RmsNorm {
 }
 
 impl Operation for RmsNormGradient {
-    fn kind(&self) -> OpKind {
-        OpKind::RmsNormGradient
+    fn name(&self) -> &'static str {
+        "rms_norm_gradient"
     }
 
     fn attributes(&self) -> String {
@@ -162,8 +170,16 @@ impl Operation for RmsNormGradient {
         vec![(0, 0), (0, 3)]
     }
 
-    fn check(&self, _inputs: &[TensorType]) -> Option<Check> {
-        None
+    fn effect(&self, _inputs: &[TensorType]) -> Effect {
+        Effect::Pure
+    }
+
+    fn accumulates(&self) -> Vec<usize> {
+        vec![1]
+    }
+
+    fn form(&self) -> Form<'_> {
+        Form::Opaque
     }
 
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
@@ -227,7 +243,7 @@ impl Kernels for RmsNormGradient {
                 gain_gradient: linker.output(1).write(),
             };
             let (row_gradients, column_sums) =
-                gradient_kernel::jobs(linker.isa(), operands, blocks, shares, linker.continues(1));
+                gradient_kernel::jobs(linker.isa(), operands, blocks, shares, linker.accumulates(1));
             linker.job(row_gradients);
             linker.job(column_sums);
         });

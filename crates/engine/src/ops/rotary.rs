@@ -24,8 +24,8 @@ impl Rotary {
 }
 
 impl Operation for Rotary {
-    fn kind(&self) -> OpKind {
-        OpKind::Rotary
+    fn name(&self) -> &'static str {
+        "rotary"
     }
 
     fn attributes(&self) -> String {
@@ -73,8 +73,16 @@ impl Operation for Rotary {
         vec![(0, 0)]
     }
 
-    fn check(&self, _inputs: &[TensorType]) -> Option<Check> {
-        None
+    fn effect(&self, _inputs: &[TensorType]) -> Effect {
+        Effect::Pure
+    }
+
+    fn accumulates(&self) -> Vec<usize> {
+        vec![]
+    }
+
+    fn form(&self) -> Form<'_> {
+        Form::Opaque
     }
 
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {

@@ -10,8 +10,8 @@ pub struct Softmax {
 }
 
 impl Operation for Softmax {
-    fn kind(&self) -> OpKind {
-        OpKind::Softmax
+    fn name(&self) -> &'static str {
+        "softmax"
     }
 
     fn attributes(&self) -> String {
@@ -45,8 +45,16 @@ impl Operation for Softmax {
         vec![(0, 0)]
     }
 
-    fn check(&self, _inputs: &[TensorType]) -> Option<Check> {
-        None
+    fn effect(&self, _inputs: &[TensorType]) -> Effect {
+        Effect::Pure
+    }
+
+    fn accumulates(&self) -> Vec<usize> {
+        vec![]
+    }
+
+    fn form(&self) -> Form<'_> {
+        Form::Opaque
     }
 
     fn reference(&self, inputs: &[&Reals], _outputs: &[TensorType]) -> Vec<Reals> {

@@ -53,14 +53,22 @@ macro_rules! view_operation {
     };
     (of any number of results) => {
         fn cost(&self, _inputs: &[TensorType], _outputs: &[TensorType]) -> Cost {
-            Cost::default()
+            Cost { work: Work::Elements, operations: 0, bytes: 0 }
         }
         fn in_place(&self) -> Vec<(usize, usize)> {
             vec![]
         }
-        fn check(&self, _inputs: &[TensorType]) -> Option<Check> {
-            None
-        }
+        fn effect(&self, _inputs: &[TensorType]) -> Effect {
+        Effect::Pure
+    }
+
+    fn accumulates(&self) -> Vec<usize> {
+        vec![]
+    }
+
+    fn form(&self) -> Form<'_> {
+        Form::Opaque
+    }
         fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
             let dense = Layout::dense(&inputs[0].shape);
             let layout = |output: usize| self.view(output, &dense).expect("a dense operand can be viewed");
@@ -79,8 +87,8 @@ impl ViewRule for Reshape {
 }
 
 impl Operation for Reshape {
-    fn kind(&self) -> OpKind {
-        OpKind::Reshape
+    fn name(&self) -> &'static str {
+        "reshape"
     }
     fn attributes(&self) -> String {
         self.shape.to_string()
@@ -117,8 +125,8 @@ impl ViewRule for Permute {
 }
 
 impl Operation for Permute {
-    fn kind(&self) -> OpKind {
-        OpKind::Permute
+    fn name(&self) -> &'static str {
+        "permute"
     }
     fn attributes(&self) -> String {
         format!("{:?}", self.order)
@@ -162,8 +170,8 @@ impl ViewRule for Slice {
 }
 
 impl Operation for Slice {
-    fn kind(&self) -> OpKind {
-        OpKind::Slice
+    fn name(&self) -> &'static str {
+        "slice"
     }
     fn attributes(&self) -> String {
         format!("axis {}, {}..{} by {}", self.axis, self.start, self.end, self.step)
@@ -219,8 +227,8 @@ impl ViewRule for Split {
 }
 
 impl Operation for Split {
-    fn kind(&self) -> OpKind {
-        OpKind::Split
+    fn name(&self) -> &'static str {
+        "split"
     }
     fn attributes(&self) -> String {
         format!("axis {}, {:?}", self.axis, self.sizes)
@@ -264,8 +272,8 @@ impl ViewRule for Broadcast {
 }
 
 impl Operation for Broadcast {
-    fn kind(&self) -> OpKind {
-        OpKind::Broadcast
+    fn name(&self) -> &'static str {
+        "broadcast"
     }
     fn attributes(&self) -> String {
         self.shape.to_string()
@@ -297,8 +305,8 @@ impl ViewRule for StopGradient {
 }
 
 impl Operation for StopGradient {
-    fn kind(&self) -> OpKind {
-        OpKind::StopGradient
+    fn name(&self) -> &'static str {
+        "stop_gradient"
     }
     fn attributes(&self) -> String {
         String::new()

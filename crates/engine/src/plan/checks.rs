@@ -2,7 +2,7 @@
 
 use super::{BufferId, Operand, Step};
 use crate::Layout;
-use crate::ops::Check;
+use crate::ops::{Check, Effect};
 
 /// What a step looks for, and in which numbers: two that look for the same in the same numbers end alike.
 #[derive(PartialEq)]
@@ -14,7 +14,7 @@ struct Look {
 
 impl Look {
     fn of(step: &Step) -> Option<Look> {
-        let check = step.check()?;
+        let Effect::Faults(check) = step.effect() else { return None };
         let Operand { buffer, layout, .. } = step.inputs[check.input()].clone();
         // The same numbers may be seen in several shapes.
         let layout = layout.reshaped(&[layout.shape.elements()].into()).unwrap_or(layout);

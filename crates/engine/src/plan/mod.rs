@@ -23,7 +23,7 @@ pub mod verify;
 
 use crate::error::Place;
 use crate::graph::{Graph, Initial, Part, Value};
-use crate::ops::{Check, Cost, Operation};
+use crate::ops::{Cost, Effect, Operation};
 use crate::{Array, DType, Layout, Result, Shape, TensorType};
 pub use lifetimes::Lifetime;
 pub use recompute::Recompute;
@@ -193,9 +193,9 @@ impl Step {
         self.op.cost(&types(&self.inputs), &types(&self.outputs))
     }
 
-    /// What it looks for in its data.
-    pub(crate) fn check(&self) -> Option<Check> {
-        self.op.check(&self.inputs.iter().map(Operand::ty).collect::<Vec<_>>())
+    /// What it does besides giving its results.
+    pub fn effect(&self) -> Effect {
+        self.op.effect(&self.inputs.iter().map(Operand::ty).collect::<Vec<_>>())
     }
 }
 

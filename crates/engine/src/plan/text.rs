@@ -42,7 +42,7 @@ impl fmt::Display for RoutineText<'_> {
         for step in &self.routine.steps {
             let outputs: Vec<String> = step.outputs.iter().map(|output| self.result(output)).collect();
             let inputs: Vec<String> = step.inputs.iter().map(|input| self.operand(input)).collect();
-            write!(f, "  {} = {}({})", outputs.join(", "), step.op.kind().name(), inputs.join(", "))?;
+            write!(f, "  {} = {}({})", outputs.join(", "), step.op.name(), inputs.join(", "))?;
             let attributes = step.op.attributes();
             if !attributes.is_empty() {
                 write!(f, " {{{attributes}}}")?;

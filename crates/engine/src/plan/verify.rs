@@ -4,7 +4,7 @@
 use super::{Buffer, BufferId, BufferKind, Operand, Parts, Routine, Step};
 use crate::Layout;
 use crate::graph::Initial;
-use crate::ops::{Check, Lowering};
+use crate::ops::{Check, Effect, Lowering};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub(super) fn verify_draft(routine: &Routine, buffers: &[Buffer]) -> Verdict {
     let mut written = vec![false; buffers.len()];
     let has_value = |written: &[bool], id: BufferId| written[id] || buffers[id].kind.is_persistent();
     for (index, step) in routine.steps.iter().enumerate() {
-        let about = |problem: String| format!("step {index} ({}): {problem}", step.op.kind().name());
+        let about = |problem: String| format!("step {index} ({}): {problem}", step.op.name());
         check_types(step).map_err(about)?;
         if let Some(early) = step.inputs.iter().find(|input| !has_value(&written, input.buffer)) {
             return Err(about(format!("buffer {} is read before it is written", early.buffer)));
@@ -117,7 +117,7 @@ impl<'a> Replay<'a> {
 
     fn routine(mut self, routine: &Routine) -> Verdict {
         for (index, step) in routine.steps.iter().enumerate() {
-            self.step(step).map_err(|problem| format!("step {index} ({}): {problem}", step.op.kind().name()))?;
+            self.step(step).map_err(|problem| format!("step {index} ({}): {problem}", step.op.name()))?;
         }
         for (name, output) in &routine.outputs {
             self.readable(output).map_err(|problem| format!("output {name:?}: {problem}"))?;
@@ -177,7 +177,7 @@ impl<'a> Replay<'a> {
     /// Whether bad data may end the replay at this step: not if the same was looked for in the same numbers before.
     fn may_fault(&mut self, step: &Step) -> bool {
         let again = !self.done.insert(Arc::as_ptr(&step.op).cast()) && step.again;
-        let Some(check) = step.check() else { return false };
+        let Effect::Faults(check) = step.effect() else { return false };
         let operand = &step.inputs[check.input()];
         let check = match check {
             Check::Indices { bound, ignored, .. } => Check::Indices { input: 0, bound, ignored },

@@ -2,7 +2,7 @@
 
 use crate::memory::{Kind, Outside};
 use crate::step::{StepConfig, TrainingStep};
-use gradus_engine::ops::OpKind;
+use gradus_engine::ops::Form;
 use gradus_engine::plan::{Buffer, BufferId, BufferKind, Plan};
 use std::collections::HashSet;
 
@@ -121,7 +121,9 @@ fn at_the_peak(plan: &Plan, kinds: &Kinds) -> (usize, usize) {
 /// Transients that an update reads.
 fn read_by_updates(plan: &Plan) -> HashSet<BufferId> {
     let steps = plan.routines.iter().flat_map(|routine| &routine.steps);
-    let updates = steps.filter(|step| matches!(step.op.kind(), OpKind::AdamW | OpKind::Sgd | OpKind::Lion));
-    let read = updates.flat_map(|step| step.inputs.iter().map(|input| input.buffer));
+    let read = steps.filter_map(|step| match step.op.form() {
+        Form::Update { gradient } => Some(step.inputs[gradient].buffer),
+        _ => None,
+    });
     read.filter(|&id| matches!(plan.buffers[id].kind, BufferKind::Transient)).collect()
 }

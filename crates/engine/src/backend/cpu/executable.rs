@@ -68,12 +68,12 @@ impl CpuExecutable {
     }
 
     fn link_step(&mut self, plan: &Plan, index: usize, step: &Step) -> Result<LinkedStep> {
-        let check = step.check();
+        let check = step.effect().check().cloned();
         let fault = check.as_ref().map(|_| Fault::new(&*self.fault, index as u32));
         let linked = self.cpu.link_step(step, &plan.buffers, Some(self.arena.at(0)), fault)?;
         check_scratch(plan, step, linked.needs())?;
         let Linked { jobs, .. } = linked;
-        Ok(LinkedStep { jobs, check, op: step.op.kind().name(), place: step.place })
+        Ok(LinkedStep { jobs, check, op: step.op.name(), place: step.place })
     }
 }
 
@@ -99,7 +99,7 @@ fn check_scratch(plan: &Plan, step: &Step, needs: Scratch) -> Result<()> {
     if needs.shared <= shared && needs.per_worker <= plan.worker_scratch {
         return Ok(());
     }
-    let problem = format!("{} takes more scratch here than it has", step.op.kind().name());
+    let problem = format!("{} takes more scratch here than it has", step.op.name());
     Err(Error::OtherMachine { problem })
 }
 

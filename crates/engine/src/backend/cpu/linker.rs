@@ -72,7 +72,7 @@ pub struct Linker<'a> {
     scratch: *mut u8,
     scratch_used: usize,
     /// The results whose sums go on from what is there.
-    continued: Vec<usize>,
+    accumulated: Vec<usize>,
     jobs: Vec<Box<dyn Job>>,
 }
 
@@ -84,7 +84,7 @@ impl<'a> Linker<'a> {
         scratch: *mut u8,
         fault: Option<Fault>,
     ) -> Linker<'a> {
-        Linker { isa, workers, inputs, outputs, fault, scratch, scratch_used: 0, continued: vec![], jobs: vec![] }
+        Linker { isa, workers, inputs, outputs, fault, scratch, scratch_used: 0, accumulated: vec![], jobs: vec![] }
     }
 
     pub(super) fn finish(self) -> Linked {
@@ -119,13 +119,13 @@ impl Linker<'_> {
     }
 
     /// Whether the sums that a result holds go on from what is there already, instead of from zero.
-    pub fn continues(&self, output: usize) -> bool {
-        self.continued.contains(&output)
+    pub fn accumulates(&self, output: usize) -> bool {
+        self.accumulated.contains(&output)
     }
 
     /// Lets the sums of these results go on from what is there when the jobs that follow run.
-    pub(crate) fn let_continue(&mut self, outputs: &[usize]) {
-        self.continued = outputs.to_vec();
+    pub(crate) fn let_accumulate(&mut self, outputs: &[usize]) {
+        self.accumulated = outputs.to_vec();
     }
 
     /// Where the jobs report data that the operation's check does not let pass. The detail that they raise is the index

@@ -76,7 +76,7 @@ impl Cpu {
         };
         kernels.cpu(&mut linker).map_err(|Unsupported(dtype)| Error::Unsupported {
             backend: self.name(),
-            op: step.op.kind().name().to_string(),
+            op: step.op.name().to_string(),
             dtype,
             advice: "compute in f32, bf16 or f16, or use the reference backend",
             at: step.place,
@@ -105,7 +105,7 @@ impl Machine for Cpu {
 
     fn scratch(&self, step: &Step, buffers: &[Buffer]) -> Result<Scratch> {
         // Nothing raises a fault while it is only measured.
-        let fault = step.check().map(|_| Fault::new(std::ptr::null(), 0));
+        let fault = step.effect().check().map(|_| Fault::new(std::ptr::null(), 0));
         Ok(self.link_step(step, buffers, None, fault)?.needs())
     }
 

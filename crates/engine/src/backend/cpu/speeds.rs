@@ -3,10 +3,9 @@
 //! What matters is how kinds of work compare, and that is much the same elsewhere.
 
 use crate::DType;
-use crate::ops::{self, OpKind};
+use crate::ops::Work;
 use crate::plan::Step;
 use gradus_kernels::Isa;
-use std::any::Any;
 
 /// Bytes a second between the cores and the last cache, and between the cores and memory, all workers together.
 const CACHE_BANDWIDTH: f64 = 80e9;
@@ -24,41 +23,33 @@ const HANDOFF: f64 = 3e-6;
 pub(super) fn seconds(step: &Step, isa: Isa, workers: usize) -> f64 {
     let cost = step.cost();
     let bandwidth = if cost.bytes <= CACHE_BYTES { CACHE_BANDWIDTH } else { MEMORY_BANDWIDTH };
-    let rate = workers as f64 * rate(step, isa);
-    let computing = cost.operations as f64 / rate * edges(step, cost.operations);
+    let dtype = step.inputs.first().map_or(DType::F32, |input| input.dtype);
+    let rate = workers as f64 * rate(cost.work, dtype, isa);
+    let computing = cost.operations as f64 / rate * edges(cost.work);
     HANDOFF + computing.max(cost.bytes as f64 / bandwidth)
 }
 
 /// How much longer a product takes because each of its sizes has an end: panels to be packed, tiles half full, sums to be
 /// fetched and put back. Measured over micro-batches of the reference model, 128 to 4,096 rows.
-fn edges(step: &Step, operations: u64) -> f64 {
+fn edges(work: Work) -> f64 {
     const EDGE: f64 = 16.0;
-    let is_product = matches!(kind(step), OpKind::Matmul | OpKind::FinishedMatmul);
-    let shape = step.outputs.first().filter(|_| is_product).map(|output| &output.layout.shape);
-    let Some(shape) = shape.filter(|shape| shape.rank() > 0 && shape.elements() > 0) else { return 1.0 };
-    let columns = shape[shape.rank() - 1] as f64;
-    let rows = shape.elements() as f64 / columns;
-    let depth = (operations as f64 / (2.0 * rows * columns)).max(1.0);
-    [rows, columns, depth].map(|size| 1.0 + EDGE / size).iter().product()
-}
-
-/// The operation; of one that goes on from earlier sums, the one that does.
-fn kind(step: &Step) -> OpKind {
-    let continued = (step.op.as_ref() as &dyn Any).downcast_ref::<ops::Continued>();
-    continued.map_or(step.op.kind(), |continued| continued.inner().kind())
+    match work {
+        Work::Product { rows, columns, depth } => {
+            [rows, columns, depth].map(|size| 1.0 + EDGE / size.max(1) as f64).iter().product()
+        }
+        _ => 1.0,
+    }
 }
 
 /// Operations a second of one worker.
-fn rate(step: &Step, isa: Isa) -> f64 {
-    use OpKind::*;
-    let dtype = step.inputs.first().map_or(DType::F32, |input| input.dtype);
-    match kind(step) {
-        Matmul | FinishedMatmul | LinearCrossEntropy | LinearCrossEntropyGradient => product_rate(dtype, isa),
-        Conv2d | Conv2dInputGradient | Conv2dWeightGradient => product_rate(DType::F32, isa) / 2.0,
+fn rate(work: Work, dtype: DType, isa: Isa) -> f64 {
+    match work {
+        Work::Product { .. } | Work::BlockedProducts => product_rate(dtype, isa),
+        Work::Convolution => product_rate(DType::F32, isa) / 2.0,
         // Where there are matrix registers, attention does without them, and without pairs.
-        Attention | AttentionGradient if isa == Isa::Amx => product_rate(DType::F32, isa) * ATTENTION_SHARE,
-        Attention | AttentionGradient => product_rate(dtype, isa) * ATTENTION_SHARE,
-        _ => SCALAR_RATE,
+        Work::Attention if isa == Isa::Amx => product_rate(DType::F32, isa) * ATTENTION_SHARE,
+        Work::Attention => product_rate(dtype, isa) * ATTENTION_SHARE,
+        Work::Elements => SCALAR_RATE,
     }
 }
 

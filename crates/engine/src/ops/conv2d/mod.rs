@@ -37,8 +37,8 @@ pub struct Conv2dWeightGradient {
 }
 
 impl Operation for Conv2d {
-    fn kind(&self) -> OpKind {
-        OpKind::Conv2d
+    fn name(&self) -> &'static str {
+        "conv2d"
     }
 
     fn attributes(&self) -> String {
@@ -71,8 +71,16 @@ impl Operation for Conv2d {
         vec![]
     }
 
-    fn check(&self, _inputs: &[TensorType]) -> Option<Check> {
-        None
+    fn effect(&self, _inputs: &[TensorType]) -> Effect {
+        Effect::Pure
+    }
+
+    fn accumulates(&self) -> Vec<usize> {
+        vec![]
+    }
+
+    fn form(&self) -> Form<'_> {
+        Form::Opaque
     }
 
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
@@ -108,8 +116,8 @@ impl Operation for Conv2d {
 }
 
 impl Operation for Conv2dInputGradient {
-    fn kind(&self) -> OpKind {
-        OpKind::Conv2dInputGradient
+    fn name(&self) -> &'static str {
+        "conv2d_input_gradient"
     }
 
     fn attributes(&self) -> String {
@@ -143,8 +151,16 @@ impl Operation for Conv2dInputGradient {
         vec![]
     }
 
-    fn check(&self, _inputs: &[TensorType]) -> Option<Check> {
-        None
+    fn effect(&self, _inputs: &[TensorType]) -> Effect {
+        Effect::Pure
+    }
+
+    fn accumulates(&self) -> Vec<usize> {
+        vec![]
+    }
+
+    fn form(&self) -> Form<'_> {
+        Form::Opaque
     }
 
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
@@ -170,8 +186,8 @@ impl Operation for Conv2dInputGradient {
 }
 
 impl Operation for Conv2dWeightGradient {
-    fn kind(&self) -> OpKind {
-        OpKind::Conv2dWeightGradient
+    fn name(&self) -> &'static str {
+        "conv2d_weight_gradient"
     }
 
     fn attributes(&self) -> String {
@@ -205,8 +221,16 @@ impl Operation for Conv2dWeightGradient {
         vec![]
     }
 
-    fn check(&self, _inputs: &[TensorType]) -> Option<Check> {
-        None
+    fn effect(&self, _inputs: &[TensorType]) -> Effect {
+        Effect::Pure
+    }
+
+    fn accumulates(&self) -> Vec<usize> {
+        vec![]
+    }
+
+    fn form(&self) -> Form<'_> {
+        Form::Opaque
     }
 
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {

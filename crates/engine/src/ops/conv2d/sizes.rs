@@ -1,7 +1,7 @@
 //! The sizes of a convolution, and which elements meet in it.
 
 use crate::error::Mismatch;
-use crate::ops::Cost;
+use crate::ops::{Cost, Work};
 use crate::{Shape, TensorType};
 use gradus_kernels::conv::Geometry;
 
@@ -121,7 +121,7 @@ pub(super) fn output_shape(g: &Geometry) -> Shape {
 /// A multiplication and an addition for every output element and weight of its filter.
 pub(super) fn cost(g: &Geometry, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
     let products = output_shape(g).elements() * g.channels * g.kernel[0] * g.kernel[1];
-    Cost { operations: 2 * products as u64, bytes: Cost::traffic(inputs, outputs) }
+    Cost { work: Work::Convolution, operations: 2 * products as u64, bytes: Cost::traffic(inputs, outputs) }
 }
 
 /// Calls `visit` with the index in input, weights and output of every product of the convolution: all that is

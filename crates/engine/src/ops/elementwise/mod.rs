@@ -65,8 +65,8 @@ impl Elementwise {
 }
 
 impl Operation for Elementwise {
-    fn kind(&self) -> OpKind {
-        OpKind::Elementwise
+    fn name(&self) -> &'static str {
+        "elementwise"
     }
 
     fn attributes(&self) -> String {
@@ -107,8 +107,16 @@ impl Operation for Elementwise {
         (0..self.input_count).map(|input| (0, input)).collect()
     }
 
-    fn check(&self, _inputs: &[TensorType]) -> Option<Check> {
-        None
+    fn effect(&self, _inputs: &[TensorType]) -> Effect {
+        Effect::Pure
+    }
+
+    fn accumulates(&self) -> Vec<usize> {
+        vec![]
+    }
+
+    fn form(&self) -> Form<'_> {
+        Form::Elementwise(self)
     }
 
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {

@@ -1,8 +1,8 @@
 //! Matrix products.
 
-mod finished;
+mod fused;
 
-pub use finished::FinishedMatmul;
+pub use fused::FusedMatmul;
 
 use super::*;
 use crate::dtype::Native;
@@ -57,14 +57,9 @@ impl Matmul {
     }
 }
 
-/// Whether an operation is a product with a bias: its sums start from that.
-pub(super) fn has_bias(op: &dyn Operation) -> bool {
-    (op as &dyn Any).downcast_ref::<Matmul>().is_some_and(|matmul| matmul.has_bias)
-}
-
 impl Operation for Matmul {
-    fn kind(&self) -> OpKind {
-        OpKind::Matmul
+    fn name(&self) -> &'static str {
+        "matmul"
     }
 
     fn attributes(&self) -> String {
@@ -146,16 +141,28 @@ impl Operation for Matmul {
     }
 
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
-        let (_, k) = last_two(&inputs[0].shape);
-        Cost::per_element(2 * k as u64 + self.has_bias as u64, inputs, outputs)
+        let (_, depth) = last_two(&inputs[0].shape);
+        let (_, columns) = last_two(&inputs[1].shape);
+        let rows = outputs[0].shape.elements() / columns.max(1);
+        let cost = Cost::per_element(2 * depth as u64 + self.has_bias as u64, inputs, outputs);
+        cost.as_work(Work::Product { rows, columns, depth })
     }
 
     fn in_place(&self) -> Vec<(usize, usize)> {
         vec![]
     }
 
-    fn check(&self, _inputs: &[TensorType]) -> Option<Check> {
-        None
+    fn effect(&self, _inputs: &[TensorType]) -> Effect {
+        Effect::Pure
+    }
+
+    fn accumulates(&self) -> Vec<usize> {
+        // Sums with a bias start from that.
+        if self.has_bias { vec![] } else { (0..self.output_count()).collect() }
+    }
+
+    fn form(&self) -> Form<'_> {
+        Form::Product(self)
     }
 
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
@@ -299,7 +306,7 @@ impl Matmul {
             kernel::Gemm::new(linker.isa(), sizes, a, b, c)
         });
         job = job.in_bf16(self.types.computed == DType::Bf16).workers(linker.workers());
-        job = job.batched(&batch).column_sums(sums).accumulating(linker.continues(0));
+        job = job.batched(&batch).column_sums(sums).accumulating(linker.accumulates(0));
         if self.has_bias {
             let bias = linker.input(2);
             job = with_float!(bias.dtype, T => { job.bias(Some(bias.read::<T>())) });
@@ -365,7 +372,12 @@ fn matrix_number(shape: &Shape, index: &[usize]) -> usize {
 
 /// Whether a matrix is another one looked at the other way round.
 fn is_transposed(x: &Tensor) -> bool {
-    x.op_kind() == Some(OpKind::Permute)
+    let Ok(value) = x.handle() else { return false };
+    let graph = x.trace().graph();
+    let node = &graph.nodes()[value.node];
+    let Some(Lowering::View(rule)) = node.op().map(|op| op.lowering()) else { return false };
+    let (whole, rows) = (Layout::dense(&graph.ty(node.inputs[0]).shape), node.outputs[value.output].shape[0]);
+    rule.view(value.output, &whole).is_some_and(|layout| layout.strides == [1, rows])
 }
 
 /// As a matrix: all axes but the last are rows.

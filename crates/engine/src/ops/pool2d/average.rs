@@ -16,8 +16,8 @@ pub struct AvgPool2dGradient {
 }
 
 impl Operation for AvgPool2d {
-    fn kind(&self) -> OpKind {
-        OpKind::AvgPool2d
+    fn name(&self) -> &'static str {
+        "avg_pool2d"
     }
 
     fn attributes(&self) -> String {
@@ -46,8 +46,16 @@ impl Operation for AvgPool2d {
         vec![]
     }
 
-    fn check(&self, _inputs: &[TensorType]) -> Option<Check> {
-        None
+    fn effect(&self, _inputs: &[TensorType]) -> Effect {
+        Effect::Pure
+    }
+
+    fn accumulates(&self) -> Vec<usize> {
+        vec![]
+    }
+
+    fn form(&self) -> Form<'_> {
+        Form::Opaque
     }
 
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
@@ -74,8 +82,8 @@ impl Operation for AvgPool2d {
 }
 
 impl Operation for AvgPool2dGradient {
-    fn kind(&self) -> OpKind {
-        OpKind::AvgPool2dGradient
+    fn name(&self) -> &'static str {
+        "avg_pool2d_gradient"
     }
 
     fn attributes(&self) -> String {
@@ -100,15 +108,23 @@ impl Operation for AvgPool2dGradient {
 
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         let operations = inputs[0].shape.elements() * self.window.window_elements();
-        Cost { operations: operations as u64, bytes: Cost::traffic(inputs, outputs) }
+        Cost { work: Work::Elements, operations: operations as u64, bytes: Cost::traffic(inputs, outputs) }
     }
 
     fn in_place(&self) -> Vec<(usize, usize)> {
         vec![]
     }
 
-    fn check(&self, _inputs: &[TensorType]) -> Option<Check> {
-        None
+    fn effect(&self, _inputs: &[TensorType]) -> Effect {
+        Effect::Pure
+    }
+
+    fn accumulates(&self) -> Vec<usize> {
+        vec![]
+    }
+
+    fn form(&self) -> Form<'_> {
+        Form::Opaque
     }
 
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {

@@ -24,8 +24,8 @@ pub struct MaxPool2dGradient {
 pub struct MaxPool2dGather;
 
 impl Operation for MaxPool2d {
-    fn kind(&self) -> OpKind {
-        OpKind::MaxPool2d
+    fn name(&self) -> &'static str {
+        "max_pool2d"
     }
 
     fn attributes(&self) -> String {
@@ -58,8 +58,16 @@ impl Operation for MaxPool2d {
         vec![]
     }
 
-    fn check(&self, _inputs: &[TensorType]) -> Option<Check> {
-        None
+    fn effect(&self, _inputs: &[TensorType]) -> Effect {
+        Effect::Pure
+    }
+
+    fn accumulates(&self) -> Vec<usize> {
+        vec![]
+    }
+
+    fn form(&self) -> Form<'_> {
+        Form::Opaque
     }
 
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
@@ -115,8 +123,8 @@ fn unless_indices(indices: &TensorType) -> Result<(), Mismatch> {
 }
 
 impl Operation for MaxPool2dGradient {
-    fn kind(&self) -> OpKind {
-        OpKind::MaxPool2dGradient
+    fn name(&self) -> &'static str {
+        "max_pool2d_gradient"
     }
 
     fn attributes(&self) -> String {
@@ -141,15 +149,27 @@ impl Operation for MaxPool2dGradient {
     }
 
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
-        Cost { operations: inputs[1].shape.elements() as u64, bytes: Cost::traffic(inputs, outputs) }
+        Cost {
+            work: Work::Elements,
+            operations: inputs[1].shape.elements() as u64,
+            bytes: Cost::traffic(inputs, outputs),
+        }
     }
 
     fn in_place(&self) -> Vec<(usize, usize)> {
         vec![]
     }
 
-    fn check(&self, _inputs: &[TensorType]) -> Option<Check> {
-        None
+    fn effect(&self, _inputs: &[TensorType]) -> Effect {
+        Effect::Pure
+    }
+
+    fn accumulates(&self) -> Vec<usize> {
+        vec![]
+    }
+
+    fn form(&self) -> Form<'_> {
+        Form::Opaque
     }
 
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
@@ -182,8 +202,8 @@ impl Operation for MaxPool2dGradient {
 }
 
 impl Operation for MaxPool2dGather {
-    fn kind(&self) -> OpKind {
-        OpKind::MaxPool2dGather
+    fn name(&self) -> &'static str {
+        "max_pool2d_gather"
     }
 
     fn attributes(&self) -> String {
@@ -211,15 +231,23 @@ impl Operation for MaxPool2dGather {
     }
 
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
-        Cost { operations: 0, bytes: Cost::traffic(inputs, outputs) }
+        Cost { work: Work::Elements, operations: 0, bytes: Cost::traffic(inputs, outputs) }
     }
 
     fn in_place(&self) -> Vec<(usize, usize)> {
         vec![]
     }
 
-    fn check(&self, _inputs: &[TensorType]) -> Option<Check> {
-        None
+    fn effect(&self, _inputs: &[TensorType]) -> Effect {
+        Effect::Pure
+    }
+
+    fn accumulates(&self) -> Vec<usize> {
+        vec![]
+    }
+
+    fn form(&self) -> Form<'_> {
+        Form::Opaque
     }
 
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {

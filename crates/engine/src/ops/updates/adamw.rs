@@ -81,8 +81,8 @@ impl AdamW {
 }
 
 impl Operation for AdamW {
-    fn kind(&self) -> OpKind {
-        OpKind::AdamW
+    fn name(&self) -> &'static str {
+        "adamw"
     }
 
     fn attributes(&self) -> String {
@@ -114,8 +114,16 @@ impl Operation for AdamW {
         vec![(0, 0), (1, 2), (2, 3)]
     }
 
-    fn check(&self, _inputs: &[TensorType]) -> Option<Check> {
-        None
+    fn effect(&self, _inputs: &[TensorType]) -> Effect {
+        Effect::Pure
+    }
+
+    fn accumulates(&self) -> Vec<usize> {
+        vec![]
+    }
+
+    fn form(&self) -> Form<'_> {
+        Form::Update { gradient: 1 }
     }
 
     fn reference(&self, inputs: &[&Reals], _outputs: &[TensorType]) -> Vec<Reals> {

@@ -70,8 +70,8 @@ impl Lion {
 }
 
 impl Operation for Lion {
-    fn kind(&self) -> OpKind {
-        OpKind::Lion
+    fn name(&self) -> &'static str {
+        "lion"
     }
 
     fn attributes(&self) -> String {
@@ -102,8 +102,16 @@ impl Operation for Lion {
         vec![(0, 0), (1, 2)]
     }
 
-    fn check(&self, _inputs: &[TensorType]) -> Option<Check> {
-        None
+    fn effect(&self, _inputs: &[TensorType]) -> Effect {
+        Effect::Pure
+    }
+
+    fn accumulates(&self) -> Vec<usize> {
+        vec![]
+    }
+
+    fn form(&self) -> Form<'_> {
+        Form::Update { gradient: 1 }
     }
 
     fn reference(&self, inputs: &[&Reals], _outputs: &[TensorType]) -> Vec<Reals> {

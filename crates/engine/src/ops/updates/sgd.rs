@@ -63,8 +63,8 @@ impl Sgd {
 }
 
 impl Operation for Sgd {
-    fn kind(&self) -> OpKind {
-        OpKind::Sgd
+    fn name(&self) -> &'static str {
+        "sgd"
     }
 
     fn attributes(&self) -> String {
@@ -95,8 +95,16 @@ impl Operation for Sgd {
         vec![(0, 0), (1, 2)]
     }
 
-    fn check(&self, _inputs: &[TensorType]) -> Option<Check> {
-        None
+    fn effect(&self, _inputs: &[TensorType]) -> Effect {
+        Effect::Pure
+    }
+
+    fn accumulates(&self) -> Vec<usize> {
+        vec![]
+    }
+
+    fn form(&self) -> Form<'_> {
+        Form::Update { gradient: 1 }
     }
 
     fn reference(&self, inputs: &[&Reals], _outputs: &[TensorType]) -> Vec<Reals> {

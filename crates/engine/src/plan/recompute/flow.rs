@@ -2,9 +2,8 @@
 //! becomes when some results are evicted.
 
 use crate::Result;
-use crate::ops::{FinishedMatmul, OpKind};
+use crate::ops::Form;
 use crate::plan::{Buffer, BufferId, BufferKind, Machine, Routine, Step};
-use std::any::Any;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -336,12 +335,9 @@ impl FlowStep {
 
 /// A product that is kept beside what was made of it gives the latter without being computed again.
 fn short_way(step: &Step) -> Option<Step> {
-    if step.op.kind() != OpKind::FinishedMatmul {
-        return None;
-    }
-    let op = (step.op.as_ref() as &dyn Any).downcast_ref::<FinishedMatmul>()?;
-    let (finish, others) = op.finish_of_kept_product()?;
+    let Form::FusedProduct(product) = step.op.form() else { return None };
+    let (epilogue, others) = product.epilogue_of_kept_product()?;
     let [product, result] = &step.outputs[..] else { return None };
     let inputs = std::iter::once(product).chain(&step.inputs[others..]).cloned().collect();
-    Some(Step { op: Arc::new(finish), inputs, outputs: vec![result.clone()], ..step.clone() })
+    Some(Step { op: Arc::new(epilogue), inputs, outputs: vec![result.clone()], ..step.clone() })
 }

@@ -4,9 +4,8 @@
 use super::Rewrite;
 use super::fuse::{Joined, elementwise_of};
 use crate::graph::{Graph, Node, Source, Value};
-use crate::ops::{Argument, Elementwise, FinishedMatmul, Matmul, OpKind, ScalarProgram};
+use crate::ops::{Argument, Elementwise, Form, FusedMatmul, Matmul, ScalarProgram};
 use crate::plan::Request;
-use std::any::Any;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -14,7 +13,7 @@ use std::sync::Arc;
 struct Absorbed {
     /// The product's node.
     matmul: usize,
-    op: Arc<FinishedMatmul>,
+    op: Arc<FusedMatmul>,
     /// The program's operands besides the product.
     others: Vec<Value>,
     /// Whether something else reads the product.
@@ -110,13 +109,15 @@ fn absorption(graph: &Graph, index: usize, readers: &Readers, taken: &[bool]) ->
     }
     let result = joined.append(&program.program, &arguments);
     let scalar = ScalarProgram { instructions: joined.instructions, result };
-    let finish = Elementwise { program: scalar, input_count: 1 + others.len(), ..program };
+    let epilogue = Elementwise { program: scalar, input_count: 1 + others.len(), ..program };
     let kept = readers.requested[product.node] || readers.nodes[product.node].len() > 1;
-    let op = FinishedMatmul::new(matmul_of(graph, product)?, finish, kept)?;
+    let op = FusedMatmul::new(matmul_of(graph, product)?, epilogue, kept)?;
     Some(Absorbed { matmul: product.node, op: Arc::new(op), others, kept })
 }
 
 fn matmul_of(graph: &Graph, value: Value) -> Option<&Matmul> {
-    let op = graph.nodes()[value.node].op().filter(|op| op.kind() == OpKind::Matmul)?;
-    (op.as_ref() as &dyn Any).downcast_ref::<Matmul>()
+    match graph.nodes()[value.node].op()?.form() {
+        Form::Product(matmul) => Some(matmul),
+        _ => None,
+    }
 }

@@ -1,19 +1,11 @@
 //! An operation that is computed for some of its results, and once more to go on from earlier sums, is computed once: the
 //! one that goes on gives the other results too.
 
-use super::Rewrite;
-use crate::graph::{Graph, Node, Source, Value};
-use crate::ops::{Continued, OpKind, Operation};
+use super::{Identity, Rewrite, identity};
+use crate::graph::{Graph, Node, Source};
+use crate::ops::{Accumulation, Form};
 use crate::plan::Request;
-use std::any::Any;
 use std::collections::HashMap;
-
-/// What a node is told by: its operation and its operands.
-type Identity = (OpKind, String, Vec<Value>);
-
-fn identity(op: &dyn Operation, inputs: &[Value]) -> Identity {
-    (op.kind(), op.attributes(), inputs.to_vec())
-}
 
 pub(super) fn continue_at_once(graph: &Graph, request: &Request) -> (Graph, Request) {
     let going_on = going_on(graph, request);
@@ -45,7 +37,7 @@ pub(super) fn continue_at_once(graph: &Graph, request: &Request) -> (Graph, Requ
 fn going_on(graph: &Graph, request: &Request) -> Vec<Option<usize>> {
     let mut continued: HashMap<Identity, usize> = HashMap::new();
     for (index, node) in graph.nodes().iter().enumerate() {
-        let Some(op) = continued_of(node) else { continue };
+        let Some(op) = accumulation_of(node) else { continue };
         let (operands, earlier) = node.inputs.split_at(op.operands());
         if earlier.iter().all(|value| matches!(graph.nodes()[value.node].source, Source::State(..))) {
             continued.entry(identity(op.inner(), operands)).or_insert(index);
@@ -58,7 +50,7 @@ fn going_on(graph: &Graph, request: &Request) -> Vec<Option<usize>> {
     let mut going_on: Vec<Option<usize>> = graph.nodes().iter().map(later).collect();
     let read = graph.nodes().iter().flat_map(|node| node.inputs.iter().copied()).chain(request.roots());
     for value in read {
-        let op = going_on[value.node].and_then(|later| continued_of(&graph.nodes()[later]));
+        let op = going_on[value.node].and_then(|later| accumulation_of(&graph.nodes()[later]));
         if op.is_some_and(|op| op.sums().contains(&value.output)) {
             going_on[value.node] = None;
         }
@@ -66,7 +58,9 @@ fn going_on(graph: &Graph, request: &Request) -> Vec<Option<usize>> {
     going_on
 }
 
-fn continued_of(node: &Node) -> Option<&Continued> {
-    let op = node.op().filter(|op| op.kind() == OpKind::Continued)?;
-    (op.as_ref() as &dyn Any).downcast_ref()
+fn accumulation_of(node: &Node) -> Option<&Accumulation> {
+    match node.op()?.form() {
+        Form::Accumulation(accumulation) => Some(accumulation),
+        _ => None,
+    }
 }

@@ -2,10 +2,9 @@
 
 use super::Rewrite;
 use crate::graph::{Graph, Node, Source, Value};
-use crate::ops::{Argument, Elementwise, Function, Instruction, OpKind, ScalarProgram};
+use crate::ops::{Argument, Elementwise, Form, Function, Instruction, Lowering, ScalarProgram};
 use crate::plan::Request;
 use crate::{DType, TensorType};
-use std::any::Any;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -46,8 +45,10 @@ fn count_readers(graph: &Graph, request: &Request) -> Vec<usize> {
 }
 
 pub(super) fn elementwise_of(node: &Node) -> Option<Elementwise> {
-    let op = node.op().filter(|op| op.kind() == OpKind::Elementwise)?;
-    (op.as_ref() as &dyn Any).downcast_ref::<Elementwise>().cloned()
+    match node.op()?.form() {
+        Form::Elementwise(program) => Some(program.clone()),
+        _ => None,
+    }
 }
 
 /// The program with those of its operands taken in that only it reads.
@@ -106,16 +107,15 @@ fn reads_integers(value: Value, graph: &Graph) -> bool {
 /// The number that fills a value, if it is a constant behind views.
 fn constant_behind(value: Value, graph: &Graph) -> Option<f32> {
     let node = &graph.nodes()[value.node];
-    match node.op()?.kind() {
-        OpKind::Broadcast | OpKind::Reshape => constant_behind(node.inputs[0], graph),
-        OpKind::Elementwise if node.inputs.is_empty() && node.outputs[0].dtype == DType::F32 => {
-            match elementwise_of(node)?.program {
-                ScalarProgram { instructions, result: Argument::Constant(number) } if instructions.is_empty() => {
-                    Some(number)
-                }
-                _ => None,
-            }
-        }
+    let op = node.op()?;
+    if let Lowering::View(_) = op.lowering() {
+        return constant_behind(node.inputs[0], graph);
+    }
+    let Form::Elementwise(Elementwise { program, dtype: DType::F32, input_count: 0, .. }) = op.form() else {
+        return None;
+    };
+    match program {
+        ScalarProgram { instructions, result: Argument::Constant(number) } if instructions.is_empty() => Some(*number),
         _ => None,
     }
 }

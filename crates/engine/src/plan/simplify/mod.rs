@@ -7,7 +7,8 @@ mod fuse;
 
 use super::Request;
 use crate::graph::{Graph, Node, Source, Value};
-use crate::ops::OpKind;
+use crate::ops::Operation;
+use std::any::{Any, TypeId};
 use std::collections::HashMap;
 
 /// The part of a graph that a request needs, simplified if asked for.
@@ -91,17 +92,24 @@ fn prune(graph: &Graph, request: &Request) -> (Graph, Request) {
     rewrite.finish(request)
 }
 
+/// What a node is told by: its operation and its operands.
+type Identity = (TypeId, String, Vec<Value>);
+
+fn identity(op: &dyn Operation, inputs: &[Value]) -> Identity {
+    ((op as &dyn Any).type_id(), op.attributes(), inputs.to_vec())
+}
+
 /// Equal operations on equal operands are one.
 fn merge(graph: &Graph, request: &Request) -> (Graph, Request) {
     let mut rewrite = Rewrite::of(graph);
-    let mut seen: HashMap<(OpKind, String, Vec<Value>), usize> = HashMap::new();
+    let mut seen: HashMap<Identity, usize> = HashMap::new();
     for (index, node) in graph.nodes().iter().enumerate() {
         let inputs = rewrite.inputs(node);
         let Source::Op(op) = &node.source else {
             rewrite.push(index, node.clone());
             continue;
         };
-        let key = (op.kind(), op.attributes(), inputs.clone());
+        let key = identity(op.as_ref(), &inputs);
         match seen.get(&key) {
             Some(&earlier) => rewrite.stand_in(index, earlier),
             None => {

@@ -4,25 +4,25 @@
 use super::*;
 use gradus_kernels::elementwise as element_kernel;
 
-/// `finish(product, further operands)`: the operands are those of the product, then the program's others.
+/// `epilogue(product, further operands)`: the operands are those of the product, then the program's others.
 #[derive(Clone, Debug)]
-pub struct FinishedMatmul {
+pub struct FusedMatmul {
     matmul: Matmul,
     /// Its first operand is the product.
-    finish: Elementwise,
+    epilogue: Elementwise,
     /// Whether the product is a result too, before that of the program.
     kept: bool,
 }
 
-impl FinishedMatmul {
+impl FusedMatmul {
     /// The product finished by a program, whose first operand it is.
-    pub(crate) fn new(matmul: &Matmul, finish: Elementwise, kept: bool) -> Option<FinishedMatmul> {
-        (!matmul.column_sums).then_some(FinishedMatmul { matmul: *matmul, finish, kept })
+    pub(crate) fn new(matmul: &Matmul, epilogue: Elementwise, kept: bool) -> Option<FusedMatmul> {
+        (!matmul.column_sums).then_some(FusedMatmul { matmul: *matmul, epilogue, kept })
     }
 
     /// The program alone, and where its operands besides the product begin, if the product is a result too.
-    pub(crate) fn finish_of_kept_product(&self) -> Option<(Elementwise, usize)> {
-        self.kept.then(|| (self.finish.clone(), self.product_operands()))
+    pub(crate) fn epilogue_of_kept_product(&self) -> Option<(Elementwise, usize)> {
+        self.kept.then(|| (self.epilogue.clone(), self.product_operands()))
     }
 
     fn product_operands(&self) -> usize {
@@ -34,14 +34,14 @@ impl FinishedMatmul {
     }
 }
 
-impl Operation for FinishedMatmul {
-    fn kind(&self) -> OpKind {
-        OpKind::FinishedMatmul
+impl Operation for FusedMatmul {
+    fn name(&self) -> &'static str {
+        "fused_matmul"
     }
 
     fn attributes(&self) -> String {
         let kept = if self.kept { ", kept" } else { "" };
-        format!("{}{kept}, then {}", self.matmul.attributes(), self.finish.attributes())
+        format!("{}{kept}, then {}", self.matmul.attributes(), self.epilogue.attributes())
     }
 
     fn output_count(&self) -> usize {
@@ -52,7 +52,7 @@ impl Operation for FinishedMatmul {
         let product = self.product_type(inputs)?;
         let operands: Vec<TensorType> =
             [&product].into_iter().chain(&inputs[self.product_operands()..]).cloned().collect();
-        let result = self.finish.outputs(&operands)?;
+        let result = self.epilogue.outputs(&operands)?;
         Ok(self.kept.then_some(product).into_iter().chain(result).collect())
     }
 
@@ -61,7 +61,7 @@ impl Operation for FinishedMatmul {
             let (operands, others) = x.split_at(self.product_operands());
             let product = &x[0].trace().apply_one(self.matmul, &operands.iter().collect::<Vec<_>>());
             let operands: Vec<&Tensor> = [product].into_iter().chain(others).collect();
-            let result = product.trace().apply_one(self.finish.clone(), &operands);
+            let result = product.trace().apply_one(self.epilogue.clone(), &operands);
             self.kept.then(|| product.clone()).into_iter().chain([result]).collect()
         })
     }
@@ -69,23 +69,31 @@ impl Operation for FinishedMatmul {
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         let (operands, others) = inputs.split_at(self.product_operands());
         let result = &outputs[outputs.len() - 1..];
-        let (product, finish) = (self.matmul.cost(operands, result), self.finish.cost(others, result));
-        Cost { operations: product.operations + finish.operations, bytes: Cost::traffic(inputs, outputs) }
+        let (product, epilogue) = (self.matmul.cost(operands, result), self.epilogue.cost(others, result));
+        Cost { operations: product.operations + epilogue.operations, bytes: Cost::traffic(inputs, outputs), ..product }
     }
 
     fn in_place(&self) -> Vec<(usize, usize)> {
         // The sums of an f32 result that stands for the product gather in its own bytes, before operands are read.
-        match self.kept || self.finish.dtype != DType::F32 {
+        match self.kept || self.epilogue.dtype != DType::F32 {
             true => {
                 let first = self.product_operands();
-                (first..first + self.finish.input_count - 1).map(|input| (self.kept as usize, input)).collect()
+                (first..first + self.epilogue.input_count - 1).map(|input| (self.kept as usize, input)).collect()
             }
             false => vec![],
         }
     }
 
-    fn check(&self, _inputs: &[TensorType]) -> Option<Check> {
-        None
+    fn effect(&self, _inputs: &[TensorType]) -> Effect {
+        Effect::Pure
+    }
+
+    fn accumulates(&self) -> Vec<usize> {
+        vec![]
+    }
+
+    fn form(&self) -> Form<'_> {
+        Form::FusedProduct(self)
     }
 
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
@@ -93,8 +101,8 @@ impl Operation for FinishedMatmul {
         let result = &outputs[outputs.len() - 1..];
         let product = self.matmul.reference(operands, result).remove(0);
         let operands: Vec<&Reals> = [&product].into_iter().chain(others.iter().copied()).collect();
-        let finished = self.finish.reference(&operands, result);
-        self.kept.then(|| product.clone()).into_iter().chain(finished).collect()
+        let fused = self.epilogue.reference(&operands, result);
+        self.kept.then(|| product.clone()).into_iter().chain(fused).collect()
     }
 
     fn lowering(&self) -> Lowering<'_> {
@@ -106,7 +114,7 @@ impl Operation for FinishedMatmul {
     }
 }
 
-impl Kernels for FinishedMatmul {
+impl Kernels for FusedMatmul {
     fn takes(&self, input: usize, layout: &Layout) -> bool {
         input >= self.product_operands() || self.matmul.takes(input, layout)
     }
@@ -118,19 +126,19 @@ impl Kernels for FinishedMatmul {
         let sources: Vec<_> = sources.collect::<Result<_, _>>()?;
         let target = result.target()?;
         let under_target = !self.kept;
-        let finish = |linker: &Linker<'_>, width: usize| {
+        let epilogue = |linker: &Linker<'_>, width: usize| {
             let target = (target, under_target);
-            let (program, shape) = (&self.finish.program, result.shape());
-            let finish = element_kernel::Finish::new(linker.isa(), program, &sources, target, shape, width);
-            Some((finish, self.kept))
+            let (program, shape) = (&self.epilogue.program, result.shape());
+            let epilogue = element_kernel::Finish::new(linker.isa(), program, &sources, target, shape, width);
+            Some((epilogue, self.kept))
         };
-        self.matmul.link(linker, &linker.output(0), finish)
+        self.matmul.link(linker, &linker.output(0), epilogue)
     }
 }
 
 /// `gelu(a @ b + bias) * other`, kept or not, in many sizes, and programs that only convert.
 fn cases() -> Vec<Case> {
-    let finished = |x: &[Tensor], function: Function, kept: bool, dtype: DType| {
+    let fused = |x: &[Tensor], function: Function, kept: bool, dtype: DType| {
         let matmul = Matmul { has_bias: true, types: ProductTypes::all(x[0].dtype()), column_sums: false };
         let shape: Shape = x[3].shape();
         let one = |function, arguments| Instruction { function, arguments };
@@ -140,8 +148,8 @@ fn cases() -> Vec<Case> {
             one(Function::Mul, [Argument::Result(0), Argument::Input(1), unused]),
         ];
         let program = ScalarProgram { instructions, result: Argument::Result(1) };
-        let finish = Elementwise { program, input_count: 2, shape, dtype };
-        let op = FinishedMatmul::new(&matmul, finish, kept).expect("a product without column sums");
+        let epilogue = Elementwise { program, input_count: 2, shape, dtype };
+        let op = FusedMatmul::new(&matmul, epilogue, kept).expect("a product without column sums");
         x[0].trace().apply(op, &x.iter().collect::<Vec<_>>())
     };
     let sizes = |rows: usize, depth: usize, columns: usize| {
@@ -152,7 +160,7 @@ fn cases() -> Vec<Case> {
         let small = shapes.iter().all(|shape| shape.iter().product::<usize>() < 1000);
         let inputs = shapes.map(|shape| CaseInput::uniform(shape, -2.0, 2.0));
         let inputs = inputs.map(|input| if small { input } else { input.without_gradient() });
-        Case::with_inputs(name, inputs.to_vec(), move |x| finished(x, Function::GeluTanh, kept, x[0].dtype()))
+        Case::with_inputs(name, inputs.to_vec(), move |x| fused(x, Function::GeluTanh, kept, x[0].dtype()))
     };
     vec![
         case("of a few numbers", sizes(3, 6, 5), false),
@@ -163,7 +171,7 @@ fn cases() -> Vec<Case> {
         case("several blocks of the depth, the product kept", sizes(9, 1100, 40), true).within(5e-4),
         case("several tiles", sizes(530, 3, 290), false),
         Case::new("stored in f32", &[&[8, 6], &[6, 32], &[32], &[8, 32]], move |x| {
-            finished(x, Function::Tanh, true, DType::F32)
+            fused(x, Function::Tanh, true, DType::F32)
         }),
     ]
 }

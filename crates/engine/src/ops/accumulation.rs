@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// An operation that adds its sums over rows to its last operands. Where kernels sum from the first row to the last,
 /// they go on from what those hold, so rows that come in pieces give the bits of all rows at once.
 #[derive(Clone, Debug)]
-pub struct Continued {
+pub struct Accumulation {
     op: Arc<dyn Operation>,
     /// How many operands the operation itself has.
     operands: usize,
@@ -18,19 +18,7 @@ pub struct Continued {
     sums: Vec<usize>,
 }
 
-/// The results of an operation that are sums over rows with which its kernels can go on: all at once, or none.
-fn sums_of(op: &dyn Operation) -> Vec<usize> {
-    match op.kind() {
-        OpKind::Matmul if !matmul::has_bias(op) => (0..op.output_count()).collect(),
-        OpKind::EmbeddingGradient => vec![0],
-        OpKind::LayerNormGradient => vec![1, 2],
-        OpKind::RmsNormGradient | OpKind::LinearCrossEntropyGradient => vec![1],
-        OpKind::Reduce if reduce::is_in_order(op) => vec![0],
-        _ => vec![],
-    }
-}
-
-impl Continued {
+impl Accumulation {
     /// The operation that goes on.
     pub(crate) fn inner(&self) -> &dyn Operation {
         self.op.as_ref()
@@ -54,13 +42,13 @@ impl Continued {
     }
 }
 
-impl Operation for Continued {
-    fn kind(&self) -> OpKind {
-        OpKind::Continued
+impl Operation for Accumulation {
+    fn name(&self) -> &'static str {
+        "accumulation"
     }
 
     fn attributes(&self) -> String {
-        format!("{} {}", self.op.kind().name(), self.op.attributes())
+        format!("{} {}", self.op.name(), self.op.attributes())
     }
 
     fn output_count(&self) -> usize {
@@ -99,8 +87,16 @@ impl Operation for Continued {
         self.op.in_place().into_iter().chain(over_earlier).collect()
     }
 
-    fn check(&self, inputs: &[TensorType]) -> Option<Check> {
-        self.op.check(&inputs[..self.operands])
+    fn effect(&self, inputs: &[TensorType]) -> Effect {
+        self.op.effect(&inputs[..self.operands])
+    }
+
+    fn accumulates(&self) -> Vec<usize> {
+        vec![]
+    }
+
+    fn form(&self) -> Form<'_> {
+        Form::Accumulation(self)
     }
 
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
@@ -165,7 +161,7 @@ impl Operation for Continued {
     }
 }
 
-impl Kernels for Continued {
+impl Kernels for Accumulation {
     fn takes(&self, input: usize, layout: &Layout) -> bool {
         if input < self.operands { self.kernels().takes(input, layout) } else { layout.is_dense() }
     }
@@ -178,7 +174,7 @@ impl Kernels for Continued {
                 linker.job(StridedCopy::new(linker.isa(), earlier, sum, &[all]));
             }
         }
-        linker.let_continue(&self.sums);
+        linker.let_accumulate(&self.sums);
         self.kernels().cpu(linker)
     }
 }
@@ -197,9 +193,9 @@ pub fn accumulated(sums: &[&Tensor], terms: &[&Tensor]) -> Vec<Tensor> {
     for (node, mut wanted) in by_node {
         wanted.sort_unstable();
         let earlier: Vec<&Tensor> = wanted.iter().map(|&(_, index)| sums[index]).collect();
-        let continued = continued(terms[wanted[0].1], node, &wanted, &earlier);
+        let going_on = going_on(terms[wanted[0].1], node, &wanted, &earlier);
         for &(output, index) in &wanted {
-            results[index] = Some(match &continued {
+            results[index] = Some(match &going_on {
                 Some(outputs) => outputs[output].clone(),
                 None => added(sums[index], terms[index]),
             });
@@ -210,11 +206,11 @@ pub fn accumulated(sums: &[&Tensor], terms: &[&Tensor]) -> Vec<Tensor> {
 
 /// The results of a node, going on from earlier sums, if it can do so with just these of its outputs.
 #[track_caller]
-fn continued(of: &Tensor, node: usize, wanted: &[(usize, usize)], earlier: &[&Tensor]) -> Option<Vec<Tensor>> {
+fn going_on(of: &Tensor, node: usize, wanted: &[(usize, usize)], earlier: &[&Tensor]) -> Option<Vec<Tensor>> {
     let trace = of.trace();
     let node = trace.graph().nodes()[node].clone();
     let op = node.op()?.clone();
-    let sums = sums_of(op.as_ref());
+    let sums = op.accumulates();
     let same = sums.iter().eq(wanted.iter().map(|(output, _)| output));
     let float = sums.iter().all(|&sum| node.outputs[sum].dtype == DType::F32);
     if sums.is_empty() || !same || !float {
@@ -222,7 +218,7 @@ fn continued(of: &Tensor, node: usize, wanted: &[(usize, usize)], earlier: &[&Te
     }
     let operands: Vec<Tensor> = node.inputs.iter().map(|&input| trace.tensor(input)).collect();
     let all: Vec<&Tensor> = operands.iter().chain(earlier.iter().copied()).collect();
-    let op = Arc::new(Continued { op, operands: operands.len(), sums });
+    let op = Arc::new(Accumulation { op, operands: operands.len(), sums });
     // It stands for that node, whatever the part of the step that asks for the sums.
     Some(trace.in_part(node.part, || trace.apply_shared(op, &all)))
 }
