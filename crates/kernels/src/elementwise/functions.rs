@@ -1,10 +1,10 @@
 //! What each function computes, and the vector loop that computes it for a block.
 
-use super::Function;
 use crate::isa::multiversion;
 use crate::lanes::{LANES, larger};
 use crate::math;
 use crate::{Element, Isa, bf16, f16};
+use gradus_scalar::Function;
 
 /// A function of up to three numbers, known when the loop around it is compiled.
 trait Formula {

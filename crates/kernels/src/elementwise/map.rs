@@ -1,11 +1,12 @@
 //! The job that runs a program on every element.
 
 use super::program::{Compiled, Place, Step, compile};
-use super::{Argument, ScalarProgram, Source, Target};
+use super::{Source, Target};
 use crate::lanes::LANES;
 use crate::strided::{Axis, Reader, Writer};
 use crate::{In, Isa, Job, Out, chunk, parts_of};
 use bytemuck::Pod;
+use gradus_scalar::{Argument, ScalarProgram};
 use std::ops::Range;
 
 /// Elements of a block: a few registers of them fit the first cache.
@@ -123,11 +124,11 @@ impl Input {
 }
 
 /// A program at the end of another kernel, which hands in one of the operands while it is still in the cache.
-pub struct Finish {
+pub struct Epilogue {
     blocks: Blocks,
 }
 
-impl Finish {
+impl Epilogue {
     /// The program on operands with these strides over `shape`; `None` stands for the numbers handed in, at most
     /// `width` at a time, which may lie where the target does if `under_target`.
     pub fn new(
@@ -137,13 +138,13 @@ impl Finish {
         (target, under_target): (Target, bool),
         shape: &[usize],
         width: usize,
-    ) -> Finish {
-        Finish { blocks: Blocks::new(isa, program, sources, (target, under_target), shape, width) }
+    ) -> Epilogue {
+        Epilogue { blocks: Blocks::new(isa, program, sources, (target, under_target), shape, width) }
     }
 
     /// The same, with results written past the caches if they are large and lie over no operand: whoever runs it must
     /// fence.
-    pub(crate) fn streaming(mut self) -> Finish {
+    pub(crate) fn streaming(mut self) -> Epilogue {
         let blocks = &mut self.blocks;
         let over_operand = |input: &Input| match input {
             Input::Stored { reader, .. } => reader.overlaps(&blocks.target),

@@ -1,7 +1,7 @@
-//! Element-wise programs: a short straight-line program run on every element.
+//! Scalar programs run on every element.
 //!
 //! [`Map`] is the job. It takes blocks that fit the first cache through the program one instruction at a time, so
-//! that each instruction is one vector loop. [`Finish`] does the same at the end of another kernel.
+//! that each instruction is one vector loop. [`Epilogue`] does the same at the end of another kernel.
 
 mod functions;
 mod map;
@@ -9,126 +9,9 @@ mod program;
 #[cfg(test)]
 mod tests;
 
-pub use map::{Finish, Map};
+pub use map::{Epilogue, Map};
 
 use crate::{In, Out, bf16, f16};
-
-/// A function of one to three numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[allow(missing_docs)]
-pub enum Function {
-    Neg,
-    Abs,
-    Exp,
-    Log,
-    Sqrt,
-    Tanh,
-    TanhSlope,
-    Sigmoid,
-    Erf,
-    Sin,
-    Cos,
-    Relu,
-    Silu,
-    GeluTanh,
-    GeluTanhSlope,
-    GeluErf,
-    /// Rounds to the nearest bf16: what storing and loading again would do.
-    RoundBf16,
-    /// Rounds to the nearest f16.
-    RoundF16,
-    Add,
-    Sub,
-    Mul,
-    Div,
-    Minimum,
-    Maximum,
-    Pow,
-    /// Comparisons give 1 for true and 0 for false.
-    Less,
-    LessEqual,
-    Equal,
-    NotEqual,
-    /// The second number where the first is not zero, else the third.
-    Select,
-}
-
-impl Function {
-    /// Every function.
-    pub const ALL: [Function; 30] = {
-        use Function::*;
-        [
-            Neg,
-            Abs,
-            Exp,
-            Log,
-            Sqrt,
-            Tanh,
-            TanhSlope,
-            Sigmoid,
-            Erf,
-            Sin,
-            Cos,
-            Relu,
-            Silu,
-            GeluTanh,
-            GeluTanhSlope,
-            GeluErf,
-            RoundBf16,
-            RoundF16,
-            Add,
-            Sub,
-            Mul,
-            Div,
-            Minimum,
-            Maximum,
-            Pow,
-            Less,
-            LessEqual,
-            Equal,
-            NotEqual,
-            Select,
-        ]
-    };
-
-    /// How many numbers it takes.
-    pub fn arity(self) -> usize {
-        match self {
-            Function::Select => 3,
-            function if function >= Function::Add => 2,
-            _ => 1,
-        }
-    }
-}
-
-/// Where an instruction takes a number from.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Argument {
-    /// An operand's element.
-    Input(usize),
-    /// The result of an earlier instruction.
-    Result(usize),
-    /// A fixed number.
-    Constant(f32),
-}
-
-/// One step of a program.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Instruction {
-    /// What is computed.
-    pub function: Function,
-    /// From what; only the first [`Function::arity`] count.
-    pub arguments: [Argument; 3],
-}
-
-/// A straight-line program on numbers; its value is `result`.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ScalarProgram {
-    /// The instructions, in order.
-    pub instructions: Vec<Instruction>,
-    /// The value of the program.
-    pub result: Argument,
-}
 
 /// An operand's elements.
 #[derive(Clone, Copy, Debug)]

@@ -1,8 +1,8 @@
 //! A program made ready to run on blocks: dead instructions dropped, a register found for every value.
 
 use super::functions::{self, Loop};
-use super::{Argument, ScalarProgram};
 use crate::Isa;
+use gradus_scalar::{Argument, ScalarProgram};
 
 /// Where a block of numbers is.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,6 +1,7 @@
 use super::*;
 use crate::{Element, Isa, Job, run_alone};
-use Argument::{Constant, Input, Result};
+use gradus_scalar::Argument::{self, Constant, Input, Result};
+use gradus_scalar::{Function, Instruction, ScalarProgram};
 
 fn instruction(function: Function, arguments: &[Argument]) -> Instruction {
     let mut padded = [Constant(0.0); 3];

@@ -1,4 +1,4 @@
-//! Matrix products: packed, cut for the caches, started from a bias, and finished while still warm with whatever
+//! Matrix products: packed, cut for the caches, started from a bias, and given its epilogue while still warm with whatever
 //! element-wise program follows.
 //!
 //! A part is a tile of the result, or several small products of a batch. The depth is taken in blocks, in order:
@@ -20,7 +20,7 @@ mod pack;
 mod tests;
 mod tile;
 
-use crate::elementwise::Finish;
+use crate::elementwise::Epilogue;
 use crate::streaming;
 use crate::strided::{Axis, Reader, Writer};
 use crate::{Element, In, Isa, Job, Out, bf16, chunk, f16, parts_of};
@@ -116,8 +116,8 @@ pub struct Gemm<A, B> {
     row_stride: usize,
     batch: Vec<BatchAxis>,
     bias: Option<Reader<f32>>,
-    finish: Option<Finish>,
-    /// Whether the product itself is wanted, besides what the finish makes of it.
+    epilogue: Option<Epilogue>,
+    /// Whether the product itself is wanted, besides what the epilogue makes of it.
     kept: bool,
     column_sums: Option<Out<f32>>,
     accumulate: bool,
@@ -142,7 +142,7 @@ impl<A: Element, B: Element> Gemm<A, B> {
             row_stride: c.row_stride,
             batch: vec![],
             bias: None,
-            finish: None,
+            epilogue: None,
             kept: true,
             column_sums: None,
             accumulate: false,
@@ -183,9 +183,9 @@ impl<A: Element, B: Element> Gemm<A, B> {
 
     /// With a program run on the results, element by element; it takes at most [`Gemm::width`] of them at a time.
     /// Unless the product is `kept`, `c` is the program's own target, which takes the place of the product.
-    pub fn finish(self, finish: Finish, kept: bool) -> Gemm<A, B> {
-        let finish = if self.streams() { finish.streaming() } else { finish };
-        Gemm { finish: Some(finish), kept, ..self }
+    pub fn with_epilogue(self, epilogue: Epilogue, kept: bool) -> Gemm<A, B> {
+        let epilogue = if self.streams() { epilogue.streaming() } else { epilogue };
+        Gemm { epilogue: Some(epilogue), kept, ..self }
     }
 
     /// With the sums of the columns of `b`, which are at hand when it is packed.
@@ -250,7 +250,7 @@ impl<A: Element, B: Element> Job for Gemm<A, B> {
 
     fn worker_scratch(&self) -> usize {
         let Cut { tile_columns, .. } = self.cut;
-        let registers = self.finish.as_ref().map_or(0, Finish::scratch);
+        let registers = self.epilogue.as_ref().map_or(0, Epilogue::scratch);
         let sums = self.rows_in_scratch() * tile_columns;
         let bias = if self.bias.is_some() { tile_columns } else { 0 };
         (self.cut.column_block() + self.cut.row_block() + sums + bias + registers) * size_of::<f32>()

@@ -226,7 +226,8 @@ fn lines_of_every_stride_are_packed_in_pairs_and_padded() {
 
 /// Results so large that they are written past the caches, with odd sizes so that rows start anywhere in a line.
 fn check_streamed<T: Element + PartialEq + std::fmt::Debug>(rows: usize, columns: usize, tolerance: f64) {
-    use crate::elementwise::{Argument, Function, Instruction, ScalarProgram, Source, Target};
+    use crate::elementwise::{Source, Target};
+    use gradus_scalar::{Argument, Function, Instruction, ScalarProgram};
     let depth = 5;
     let (a, b, bias) =
         (numbers::<f32>(rows * depth, 1), numbers::<f32>(depth * columns, 2), numbers::<f32>(columns, 3));
@@ -260,7 +261,7 @@ fn check_streamed<T: Element + PartialEq + std::fmt::Debug>(rows: usize, columns
                     let source = Source::F32(In::new(other.as_ptr(), other.len()));
                     let sources = [None, Some((source, vec![columns, 1]))];
                     let width = job.width();
-                    let finish = crate::elementwise::Finish::new(
+                    let epilogue = crate::elementwise::Epilogue::new(
                         isa,
                         &program,
                         &sources,
@@ -268,7 +269,7 @@ fn check_streamed<T: Element + PartialEq + std::fmt::Debug>(rows: usize, columns
                         &[rows, columns],
                         width,
                     );
-                    job = job.finish(finish, kept);
+                    job = job.with_epilogue(epilogue, kept);
                 }
                 let bytes = job.worker_scratch().next_multiple_of(64);
                 let mut scratch = vec![0xa5u8; threads * bytes + 64];

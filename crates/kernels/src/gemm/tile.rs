@@ -67,7 +67,7 @@ impl<A: Element, B: Element> Tile<'_, A, B> {
         let cut = &self.job.cut;
         let mut scratch = self.divided(scratch);
         let sums = self.sums(scratch.sums);
-        // SAFETY: bias and operands of the finish are alive, and nothing writes them.
+        // SAFETY: bias and operands of the epilogue are alive, and nothing writes them.
         unsafe { self.prepare(&mut scratch) };
         for index in 0..cut.depth_blocks {
             let depth = chunk(index, cut.depth_block, self.job.sizes.depth);
@@ -192,9 +192,9 @@ impl<A: Element, B: Element> Tile<'_, A, B> {
             // SAFETY: the bias has a number for each column.
             unsafe { bias.read(self.columns.start, &mut scratch.bias[..self.columns.len()]) };
         }
-        if let Some(finish) = &self.job.finish {
+        if let Some(epilogue) = &self.job.epilogue {
             // SAFETY: its operands are alive, by the caller's promise.
-            unsafe { finish.prepare(scratch.registers) };
+            unsafe { epilogue.prepare(scratch.registers) };
         }
     }
 
@@ -263,9 +263,9 @@ impl<A: Element, B: Element> Tile<'_, A, B> {
     /// Asks for what a band of rows will be finished with when its sums are complete.
     #[inline(always)]
     fn ask_for_operands<L: Level>(&self, band: Range<usize>) {
-        let Some(finish) = &self.job.finish else { return };
+        let Some(epilogue) = &self.job.epilogue else { return };
         for row in band {
-            for Range { start, end } in finish.operands(self.position(row), self.columns.len()) {
+            for Range { start, end } in epilogue.operands(self.position(row), self.columns.len()) {
                 for offset in (0..end as usize - start as usize).step_by(CACHE_LINE) {
                     L::prefetch_far(start.wrapping_add(offset));
                 }
@@ -279,7 +279,7 @@ impl<A: Element, B: Element> Tile<'_, A, B> {
         let job = self.job;
         let stored = job.kept && job.sums_in_place().is_none();
         let streams = job.streams();
-        if !stored && job.finish.is_none() {
+        if !stored && job.epilogue.is_none() {
             return;
         }
         for (index, row) in band.enumerate() {
@@ -295,9 +295,9 @@ impl<A: Element, B: Element> Tile<'_, A, B> {
                     }
                 };
             }
-            if let Some(finish) = &job.finish {
+            if let Some(epilogue) = &job.epilogue {
                 // SAFETY: the elements at these places are this tile's own, and the registers are prepared.
-                unsafe { finish.run(position, sums, self.columns.len(), registers) };
+                unsafe { epilogue.run(position, sums, self.columns.len(), registers) };
             }
         }
     }

@@ -9,7 +9,7 @@ mod methods;
 use super::*;
 use crate::DType;
 use gradus_kernels::elementwise as kernel;
-pub use gradus_kernels::elementwise::{Argument, Function, Instruction, ScalarProgram};
+pub use gradus_scalar::{Argument, Function, Instruction, ScalarProgram};
 
 /// A program run on every element of operands of one shape.
 #[derive(Clone, Debug)]

@@ -15,7 +15,7 @@ pub struct FusedMatmul {
 }
 
 impl FusedMatmul {
-    /// The product finished by a program, whose first operand it is.
+    /// The product with a program after it, whose first operand it is.
     pub(crate) fn new(matmul: &Matmul, epilogue: Elementwise, kept: bool) -> Option<FusedMatmul> {
         (!matmul.column_sums).then_some(FusedMatmul { matmul: *matmul, epilogue, kept })
     }
@@ -129,7 +129,7 @@ impl Kernels for FusedMatmul {
         let epilogue = |linker: &Linker<'_>, width: usize| {
             let target = (target, under_target);
             let (program, shape) = (&self.epilogue.program, result.shape());
-            let epilogue = element_kernel::Finish::new(linker.isa(), program, &sources, target, shape, width);
+            let epilogue = element_kernel::Epilogue::new(linker.isa(), program, &sources, target, shape, width);
             Some((epilogue, self.kept))
         };
         self.matmul.link(linker, &linker.output(0), epilogue)

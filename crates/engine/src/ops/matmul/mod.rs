@@ -263,26 +263,26 @@ impl Kernels for Matmul {
     }
 }
 
-/// What a product is finished with, and whether it is kept besides.
-type Finishing = Option<(gradus_kernels::elementwise::Finish, bool)>;
+/// The epilogue of a product, and whether it is kept besides.
+type WithEpilogue = Option<(gradus_kernels::elementwise::Epilogue, bool)>;
 
 impl Matmul {
-    /// Builds the job, whose product goes to `product`. `finish` is told how many results it will get at most at a
+    /// Builds the job, whose product goes to `product`. `epilogue` is told how many results it will get at most at a
     /// time.
     fn link(
         &self,
         linker: &mut Linker<'_>,
         product: &crate::backend::Operand,
-        finish: impl FnOnce(&Linker<'_>, usize) -> Finishing,
+        epilogue: impl FnOnce(&Linker<'_>, usize) -> WithEpilogue,
     ) -> Result<(), Unsupported> {
         match (linker.input(0).dtype, linker.input(1).dtype) {
-            (DType::F32, DType::F32) => self.link_typed::<f32, f32>(linker, product, finish),
-            (DType::Bf16, DType::Bf16) => self.link_typed::<bf16, bf16>(linker, product, finish),
-            (DType::Bf16, DType::F32) => self.link_typed::<bf16, f32>(linker, product, finish),
-            (DType::F32, DType::Bf16) => self.link_typed::<f32, bf16>(linker, product, finish),
-            (DType::F16, DType::F16) => self.link_typed::<f16, f16>(linker, product, finish),
-            (DType::F16, DType::F32) => self.link_typed::<f16, f32>(linker, product, finish),
-            (DType::F32, DType::F16) => self.link_typed::<f32, f16>(linker, product, finish),
+            (DType::F32, DType::F32) => self.link_typed::<f32, f32>(linker, product, epilogue),
+            (DType::Bf16, DType::Bf16) => self.link_typed::<bf16, bf16>(linker, product, epilogue),
+            (DType::Bf16, DType::F32) => self.link_typed::<bf16, f32>(linker, product, epilogue),
+            (DType::F32, DType::Bf16) => self.link_typed::<f32, bf16>(linker, product, epilogue),
+            (DType::F16, DType::F16) => self.link_typed::<f16, f16>(linker, product, epilogue),
+            (DType::F16, DType::F32) => self.link_typed::<f16, f32>(linker, product, epilogue),
+            (DType::F32, DType::F16) => self.link_typed::<f32, f16>(linker, product, epilogue),
             (other, _) => Err(Unsupported(other)),
         }
     }
@@ -291,7 +291,7 @@ impl Matmul {
         &self,
         linker: &mut Linker<'_>,
         product: &crate::backend::Operand,
-        finish: impl FnOnce(&Linker<'_>, usize) -> Finishing,
+        epilogue: impl FnOnce(&Linker<'_>, usize) -> WithEpilogue,
     ) -> Result<(), Unsupported> {
         let (a, b) = (linker.input(0), linker.input(1));
         let (depth, columns) = last_two(b.shape());
@@ -311,8 +311,8 @@ impl Matmul {
             let bias = linker.input(2);
             job = with_float!(bias.dtype, T => { job.bias(Some(bias.read::<T>())) });
         }
-        if let Some((finish, kept)) = finish(linker, job.width()) {
-            job = job.finish(finish, kept);
+        if let Some((epilogue, kept)) = epilogue(linker, job.width()) {
+            job = job.with_epilogue(epilogue, kept);
         }
         linker.job(job);
         Ok(())
