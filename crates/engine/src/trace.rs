@@ -284,9 +284,10 @@ impl Tensor {
         Trace::new().fail(Error::Parameter { op: op.to_string(), inputs: vec![], problem, at: Place::caller() })
     }
 
-    /// Records a parameter error at the caller's line and gives a poisoned tensor.
+    /// Records that a parameter of something made of operations is out of its range, at the caller's line, and gives a
+    /// poisoned tensor: how a layer refuses what it is given.
     #[track_caller]
-    pub(crate) fn parameter_error(&self, op: &str, problem: String) -> Tensor {
+    pub fn parameter_error(&self, op: &str, problem: String) -> Tensor {
         let at = self.trace.place();
         self.trace.fail(Error::Parameter { op: op.to_string(), inputs: vec![self.ty()], problem, at })
     }

@@ -142,7 +142,7 @@ fn adafactor(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::models::{Parameter, Start};
+    use crate::models::{Initializer, Parameter};
     use gradus_engine::Array;
     use gradus_engine::backend::Cpu;
 
@@ -159,7 +159,7 @@ mod tests {
     /// What three steps on a weight of this shape come to on the machine.
     fn trained(optimiser: Optimiser, shape: &[usize]) -> Vec<f32> {
         let trace = Trace::new();
-        let parameter = Parameter::new("w", shape, Start::Zeros);
+        let parameter = Parameter::new("w", shape, Initializer::Zeros);
         let numbers = WEIGHTS.map(|number| number as f32);
         let weights = Weights::new(&trace, &[parameter], |_| Array::new(shape, &numbers).unwrap());
         let gradient_input = trace.input("gradient", DType::F32, shape);

@@ -294,7 +294,7 @@ fn a_program_goes_on_from_what_it_saved() {
             .assign(&sum, &(&sum + &weight));
         trace.compile(&Cpu::new(1).unwrap(), &[step]).unwrap()
     };
-    let parameters = [Parameter::new("weight", [2], crate::models::Start::Ones)];
+    let parameters = [Parameter::new("weight", [2], crate::models::Initializer::Ones)];
     let folder = Folder::new("checkpoint-program");
     let mut store = Store::open(folder.path()).unwrap();
     let mut first = program();

@@ -1,6 +1,6 @@
 //! GPT-2: learned positions, norms before each part of a block, GELU in its tanh form.
 
-use super::{DropoutSite, Model, ModelConfig, Next, Parameter, Start, Surroundings};
+use super::{DropoutSite, Initializer, Model, ModelConfig, Next, Parameter, Surroundings};
 use gradus_engine::Tensor;
 
 /// The table of tokens: [v, c].
@@ -13,32 +13,32 @@ impl ModelConfig {
     /// Every weight of a GPT-2 model, by its published name.
     pub(super) fn gpt2_parameters(&self) -> Vec<Parameter> {
         let (c, f) = (self.width, self.feed_forward);
-        let normal = Start::Normal { deviation: DEVIATION };
+        let normal = Initializer::Normal { deviation: DEVIATION };
         // What is added to the residual stream by each of 2 * layers parts keeps its variance.
-        let residual = Start::Normal { deviation: DEVIATION / (2.0 * self.layers as f32).sqrt() };
+        let residual = Initializer::Normal { deviation: DEVIATION / (2.0 * self.layers as f32).sqrt() };
         let mut all = vec![
             Parameter::new(TOKEN_TABLE, [self.vocabulary, c], normal),
             Parameter::new("transformer.wpe.weight", [self.context, c], normal),
         ];
         for layer in 0..self.layers {
-            let mut add = |name: &str, shape: &[usize], start: Start| {
-                all.push(Parameter::new(format!("transformer.h.{layer}.{name}"), shape, start));
+            let mut add = |name: &str, shape: &[usize], initializer: Initializer| {
+                all.push(Parameter::new(format!("transformer.h.{layer}.{name}"), shape, initializer));
             };
-            add("ln_1.weight", &[c], Start::Ones);
-            add("ln_1.bias", &[c], Start::Zeros);
+            add("ln_1.weight", &[c], Initializer::Ones);
+            add("ln_1.bias", &[c], Initializer::Zeros);
             add("attn.c_attn.weight", &[c, 3 * c], normal);
-            add("attn.c_attn.bias", &[3 * c], Start::Zeros);
+            add("attn.c_attn.bias", &[3 * c], Initializer::Zeros);
             add("attn.c_proj.weight", &[c, c], residual);
-            add("attn.c_proj.bias", &[c], Start::Zeros);
-            add("ln_2.weight", &[c], Start::Ones);
-            add("ln_2.bias", &[c], Start::Zeros);
+            add("attn.c_proj.bias", &[c], Initializer::Zeros);
+            add("ln_2.weight", &[c], Initializer::Ones);
+            add("ln_2.bias", &[c], Initializer::Zeros);
             add("mlp.c_fc.weight", &[c, f], normal);
-            add("mlp.c_fc.bias", &[f], Start::Zeros);
+            add("mlp.c_fc.bias", &[f], Initializer::Zeros);
             add("mlp.c_proj.weight", &[f, c], residual);
-            add("mlp.c_proj.bias", &[c], Start::Zeros);
+            add("mlp.c_proj.bias", &[c], Initializer::Zeros);
         }
-        all.push(Parameter::new("transformer.ln_f.weight", [c], Start::Ones));
-        all.push(Parameter::new("transformer.ln_f.bias", [c], Start::Zeros));
+        all.push(Parameter::new("transformer.ln_f.weight", [c], Initializer::Ones));
+        all.push(Parameter::new("transformer.ln_f.bias", [c], Initializer::Zeros));
         if !self.tie_embeddings {
             all.push(Parameter::new("lm_head.weight", [self.vocabulary, c], normal));
         }

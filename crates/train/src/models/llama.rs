@@ -1,6 +1,6 @@
 //! Llama: rotary positions, RMS norms before each part of a block, grouped heads, SwiGLU, no biases.
 
-use super::{DropoutSite, Model, ModelConfig, Next, Parameter, Start, Surroundings};
+use super::{DropoutSite, Initializer, Model, ModelConfig, Next, Parameter, Surroundings};
 use gradus_engine::Tensor;
 use gradus_engine::ops::rotary_tables;
 
@@ -15,23 +15,23 @@ impl ModelConfig {
     pub(super) fn llama_parameters(&self) -> Vec<Parameter> {
         let (c, f) = (self.width, self.feed_forward);
         let grouped = self.kv_heads * self.head_size();
-        let normal = Start::Normal { deviation: DEVIATION };
+        let normal = Initializer::Normal { deviation: DEVIATION };
         let mut all = vec![Parameter::new(TOKEN_TABLE, [self.vocabulary, c], normal)];
         for layer in 0..self.layers {
-            let mut add = |name: &str, shape: &[usize], start: Start| {
-                all.push(Parameter::new(format!("model.layers.{layer}.{name}.weight"), shape, start));
+            let mut add = |name: &str, shape: &[usize], initializer: Initializer| {
+                all.push(Parameter::new(format!("model.layers.{layer}.{name}.weight"), shape, initializer));
             };
-            add("input_layernorm", &[c], Start::Ones);
+            add("input_layernorm", &[c], Initializer::Ones);
             add("self_attn.q_proj", &[c, c], normal);
             add("self_attn.k_proj", &[grouped, c], normal);
             add("self_attn.v_proj", &[grouped, c], normal);
             add("self_attn.o_proj", &[c, c], normal);
-            add("post_attention_layernorm", &[c], Start::Ones);
+            add("post_attention_layernorm", &[c], Initializer::Ones);
             add("mlp.gate_proj", &[f, c], normal);
             add("mlp.up_proj", &[f, c], normal);
             add("mlp.down_proj", &[c, f], normal);
         }
-        all.push(Parameter::new("model.norm.weight", [c], Start::Ones));
+        all.push(Parameter::new("model.norm.weight", [c], Initializer::Ones));
         if !self.tie_embeddings {
             all.push(Parameter::new("lm_head.weight", [self.vocabulary, c], normal));
         }

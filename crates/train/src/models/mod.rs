@@ -9,9 +9,10 @@ mod weights;
 pub(crate) use config::MOST_LAYERS;
 pub use config::{Family, ModelConfig};
 pub use presets::{PRESETS, Preset};
-pub use weights::{Parameter, Start, Weights};
+pub use weights::Weights;
 
 use crate::config::Precision;
+pub use crate::parameters::{Initializer, Parameter};
 use gradus_engine::ops::ProductTypes;
 use gradus_engine::{DType, Tensor};
 

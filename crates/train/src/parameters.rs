@@ -1,0 +1,276 @@
+//! The parameters of a model: found by name while it is traced, with what layers need to know besides.
+
+use crate::Result;
+use crate::config::Precision;
+pub use crate::initializer::Initializer;
+use gradus_engine::{Array, DType, Program, Shape, Tensor, Trace};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+
+/// A weight of a model before it has numbers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Parameter {
+    /// Its name, as in the model's published files.
+    pub name: String,
+    /// Its shape.
+    pub shape: Shape,
+    /// What it holds before training.
+    pub initializer: Initializer,
+}
+
+impl Parameter {
+    /// A weight of this name and shape.
+    pub fn new(name: impl Into<String>, shape: impl Into<Shape>, initializer: Initializer) -> Parameter {
+        Parameter { name: name.into(), shape: shape.into(), initializer }
+    }
+
+    /// The numbers to start from. They depend on the seed, the name and the place in the tensor alone.
+    pub fn numbers(&self, seed: u32) -> Array {
+        self.initializer.numbers(seed, &self.name, &self.shape)
+    }
+}
+
+/// The parameters of a model that is being traced, and how it is traced: its precision, and whether it is trained.
+///
+/// A clone is another handle on the same list. A model may be traced several times over one list, to be trained and to
+/// be evaluated: each name is one tensor.
+///
+/// ```
+/// use gradus_engine::{DType, Trace};
+/// use gradus_train::parameters::{Initializer, Parameters};
+///
+/// let trace = Trace::new();
+/// let parameters = Parameters::new(&trace);
+/// let x = trace.input("x", DType::F32, [4, 3]);
+/// let weight = parameters.within("fc").get("weight", [3, 2], Initializer::XavierUniform { gain: 1.0 });
+/// let y = x.matmul(&weight); // [4, 2]
+/// assert_eq!(parameters.list()[0].name, "fc.weight");
+/// # trace.check()?;
+/// # Ok::<(), gradus_engine::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Parameters {
+    trace: Trace,
+    shared: Rc<Shared>,
+    /// What names start with.
+    prefix: String,
+    precision: Precision,
+    training: Option<Training>,
+}
+
+#[derive(Default)]
+struct Shared {
+    parameters: RefCell<Vec<(Parameter, Tensor)>>,
+    statistics: RefCell<HashMap<String, Tensor>>,
+}
+
+/// What is known only while a model is trained.
+#[derive(Clone)]
+struct Training {
+    /// Two u32 words that differ from step to step.
+    key: Tensor,
+    /// How many streams of random numbers were taken.
+    streams: Rc<Cell<u32>>,
+    /// What the step assigns to states besides weights.
+    updates: Rc<RefCell<Vec<(Tensor, Tensor)>>>,
+}
+
+impl Parameters {
+    /// None yet; in f32, and not training.
+    pub fn new(trace: &Trace) -> Parameters {
+        let (trace, shared) = (trace.clone(), Rc::default());
+        Parameters { trace, shared, prefix: String::new(), precision: Precision::F32, training: None }
+    }
+
+    /// The same list, with names that start with `name.`.
+    pub fn within(&self, name: impl std::fmt::Display) -> Parameters {
+        Parameters { prefix: format!("{}{name}.", self.prefix), ..self.clone() }
+    }
+
+    /// The same list, with matrix products in this precision. Weights, norms and losses stay in f32.
+    pub fn with_precision(&self, precision: Precision) -> Parameters {
+        Parameters { precision, ..self.clone() }
+    }
+
+    /// The same list, for a model that is trained: dropout drops, and batch norms take the statistics of the batch.
+    /// `key` holds two u32 words that differ from step to step, such as a seed and the step's number.
+    pub fn training(&self, key: &Tensor) -> Parameters {
+        let training = Training { key: key.clone(), streams: Rc::default(), updates: Rc::default() };
+        Parameters { training: Some(training), ..self.clone() }
+    }
+
+    /// The trace that the model is in.
+    pub fn trace(&self) -> &Trace {
+        &self.trace
+    }
+
+    /// What matrix products are computed in.
+    pub fn precision(&self) -> Precision {
+        self.precision
+    }
+
+    /// Whether the model is traced to be trained.
+    pub fn is_training(&self) -> bool {
+        self.training.is_some()
+    }
+
+    /// The weight of this name in f32: made at first use, zero until it is written, and the same tensor ever after.
+    #[track_caller]
+    pub fn get(&self, name: &str, shape: impl Into<Shape>, initializer: Initializer) -> Tensor {
+        let parameter = Parameter::new(format!("{}{name}", self.prefix), shape, initializer);
+        let mut known = self.shared.parameters.borrow_mut();
+        if let Some((before, tensor)) = known.iter().find(|(before, _)| before.name == parameter.name) {
+            return if *before == parameter { tensor.clone() } else { disagreement(before, &parameter, tensor) };
+        }
+        let tensor = self.trace.zero_state(&parameter.name, DType::F32, &parameter.shape);
+        known.push((parameter, tensor.clone()));
+        tensor
+    }
+
+    /// A state of this name that is no weight, as a batch norm's running mean: with these numbers at first, and the
+    /// same tensor ever after. What it becomes is said by [`Parameters::update`].
+    #[track_caller]
+    pub fn statistics(&self, name: &str, initial: Array) -> Tensor {
+        let name = format!("{}{name}", self.prefix);
+        let mut known = self.shared.statistics.borrow_mut();
+        if let Some(tensor) = known.get(&name) {
+            let problem = || format!("it is {} here; give each state its own name", initial.ty());
+            let same = tensor.ty() == *initial.ty();
+            return if same {
+                tensor.clone()
+            } else {
+                tensor.parameter_error(&format!("statistics {name:?}"), problem())
+            };
+        }
+        let tensor = self.trace.state(&name, initial);
+        known.insert(name, tensor.clone());
+        tensor
+    }
+
+    /// Has a training step assign a value to a state that is no weight; nothing if the model is not trained.
+    pub fn update(&self, state: &Tensor, value: &Tensor) {
+        if let Some(training) = &self.training {
+            training.updates.borrow_mut().push((state.clone(), value.clone()));
+        }
+    }
+
+    /// States and what a training step assigns to them, in the order of [`Parameters::update`].
+    pub fn updates(&self) -> Vec<(Tensor, Tensor)> {
+        self.training.as_ref().map_or(vec![], |training| training.updates.borrow().clone())
+    }
+
+    /// Elements set to zero at random at a rate, the others divided by one minus the rate: each call by a mask of its
+    /// own. As it is if the model is not trained.
+    #[track_caller]
+    pub fn dropout(&self, x: &Tensor, rate: f32) -> Tensor {
+        match &self.training {
+            Some(training) => x.dropout(rate, &training.key, training.streams.replace(training.streams.get() + 1)),
+            None => x.clone(),
+        }
+    }
+
+    /// The weights, in the order of first use.
+    pub fn list(&self) -> Vec<Parameter> {
+        self.shared.parameters.borrow().iter().map(|(parameter, _)| parameter.clone()).collect()
+    }
+
+    /// The tensors of the weights, in the order of first use.
+    pub fn tensors(&self) -> Vec<Tensor> {
+        self.shared.parameters.borrow().iter().map(|(_, tensor)| tensor.clone()).collect()
+    }
+
+    /// Writes what the weights start from to a program that has them.
+    pub fn initialize(&self, program: &mut Program, seed: u32) -> Result<()> {
+        for (parameter, _) in &*self.shared.parameters.borrow() {
+            program.write_array(&parameter.name, &parameter.numbers(seed))?;
+        }
+        Ok(())
+    }
+}
+
+/// The error of asking for a weight again, but for another one.
+#[track_caller]
+fn disagreement(before: &Parameter, after: &Parameter, tensor: &Tensor) -> Tensor {
+    let say = |parameter: &Parameter| format!("{} {:?}", parameter.shape, parameter.initializer);
+    let problem = format!("it was {} before and is {} here; give each weight its own name", say(before), say(after));
+    tensor.parameter_error(&format!("parameter {:?}", before.name), problem)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gradus_engine::backend::Cpu;
+    use gradus_engine::{Error, Routine};
+
+    const ZEROS: Initializer = Initializer::Zeros;
+
+    #[test]
+    fn a_name_is_one_tensor_however_it_is_reached() {
+        let trace = Trace::new();
+        let parameters = Parameters::new(&trace);
+        let weight = parameters.within("a").within(0).get("weight", [2, 3], Initializer::Ones);
+        let bias = parameters.get("bias", [3], ZEROS);
+        let again = parameters.with_precision(Precision::Bf16).within("a.0").get("weight", [2, 3], Initializer::Ones);
+        assert_eq!(again.handle(), weight.handle());
+        assert_ne!(bias.handle(), weight.handle());
+        let names: Vec<String> = parameters.list().into_iter().map(|parameter| parameter.name).collect();
+        assert_eq!(names, ["a.0.weight", "bias"]);
+        assert_eq!(parameters.tensors()[1].handle(), bias.handle());
+    }
+
+    #[test]
+    fn a_name_for_two_weights_is_an_error_of_the_trace_at_the_second_line() {
+        for (shape, initializer) in [([3, 2], ZEROS), ([2, 3], Initializer::Ones)] {
+            let trace = Trace::new();
+            let parameters = Parameters::new(&trace);
+            parameters.get("w", [2, 3], ZEROS);
+            let line = line!() + 1;
+            parameters.get("w", shape, initializer);
+            let error = trace.check().unwrap_err();
+            assert!(matches!(error, Error::Parameter { .. }));
+            assert!(error.to_string().contains(&format!("parameters.rs:{line}: parameter \"w\"")), "{error}");
+        }
+    }
+
+    #[test]
+    fn initial_numbers_and_updates_reach_a_program() {
+        let trace = Trace::new();
+        let parameters = Parameters::new(&trace);
+        let weight = parameters.get("w", [2], Initializer::Constant(3.0));
+        let key = trace.input("key", DType::U32, [2]);
+        let training = parameters.training(&key);
+        assert!(training.within("norm").is_training() && !parameters.is_training());
+        let mean = training.within("norm").statistics("mean", Array::new([2], &[1f32, 2.0]).unwrap());
+        assert_eq!(parameters.statistics("norm.mean", Array::zeros(DType::F32, [2])).handle(), mean.handle());
+        training.within("norm").update(&mean, &(&mean + &weight));
+        parameters.update(&mean, &weight);
+        assert!(parameters.updates().is_empty());
+        let step =
+            training.updates().iter().fold(Routine::new("step"), |step, (state, value)| step.assign(state, value));
+        let mut program = trace.compile(&Cpu::new(1).unwrap(), &[step]).unwrap();
+        parameters.initialize(&mut program, 0).unwrap();
+        program.run("step").unwrap();
+        assert_eq!(program.read("norm.mean").unwrap().to_vec::<f32>().unwrap(), [4.0, 5.0]);
+    }
+
+    #[test]
+    fn each_dropout_has_a_mask_of_its_own_while_training() {
+        let trace = Trace::new();
+        let parameters = Parameters::new(&trace);
+        let (x, key) = (trace.input("x", DType::F32, [64]), trace.input("key", DType::U32, [2]));
+        assert_eq!(parameters.dropout(&x, 0.5).handle(), x.handle());
+        let training = parameters.training(&key);
+        let [first, second] = [training.clone(), training.within("layer")].map(|at| at.dropout(&x, 0.5));
+        let again = parameters.training(&key).dropout(&x, 0.5);
+        let routine = Routine::new("r").output("first", &first).output("second", &second).output("again", &again);
+        let mut program = trace.compile(&Cpu::new(1).unwrap(), &[routine]).unwrap();
+        program.write("x", &[1f32; 64]).unwrap();
+        program.write("key", &[1u32, 2]).unwrap();
+        program.run("r").unwrap();
+        let read = |name: &str| program.read(name).unwrap().to_vec::<f32>().unwrap();
+        assert!(read("first").contains(&2.0) && read("first").contains(&0.0));
+        assert_ne!(read("first"), read("second"));
+        assert_eq!(read("first"), read("again"));
+    }
+}
