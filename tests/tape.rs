@@ -1,7 +1,7 @@
 //! The tape, and what programs do with states.
 
 use gradus::backend::{Backend, Cpu, Reference};
-use gradus::{Array, DType, GradientTape, Routine, Trace, gradient};
+use gradus::{Array, DType, GradientTape, Role, Routine, Trace, gradient};
 
 #[test]
 fn values_in_the_middle_can_be_read_and_gradients_stopped() {
@@ -99,12 +99,12 @@ fn states_are_listed_and_their_bytes_read_and_written_whatever_the_backend() {
     let on = |backend: &dyn Backend| {
         let trace = Trace::new();
         let weight = trace.state("weight", Array::new([2], &[1.5f32, -2.0]).unwrap());
-        let count = trace.zero_state("count", DType::F32, []);
+        let count = trace.zero_state_with_role("count", Role::Optimizer, DType::F32, []);
         let x = trace.input("x", DType::F32, [2]);
         let step = Routine::new("step").assign(&weight, &(&weight + &x)).assign(&count, &(&count + 1.0));
         let mut program = trace.compile(backend, &[step]).unwrap();
-        let states: Vec<String> = program.states().map(|(name, ty)| format!("{name} {ty}")).collect();
-        assert_eq!(states, ["weight f32[2]", "count f32[]"]);
+        let states: Vec<String> = program.states().map(|(name, role, ty)| format!("{name} {role:?} {ty}")).collect();
+        assert_eq!(states, ["weight Weight f32[2]", "count Optimizer f32[]"]);
 
         program.write_bytes("x", &[1.0f32.to_le_bytes(), 0.25f32.to_le_bytes()].concat()).unwrap();
         program.run("step").unwrap();

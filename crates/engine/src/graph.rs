@@ -33,13 +33,50 @@ pub enum Initial {
     Numbers(Arc<Array>),
 }
 
+/// What a state is for. Plans, checkpoints and reports go by it, never by a name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// Part of the model, found by training.
+    #[default]
+    Weight,
+    /// A sum of gradients, begun anew at every step.
+    Gradient,
+    /// What an optimizer remembers from step to step.
+    Optimizer,
+    /// What a model or a trainer keeps count of beside the gradient: running means, averages of weights.
+    Statistics,
+    /// What is kept only while something is computed, such as keys and values of a text that is written.
+    Cache,
+}
+
+impl Role {
+    /// Whether the next step depends on it, so that a checkpoint must have it.
+    pub fn outlasts_a_step(self) -> bool {
+        match self {
+            Role::Weight | Role::Optimizer | Role::Statistics => true,
+            Role::Gradient | Role::Cache => false,
+        }
+    }
+}
+
+/// A tensor kept from replay to replay.
+#[derive(Clone, Debug)]
+pub struct State {
+    /// Its name.
+    pub name: Arc<str>,
+    /// What it is for.
+    pub role: Role,
+    /// What it holds before the first replay.
+    pub initial: Initial,
+}
+
 /// Where a node's values come from.
 #[derive(Clone, Debug)]
 pub enum Source {
     /// Written by the caller before a replay.
     Input(Arc<str>),
     /// Kept from replay to replay; a routine may assign it a new value.
-    State(Arc<str>, Initial),
+    State(State),
     /// Fixed when traced.
     Constant(Arc<Array>),
     /// Computed.
@@ -83,7 +120,7 @@ impl Node {
     pub fn label(&self) -> String {
         match &self.source {
             Source::Input(name) => format!("input {name:?}"),
-            Source::State(name, _) => format!("state {name:?}"),
+            Source::State(state) => format!("state {:?}", state.name),
             Source::Constant(_) => "constant".to_string(),
             Source::Op(op) => op.name().to_string(),
         }

@@ -20,6 +20,7 @@ pub use array::Array;
 pub use autodiff::{gradient, gradient_terms};
 pub use dtype::{DType, Native};
 pub use error::{Error, Place, Result};
+pub use graph::Role;
 pub use process::{ProcessMemory, available_memory};
 pub use program::{Program, Routine};
 pub use shape::{Layout, Shape, TensorType};

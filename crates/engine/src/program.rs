@@ -3,7 +3,7 @@
 use crate::backend::{Backend, Executable};
 use crate::dtype::Native;
 use crate::error::Place;
-use crate::graph::Source;
+use crate::graph::{Role, Source, State};
 use crate::plan::{Buffer, BufferKind, Operand, Options, Plan, Planner, Report, Request};
 use crate::{Array, Error, Result, Tensor, TensorType, Trace};
 use std::borrow::Cow;
@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 #[derive(Clone)]
 pub struct Routine {
     name: String,
+    times_per_step: usize,
     outputs: Vec<(String, Tensor)>,
     assigns: Vec<(Tensor, Tensor)>,
     place: Place,
@@ -25,7 +26,13 @@ impl Routine {
     /// A routine that does nothing yet.
     #[track_caller]
     pub fn new(name: &str) -> Routine {
-        Routine { name: name.to_string(), outputs: vec![], assigns: vec![], place: Place::caller() }
+        Routine { name: name.to_string(), times_per_step: 0, outputs: vec![], assigns: vec![], place: Place::caller() }
+    }
+
+    /// How often it is replayed in a training step, by which plans are weighed: never, unless this is said.
+    pub fn times_per_step(mut self, times: usize) -> Routine {
+        self.times_per_step = times;
+        self
     }
 
     /// A value that can be read after the routine ran.
@@ -61,7 +68,7 @@ impl Routine {
         let mut assigns = vec![];
         for (state, tensor) in &self.assigns {
             let target = named(state)?;
-            let Source::State(name, _) = trace.graph().nodes()[target.node].source.clone() else {
+            let Source::State(State { name, .. }) = trace.graph().nodes()[target.node].source.clone() else {
                 let what = trace.graph().nodes()[target.node].label();
                 return Err(wrong(format!("only a state can be assigned, not {what}; make it with `state`")));
             };
@@ -79,7 +86,7 @@ impl Routine {
         if outputs.is_empty() && assigns.is_empty() {
             return Err(wrong(format!("routine {:?} does nothing; give it an output or an assignment", self.name)));
         }
-        Ok(Request { name: self.name.clone(), outputs, assigns })
+        Ok(Request { name: self.name.clone(), times_per_step: self.times_per_step, outputs, assigns })
     }
 }
 
@@ -160,7 +167,7 @@ impl Program {
     pub fn relink(&mut self, plan: Plan) -> Result<()> {
         let placed = |plan: &Plan| -> Vec<(Arc<str>, TensorType, usize)> {
             let states = plan.buffers.iter().filter_map(|buffer| match &buffer.kind {
-                BufferKind::State(name, _) => Some((name.clone(), buffer.ty.clone(), buffer.offset)),
+                BufferKind::State(state) => Some((state.name.clone(), buffer.ty.clone(), buffer.offset)),
                 _ => None,
             });
             states.collect()
@@ -260,10 +267,10 @@ impl Program {
         Ok(self.leaf(name)?.layout.shape.elements())
     }
 
-    /// The states and what they are, in an order that depends on the trace alone.
-    pub fn states(&self) -> impl Iterator<Item = (&str, &TensorType)> {
+    /// The states, what they are for and what they are, in an order that depends on the trace alone.
+    pub fn states(&self) -> impl Iterator<Item = (&str, Role, &TensorType)> {
         self.plan.buffers.iter().filter_map(|buffer| match &buffer.kind {
-            BufferKind::State(name, _) => Some((&**name, &buffer.ty)),
+            BufferKind::State(state) => Some((&*state.name, state.role, &buffer.ty)),
             _ => None,
         })
     }
@@ -335,7 +342,9 @@ impl Program {
 
 fn leaves(plan: &Plan) -> HashMap<Arc<str>, Operand> {
     let named = |(id, buffer): (usize, &Buffer)| match &buffer.kind {
-        BufferKind::Input(name) | BufferKind::State(name, _) => Some((name.clone(), Operand::dense(id, &buffer.ty))),
+        BufferKind::Input(name) | BufferKind::State(State { name, .. }) => {
+            Some((name.clone(), Operand::dense(id, &buffer.ty)))
+        }
         _ => None,
     };
     plan.buffers.iter().enumerate().filter_map(named).collect()

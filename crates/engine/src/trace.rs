@@ -5,7 +5,7 @@
 //! line and still never panics.
 
 use crate::error::Place;
-use crate::graph::{Graph, Initial, Node, Part, Source, Value};
+use crate::graph::{Graph, Initial, Node, Part, Role, Source, State, Value};
 use crate::ops::Operation;
 use crate::{Array, DType, Error, Result, Shape, TensorType};
 use std::cell::{Cell, RefCell};
@@ -46,17 +46,30 @@ impl Trace {
         self.leaf(name, Source::Input, TensorType::new(dtype, shape))
     }
 
-    /// A tensor kept from replay to replay, with what it holds at first: a weight, a moment, a counter.
+    /// A weight: a tensor kept from replay to replay, with what it holds at first.
     #[track_caller]
     pub fn state(&self, name: &str, initial: Array) -> Tensor {
-        let ty = initial.ty().clone();
-        self.leaf(name, |name| Source::State(name, Initial::Numbers(Arc::new(initial))), ty)
+        self.state_with_role(name, Role::Weight, initial)
     }
 
-    /// A state that is zero at first.
+    /// A weight that is zero at first.
     #[track_caller]
     pub fn zero_state(&self, name: &str, dtype: DType, shape: impl Into<Shape>) -> Tensor {
-        self.leaf(name, |name| Source::State(name, Initial::Zeros), TensorType::new(dtype, shape))
+        self.zero_state_with_role(name, Role::Weight, dtype, shape)
+    }
+
+    /// A tensor kept from replay to replay for what its role says, with what it holds at first.
+    #[track_caller]
+    pub fn state_with_role(&self, name: &str, role: Role, initial: Array) -> Tensor {
+        let (ty, initial) = (initial.ty().clone(), Initial::Numbers(Arc::new(initial)));
+        self.leaf(name, |name| Source::State(State { name, role, initial }), ty)
+    }
+
+    /// As [`Trace::state_with_role`], zero at first.
+    #[track_caller]
+    pub fn zero_state_with_role(&self, name: &str, role: Role, dtype: DType, shape: impl Into<Shape>) -> Tensor {
+        let state = |name| Source::State(State { name, role, initial: Initial::Zeros });
+        self.leaf(name, state, TensorType::new(dtype, shape))
     }
 
     /// Fixed numbers.
@@ -195,7 +208,7 @@ impl Trace {
     fn leaf(&self, name: &str, source: impl FnOnce(Arc<str>) -> Source, ty: TensorType) -> Tensor {
         let at = self.place();
         let taken = self.graph().nodes().iter().any(|node| match &node.source {
-            Source::Input(other) | Source::State(other, _) => &**other == name,
+            Source::Input(other) | Source::State(State { name: other, .. }) => &**other == name,
             _ => false,
         });
         if taken {

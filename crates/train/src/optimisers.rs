@@ -5,7 +5,7 @@ use crate::models::Weights;
 use gradus_engine::ops::{
     Adafactor, AdafactorInputs, AdamW, AdamWInputs, Lion, LionInputs, SecondMoment, Sgd, SgdInputs,
 };
-use gradus_engine::{DType, Routine, Shape, Tensor, Trace};
+use gradus_engine::{DType, Role, Routine, Shape, Tensor, Trace};
 
 /// A rule and its settings.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -58,7 +58,7 @@ impl Optimiser {
         gradients: &[Tensor],
         numbers: StepNumbers<'_>,
     ) -> Routine {
-        let count = trace.zero_state("optimizer.step", DType::F32, []);
+        let count = trace.zero_state_with_role("optimizer.step", Role::Optimizer, DType::F32, []);
         let step = &(&count + numbers.one);
         routine = routine.assign(&count, step);
         for ((name, weight), gradient) in weights.iter().zip(gradients) {
@@ -77,8 +77,9 @@ impl Optimiser {
         step: &Tensor,
         numbers: StepNumbers<'_>,
     ) -> Routine {
-        let state =
-            |kind: &str, shape: &Shape| trace.zero_state(&format!("optimizer.{kind}.{name}"), DType::F32, shape);
+        let state = |kind: &str, shape: &Shape| {
+            trace.zero_state_with_role(&format!("optimizer.{kind}.{name}"), Role::Optimizer, DType::F32, shape)
+        };
         let shape = &weight.shape();
         let weight_decay = if shape.rank() >= 2 { self.weight_decay } else { 0.0 };
         let StepNumbers { learning_rate, scale, .. } = numbers;

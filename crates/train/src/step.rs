@@ -10,7 +10,7 @@
 //! the weights, if sequences have a multiple of 32 tokens.
 
 use crate::config::{Batch, Clip, Precision, TrainConfig};
-use crate::generate::{CACHE, Decoder, Sampling};
+use crate::generate::{Decoder, Sampling};
 use crate::models::{IGNORED_TARGET, Model, ModelConfig, Parameter, Weights};
 use crate::optimisers::{Optimiser, StepNumbers};
 use crate::planning::Chosen;
@@ -18,10 +18,7 @@ use crate::{Error, Result};
 use gradus_engine::backend::Backend;
 use gradus_engine::ops::accumulated;
 use gradus_engine::plan::{Options, Planner};
-use gradus_engine::{DType, Program, Routine, Tensor, Trace, gradient_terms};
-
-/// The states that sum gradients over the micro-batches of a step start with this.
-const ACCUMULATED: &str = "accumulated.";
+use gradus_engine::{DType, Program, Role, Routine, Tensor, Trace, gradient_terms};
 
 /// What the training program is built from.
 #[derive(Clone, Debug, PartialEq)]
@@ -93,11 +90,6 @@ impl StepConfig {
         Ok(trace.planner(backend, &routines, options)?)
     }
 
-    /// Whether a state sums gradients over micro-batches.
-    pub fn is_gradient(state: &str) -> bool {
-        state.starts_with(ACCUMULATED)
-    }
-
     /// The routines over one trace.
     fn traced(&self) -> Result<(Trace, Vec<Routine>)> {
         let trace = Trace::new();
@@ -115,7 +107,7 @@ impl StepConfig {
         let mut routines = vec![evaluate];
         if !self.accumulates() {
             let gradients: Vec<Tensor> = terms.iter().map(|terms| added_up(terms)).collect();
-            let step = Routine::new("step").output("loss", &(total * share));
+            let step = Routine::new("step").times_per_step(1).output("loss", &(total * share));
             routines.push(self.update(&trace, step, &weights, &gradients)?);
             routines.push(diagnosis(&weights, &gradients));
         } else {
@@ -148,10 +140,12 @@ impl StepConfig {
         (total, share): (&Tensor, &Tensor),
         terms: &[Vec<Tensor>],
     ) -> Result<()> {
-        let state = |name: &str, of: &Tensor| trace.zero_state(&format!("{ACCUMULATED}{name}"), DType::F32, of.shape());
+        let state = |name: &str, of: &Tensor| {
+            trace.zero_state_with_role(&format!("accumulated.{name}"), Role::Gradient, DType::F32, of.shape())
+        };
         let mut states = vec![state("loss", total)];
         let mut gradients = vec![];
-        let mut update = Routine::new("update").output("loss", &(&states[0] * share));
+        let mut update = Routine::new("update").times_per_step(1).output("loss", &(&states[0] * share));
         for ((name, _), terms) in weights.iter().zip(terms) {
             let use_name = |index: usize| if index == 0 { name.to_string() } else { format!("{name}.{index}") };
             let sums: Vec<Tensor> =
@@ -166,10 +160,12 @@ impl StepConfig {
         }
         let terms: Vec<&Tensor> = [total].into_iter().chain(terms.iter().flatten()).collect();
         let sums = accumulated(&states.iter().collect::<Vec<_>>(), &terms);
-        let assigned = |name: &str, values: Vec<&Tensor>| {
-            states.iter().zip(values).fold(Routine::new(name), |routine, (state, value)| routine.assign(state, value))
+        let assigned = |routine: Routine, values: Vec<&Tensor>| {
+            states.iter().zip(values).fold(routine, |routine, (state, value)| routine.assign(state, value))
         };
-        let (first, accumulate) = (assigned("first", terms), assigned("accumulate", sums.iter().collect()));
+        let first = assigned(Routine::new("first").times_per_step(1), terms);
+        let others = Routine::new("accumulate").times_per_step(self.micro_batches.saturating_sub(1));
+        let accumulate = assigned(others, sums.iter().collect());
         let update = self.update(trace, update, weights, &gradients)?;
         routines.extend([first, accumulate, update, diagnosis(weights, &gradients)]);
         Ok(())
@@ -318,11 +314,6 @@ impl TrainingStep {
         decoder.allow_only(is_allowed)?;
         let mut texts = decoder.generate(&mut self.program, prompt, settings, tokens, &[], &mut |_, _| Ok(()))?;
         Ok(texts.swap_remove(0))
-    }
-
-    /// Whether a state holds something between steps, so that a checkpoint must have it.
-    pub fn outlasts_a_step(state: &str) -> bool {
-        !state.starts_with(ACCUMULATED) && !state.starts_with(CACHE)
     }
 
     /// After a step that was refused: the weight that is not finite itself, the first layer's first; else the one whose

@@ -1,6 +1,7 @@
 //! A step within a budget: what is computed again changes no bit, every limit is kept, more memory never takes more
 //! time, and a step goes on under another plan.
 
+use gradus_engine::Role;
 use gradus_engine::backend::Cpu;
 use gradus_engine::plan::{Options, Recompute};
 use gradus_train::models::{Family, ModelConfig};
@@ -32,9 +33,9 @@ fn run(step: &mut TrainingStep, from: u64, count: u64) {
 /// The bits of everything that the step remembers, by name.
 fn states(step: &TrainingStep) -> Vec<(String, Vec<u8>)> {
     let program = step.program();
+    let kept = program.states().filter(|(_, role, _)| *role != Role::Gradient);
     let mut states: Vec<_> =
-        program.states().map(|(name, _)| (name.to_string(), program.bytes(name).unwrap().to_vec())).collect();
-    states.retain(|(name, _)| !StepConfig::is_gradient(name));
+        kept.map(|(name, _, _)| (name.to_string(), program.bytes(name).unwrap().to_vec())).collect();
     states.sort();
     states
 }
@@ -86,7 +87,7 @@ fn every_limit_is_kept_and_more_memory_never_takes_more_time() {
         let chosen = plans.fastest_within(limit).unwrap().unwrap();
         assert!(chosen.arena() <= limit && chosen.seconds() <= last, "at {limit} of {least}..{most}");
         last = chosen.seconds();
-        let bytes = ArenaBytes::of(&chosen.plan, &chosen.config);
+        let bytes = ArenaBytes::of(&chosen.plan);
         let kinds = [bytes.weights, bytes.gradients, bytes.optimiser, bytes.activations, bytes.scratch, bytes.data];
         assert_eq!(kinds.iter().sum::<usize>(), chosen.arena());
     }

@@ -1,5 +1,6 @@
 //! Every buffer of a plan, and every step, in the form that the page draws: names and numbers in arrays, each text once.
 
+use gradus_engine::graph::State;
 use gradus_engine::plan::{BufferId, BufferKind, Plan};
 use gradus_train::planning::{Chosen, Kind, Kinds};
 use serde::Serialize;
@@ -59,7 +60,7 @@ impl Map {
     /// The map of a planned step.
     pub fn of(chosen: &Chosen) -> Map {
         let plan = &chosen.plan;
-        let kinds = Kinds::of(plan, &chosen.config);
+        let kinds = Kinds::of(plan);
         let mut texts = Texts::default();
         let persistent = (0..plan.buffers.len())
             .filter(|&id| plan.buffers[id].kind.is_persistent())
@@ -82,7 +83,7 @@ impl Map {
 
 fn name(kind: &BufferKind) -> String {
     match kind {
-        BufferKind::Input(name) | BufferKind::State(name, _) => name.to_string(),
+        BufferKind::Input(name) | BufferKind::State(State { name, .. }) => name.to_string(),
         _ => "constant".to_string(),
     }
 }

@@ -81,7 +81,7 @@ impl Report {
         curve.reverse();
         curve.dedup_by_key(|point| point.memory_bytes);
         curve.reverse();
-        let by_kind = ArenaBytes::of(&chosen.plan, &chosen.config).by_kind(outside);
+        let by_kind = ArenaBytes::of(&chosen.plan).by_kind(outside);
         let report = Report {
             family: chosen.config.model.family,
             parameters: chosen.config.model.parameter_count(),

@@ -2,7 +2,7 @@
 //! the kernels are compared with it, and f64 programs run on it.
 
 use super::{Backend, Executable};
-use crate::graph::{Graph, Initial, Source, Value};
+use crate::graph::{Graph, Initial, Source, State, Value};
 use crate::ops::Reals;
 use crate::plan::{Buffer, BufferId, BufferKind, Machine, Operand, Plan, Scratch, Step};
 use crate::{Array, Result};
@@ -50,7 +50,7 @@ impl Backend for Reference {
 /// What a buffer holds before the first replay.
 fn first_value(buffer: &Buffer) -> Reals {
     match &buffer.kind {
-        BufferKind::State(_, Initial::Numbers(array)) | BufferKind::Constant(array) => {
+        BufferKind::State(State { initial: Initial::Numbers(array), .. }) | BufferKind::Constant(array) => {
             Reals::new(array.shape(), array.to_f64())
         }
         _ => Reals::zeros(&buffer.ty),
@@ -133,8 +133,10 @@ pub fn evaluate(graph: &Graph, outputs: &[Value], leaf: impl Fn(usize) -> Option
             vec![Reals::new(&node.outputs[0].shape, numbers)]
         };
         values.push(match &node.source {
-            Source::Input(_) | Source::State(_, Initial::Zeros) => given(None),
-            Source::State(_, Initial::Numbers(array)) | Source::Constant(array) => given(Some(array.to_f64())),
+            Source::Input(_) | Source::State(State { initial: Initial::Zeros, .. }) => given(None),
+            Source::State(State { initial: Initial::Numbers(array), .. }) | Source::Constant(array) => {
+                given(Some(array.to_f64()))
+            }
             Source::Op(op) => {
                 let inputs: Vec<&Reals> = node.inputs.iter().map(|input| &values[input.node][input.output]).collect();
                 op.reference(&inputs, &node.outputs)

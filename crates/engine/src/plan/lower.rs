@@ -43,9 +43,7 @@ impl Buffers {
     fn leaf(&mut self, source: &Source, ty: &TensorType) -> BufferId {
         let (leaf, kind) = match source {
             Source::Input(name) => (Leaf::Named(name.clone()), BufferKind::Input(name.clone())),
-            Source::State(name, initial) => {
-                (Leaf::Named(name.clone()), BufferKind::State(name.clone(), initial.clone()))
-            }
+            Source::State(state) => (Leaf::Named(state.name.clone()), BufferKind::State(state.clone())),
             Source::Constant(array) => {
                 (Leaf::Constant(Arc::as_ptr(array) as usize), BufferKind::Constant(array.clone()))
             }
@@ -91,7 +89,13 @@ pub(super) fn lower(graph: &Graph, request: &Request, buffers: &mut Buffers) -> 
     let end = Origin { place, part: Part::default() };
     let assigns = lowerer.assigns(request, end);
     let outputs = lowerer.outputs(request, &assigns, end);
-    Routine { name: request.name.clone(), steps: lowerer.steps, outputs, assigns }
+    Routine {
+        name: request.name.clone(),
+        times_per_step: request.times_per_step,
+        steps: lowerer.steps,
+        outputs,
+        assigns,
+    }
 }
 
 impl Lowerer<'_> {

@@ -39,12 +39,12 @@ pub(super) fn place(planner: &Planner<'_>, limit: usize) -> Parts {
 
 /// What [`place`] would give, in numbers.
 pub(super) fn estimate(planner: &Planner<'_>, limit: usize) -> Estimate {
-    let mut estimate = Estimate { arena: 0, seconds: vec![] };
+    let mut estimate = Estimate { arena: 0, seconds: 0.0 };
     let mut transients = 0;
     for draft in &planner.drafts {
         let size = size_of(planner, draft, fastest_within(planner, draft, limit));
         transients = transients.max(size.bytes);
-        estimate.seconds.push((draft.routine.name.clone(), size.seconds));
+        estimate.seconds += draft.routine.times_per_step as f64 * size.seconds;
     }
     estimate.arena = planner.regions.total() + transients;
     estimate

@@ -22,7 +22,7 @@ mod text;
 pub mod verify;
 
 use crate::error::Place;
-use crate::graph::{Graph, Initial, Part, Value};
+use crate::graph::{Graph, Part, State, Value};
 use crate::ops::{Cost, Effect, Operation};
 use crate::{Array, DType, Layout, Result, Shape, TensorType};
 pub use lifetimes::Lifetime;
@@ -38,6 +38,7 @@ use text::RoutineText;
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub name: String,
+    pub times_per_step: usize,
     pub outputs: Vec<(String, Value)>,
     /// State, and the value it has afterwards.
     pub assigns: Vec<(Value, Value)>,
@@ -98,7 +99,7 @@ pub enum BufferKind {
     /// Written by the caller.
     Input(Arc<str>),
     /// Kept from replay to replay.
-    State(Arc<str>, Initial),
+    State(State),
     /// Fixed.
     Constant(Arc<Array>),
     /// A result inside a replay.
@@ -204,6 +205,8 @@ impl Step {
 pub struct Routine {
     /// Its name.
     pub name: String,
+    /// How often it is replayed in a training step.
+    pub times_per_step: usize,
     /// The steps, in order.
     pub steps: Vec<Step>,
     /// What the caller may read afterwards.
@@ -257,6 +260,11 @@ impl Plan {
         verify::verify(&parts)?;
         Ok(Plan(parts))
     }
+
+    /// How long a training step takes, about: every routine as often as it occurs in one.
+    pub fn seconds(&self) -> f64 {
+        self.routines.iter().map(|routine| routine.times_per_step as f64 * routine.seconds()).sum()
+    }
 }
 
 impl Deref for Plan {
@@ -307,8 +315,8 @@ struct Draft {
 pub struct Estimate {
     /// The size of the arena.
     pub arena: usize,
-    /// The routines, and how long each takes, about.
-    pub seconds: Vec<(String, f64)>,
+    /// How long a training step takes, about: every routine as often as it occurs in one.
+    pub seconds: f64,
 }
 
 impl<'a> Planner<'a> {

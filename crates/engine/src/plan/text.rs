@@ -82,7 +82,7 @@ impl RoutineText<'_> {
 fn name(id: usize, buffer: &Buffer) -> String {
     match &buffer.kind {
         BufferKind::Input(name) => format!("input:{name}"),
-        BufferKind::State(name, _) => format!("state:{name}"),
+        BufferKind::State(state) => format!("state:{}", state.name),
         BufferKind::Constant(_) => format!("constant:{id}"),
         BufferKind::Transient => format!("b{id}"),
         BufferKind::Scratch => format!("scratch:{id}"),

@@ -3,7 +3,7 @@
 
 use super::{Buffer, BufferId, BufferKind, Operand, Parts, Routine, Step};
 use crate::Layout;
-use crate::graph::Initial;
+use crate::graph::{Initial, State};
 use crate::ops::{Check, Effect, Lowering};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -58,7 +58,9 @@ fn contents_before_replays(parts: &Parts) -> Result<Contents, String> {
     for (id, buffer) in parts.buffers.iter().enumerate().filter(|(_, buffer)| buffer.kind.is_persistent()) {
         let (start, end) = place(parts, id)?;
         let numbers = match &buffer.kind {
-            BufferKind::State(_, Initial::Numbers(array)) | BufferKind::Constant(array) => Some(array.ty()),
+            BufferKind::State(State { initial: Initial::Numbers(array), .. }) | BufferKind::Constant(array) => {
+                Some(array.ty())
+            }
             _ => None,
         };
         if numbers.is_some_and(|ty| *ty != buffer.ty) {

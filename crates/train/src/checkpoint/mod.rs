@@ -14,11 +14,10 @@ pub use progress::Progress;
 
 use crate::files::atomic;
 use crate::files::tensors::{self, Entry, TensorFile, Tensors, TensorsMut};
-use crate::models::Parameter;
 use crate::{Error, Result};
-use gradus_engine::Program;
+use gradus_engine::{Program, Role, TensorType};
 use progress::Record;
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::fs::{self, File, TryLockError};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -38,13 +37,14 @@ pub struct Contents {
 }
 
 impl Contents {
-    /// The states of a program: those that are weights, and the others that are worth keeping.
-    pub fn of_program(program: &Program, parameters: &[Parameter], keep: impl Fn(&str) -> bool) -> Contents {
-        let weights = Entry::of_parameters(parameters);
-        let names: HashSet<&str> = weights.iter().map(|entry| &entry.name[..]).collect();
-        let others = program.states().filter(|(name, _)| !names.contains(name) && keep(name));
-        let states = others.map(|(name, ty)| Entry { name: name.to_string(), ty: ty.clone() }).collect();
-        Contents { weights, states }
+    /// The states of a program: those that are weights, and the others that the next step depends on.
+    pub fn of_program(program: &Program) -> Contents {
+        let kept = program.states().filter(|(_, role, _)| role.outlasts_a_step());
+        let (weights, states): (Vec<_>, Vec<_>) = kept.partition(|(_, role, _)| *role == Role::Weight);
+        let entries = |states: Vec<(&str, Role, &TensorType)>| {
+            states.into_iter().map(|(name, _, ty)| Entry { name: name.to_string(), ty: ty.clone() }).collect()
+        };
+        Contents { weights: entries(weights), states: entries(states) }
     }
 }
 

@@ -1,13 +1,10 @@
 //! Keys and values kept from token to token.
 
 use crate::models::{ModelConfig, Surroundings};
-use gradus_engine::{Array, DType, Routine, Tensor, Trace};
+use gradus_engine::{Array, DType, Role, Routine, Tensor, Trace};
 
 /// What a score of a place that is not seen is replaced by: its share is zero in f32.
 const UNSEEN: f32 = -1e30;
-
-/// What the names of the cache's states begin with. They hold nothing between texts.
-pub(crate) const CACHE: &str = "cache.";
 
 /// A state of keys and one of values [n, g, context, d] for each layer.
 pub(super) struct Cache {
@@ -19,7 +16,9 @@ impl Cache {
     #[track_caller]
     pub fn new(trace: &Trace, config: &ModelConfig, count: usize) -> Cache {
         let shape = [count, config.kv_heads, config.context, config.head_size()];
-        let state = |layer: usize, part: &str| trace.zero_state(&format!("{CACHE}{layer}.{part}"), DType::F32, shape);
+        let state = |layer: usize, part: &str| {
+            trace.zero_state_with_role(&format!("cache.{layer}.{part}"), Role::Cache, DType::F32, shape)
+        };
         let layers = (0..config.layers).map(|layer| [state(layer, "keys"), state(layer, "values")]).collect();
         Cache { layers, context: config.context }
     }

@@ -7,7 +7,6 @@ mod sampling;
 pub use decoder::{Hear, Written};
 pub use sampling::Sampling;
 
-pub(crate) use cache::CACHE;
 pub(crate) use decoder::Decoder;
 
 use crate::Result;

@@ -1,7 +1,7 @@
 //! What the bytes of an arena are for.
 
 use crate::memory::{Kind, Outside};
-use crate::step::{StepConfig, TrainingStep};
+use gradus_engine::Role;
 use gradus_engine::ops::Form;
 use gradus_engine::plan::{Buffer, BufferId, BufferKind, Plan};
 use std::collections::HashSet;
@@ -38,8 +38,8 @@ impl ArenaBytes {
     }
 
     /// What an arena's bytes are for, at the place where most of them are used.
-    pub fn of(plan: &Plan, config: &StepConfig) -> ArenaBytes {
-        let kinds = Kinds::of(plan, config);
+    pub fn of(plan: &Plan) -> ArenaBytes {
+        let kinds = Kinds::of(plan);
         let mut bytes = ArenaBytes { scratch: plan.regions.workers, ..ArenaBytes::default() };
         for (id, buffer) in plan.buffers.iter().enumerate().filter(|(_, buffer)| buffer.kind.is_persistent()) {
             let size = buffer.bytes().next_multiple_of(plan.alignment);
@@ -66,15 +66,15 @@ pub struct Kinds {
 
 impl Kinds {
     /// Finds the kinds of a plan's buffers.
-    pub fn of(plan: &Plan, config: &StepConfig) -> Kinds {
-        let weights: HashSet<String> = config.model.parameters().into_iter().map(|weight| weight.name).collect();
+    pub fn of(plan: &Plan) -> Kinds {
         let gradients = read_by_updates(plan);
         let kind = |(id, buffer): (BufferId, &Buffer)| match &buffer.kind {
-            BufferKind::State(name, _) if weights.contains(&name[..]) => Kind::Weights,
-            BufferKind::State(name, _) if StepConfig::is_gradient(name) => Kind::Gradients,
-            // Keys and values of a text that is being written.
-            BufferKind::State(name, _) if !TrainingStep::outlasts_a_step(name) => Kind::Activations,
-            BufferKind::State(..) => Kind::Optimiser,
+            BufferKind::State(state) => match state.role {
+                Role::Weight => Kind::Weights,
+                Role::Gradient => Kind::Gradients,
+                Role::Optimizer | Role::Statistics => Kind::Optimiser,
+                Role::Cache => Kind::Activations,
+            },
             BufferKind::Input(_) => Kind::Data,
             BufferKind::Scratch => Kind::Scratch,
             BufferKind::Transient if gradients.contains(&id) => Kind::Gradients,
@@ -118,7 +118,7 @@ fn at_the_peak(plan: &Plan, kinds: &Kinds) -> (usize, usize) {
     highest.1
 }
 
-/// Transients that an update reads.
+/// Transients that an update reads as its gradient.
 fn read_by_updates(plan: &Plan) -> HashSet<BufferId> {
     let steps = plan.routines.iter().flat_map(|routine| &routine.steps);
     let read = steps.filter_map(|step| match step.op.form() {

@@ -71,21 +71,7 @@ impl Chosen {
 
     /// How long a step over the whole batch takes, about.
     pub fn seconds(&self) -> f64 {
-        let routines = self.plan.routines.iter().map(|routine| (&routine.name[..], routine.seconds()));
-        self.config.seconds_of_step(routines)
-    }
-}
-
-impl StepConfig {
-    /// How long a step over the whole batch takes, from how long each routine does.
-    fn seconds_of_step<'s>(&self, routines: impl Iterator<Item = (&'s str, f64)>) -> f64 {
-        let times = |name: &str| match (name, self.micro_batches) {
-            ("step", _) => 1.0,
-            ("accumulate", n) => (n - 1) as f64,
-            ("first" | "update", _) => 1.0,
-            _ => 0.0,
-        };
-        routines.map(|(name, seconds)| times(name) * seconds).sum()
+        self.plan.seconds()
     }
 }
 
@@ -170,8 +156,7 @@ fn fastest_of<'d, 'a>(drafts: &'d [Draft<'a>], arena: usize) -> Option<&'d Draft
 impl<'a> Way<'a> {
     fn draft(&self, limit: usize) -> Result<Draft<'_>> {
         let Estimate { arena, seconds } = self.ask(|planner| planner.estimate(limit))?;
-        let routines = seconds.iter().map(|(name, seconds)| (&name[..], *seconds));
-        Ok(Draft { way: self, limit, arena, seconds: self.config.seconds_of_step(routines) })
+        Ok(Draft { way: self, limit, arena, seconds })
     }
 }
 

@@ -8,7 +8,7 @@ use std::ops::Range;
 /// What is predicted of a chosen plan and all around it.
 pub(super) fn predicted(chosen: &Chosen, outside: Outside) -> Account {
     let mut account = Account::default();
-    for (kind, bytes) in ArenaBytes::of(&chosen.plan, &chosen.config).by_kind(outside) {
+    for (kind, bytes) in ArenaBytes::of(&chosen.plan).by_kind(outside) {
         account[kind].predicted = bytes;
     }
     account

@@ -136,7 +136,7 @@ fn prepare_in(
     observer.go_on()?;
     let predicted = account::predicted(&chosen, memory.outside(&config));
     let training = TrainingStep::link(chosen, &backend)?;
-    let contents = Contents::of_program(training.program(), training.parameters(), TrainingStep::outlasts_a_step);
+    let contents = Contents::of_program(training.program());
     let windows = Windows::new(train.len(), config.sequence, config.seed);
     let steps = steps_of(&config, &windows);
     let schedule = resume::schedule(&mut config, steps, found.as_ref().map(|found| &found.progress));

@@ -4,7 +4,7 @@ use super::{Cpu, Linked};
 use crate::arena::Arena;
 use crate::backend::Executable;
 use crate::error::Place;
-use crate::graph::Initial;
+use crate::graph::{Initial, State};
 use crate::ops::Check;
 use crate::plan::{BufferId, BufferKind, Machine, Operand, Plan, Scratch, Step};
 use crate::{Error, Result};
@@ -38,7 +38,7 @@ impl CpuExecutable {
         check_regions(cpu, plan)?;
         let mut arena = Arena::new(plan.regions.total())?;
         for buffer in &plan.buffers {
-            if let BufferKind::State(_, Initial::Numbers(array)) = &buffer.kind {
+            if let BufferKind::State(State { initial: Initial::Numbers(array), .. }) = &buffer.kind {
                 arena.bytes_mut(buffer.offset, buffer.bytes()).copy_from_slice(array.bytes());
             }
         }

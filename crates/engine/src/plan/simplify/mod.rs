@@ -63,7 +63,7 @@ impl<'a> Rewrite<'a> {
     pub fn finish(self, request: &Request) -> (Graph, Request) {
         let outputs = request.outputs.iter().map(|(name, value)| (name.clone(), self.map[value])).collect();
         let assigns = request.assigns.iter().map(|(state, value)| (self.map[state], self.map[value])).collect();
-        (self.new, Request { name: request.name.clone(), outputs, assigns })
+        (self.new, Request { outputs, assigns, ..request.clone() })
     }
 }
 
