@@ -4,6 +4,7 @@
 mod support;
 
 use gradus::backend::{Cpu, evaluate};
+use gradus::ops::AttentionOptions;
 use gradus::{Array, DType, Routine, Tensor, TensorType, Trace, gradient};
 use gradus_kernels::Isa;
 use support::comparison::compare_each;
@@ -12,6 +13,8 @@ use support::rounding::unit;
 
 /// Keys that a kernel takes at a time; the counts below lie at and around its multiples.
 const BLOCK: usize = 64;
+/// Windows of the causal ones: none, within a block, over a block's edge, over several.
+const WINDOWS: [Option<usize>; 4] = [None, Some(5), Some(BLOCK + 3), Some(3 * BLOCK)];
 const KEY_COUNTS: [usize; 8] =
     [BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 2 * BLOCK + 1, 3 * BLOCK, 5 * BLOCK + 7, 8 * BLOCK];
 const HEADS: usize = 2;
@@ -35,7 +38,7 @@ struct Attended {
     results: Vec<Tensor>,
 }
 
-fn attended(keys: usize, causal: bool, growth: fn(usize) -> f64, dtype: DType) -> Attended {
+fn attended(keys: usize, options: AttentionOptions, growth: fn(usize) -> f64, dtype: DType) -> Attended {
     let mut random = Random::new(keys as u64);
     let trace = Trace::new();
     let mut feeds = vec![];
@@ -51,7 +54,7 @@ fn attended(keys: usize, causal: bool, growth: fn(usize) -> f64, dtype: DType) -
     let k = input("k", keys, &|place| growth(place / BLOCK));
     let v = input("v", keys, &|_| 1.0);
     let weights = input("weights", QUERIES, &|_| 1.0);
-    let result = q.attention(&k, &v, causal);
+    let result = q.attention_with(&k, &v, options);
     let sum = (&result * weights).cast(DType::F32).sum_all();
     let mut results = vec![result];
     results.extend(gradient(&sum, &[&q, &k, &v]).unwrap());
@@ -94,9 +97,13 @@ impl Attended {
 fn check_all(dtype: DType) {
     for keys in KEY_COUNTS {
         for (name, growth) in PATTERNS {
-            for causal in [false, true] {
-                let what = format!("{keys} keys, {name} scores, causal {causal}, {dtype}");
-                attended(keys, causal, growth, dtype).check(&what);
+            let all = AttentionOptions::default();
+            // Where scores rise, every block corrects the sums of those before it, which a window may have left empty.
+            let windows = if name == "rising" { &WINDOWS[..] } else { &[None] };
+            let causal = windows.iter().map(|&window| AttentionOptions { causal: true, window, scale: None });
+            for options in [all].into_iter().chain(causal) {
+                let what = format!("{keys} keys, {name} scores, {options:?}, {dtype}");
+                attended(keys, options, growth, dtype).check(&what);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! What a user can get wrong is a typed error that says what, where and what to do; never a panic.
 
 use gradus::backend::{Cpu, Reference};
-use gradus::ops::Function;
+use gradus::ops::{AttentionOptions, Function};
 use gradus::{Array, DType, Error, GradientTape, Routine, Tensor, Trace, gradient};
 
 fn cpu() -> Cpu {
@@ -52,7 +52,7 @@ fn every_shape_error_is_an_error_and_not_a_panic() {
         ("attention", |_, x| x.attention(x, x, true)),
         ("attention", |_, x| {
             let heads = x.reshape([1, 1, 2, 3]);
-            heads.attention_scaled(&heads, &heads, true, -1.0)
+            heads.attention_with(&heads, &heads, AttentionOptions { scale: Some(-1.0), ..AttentionOptions::default() })
         }),
         ("conv2d", |_, x| x.conv2d(x, None, Default::default())),
         ("dropout", |trace, x| x.dropout(1.5, &trace.input("key", DType::U32, [2]), 0)),

@@ -5,8 +5,8 @@ mod support;
 
 use gradus::backend::Cpu;
 use gradus::ops::{
-    Adafactor, AdafactorInputs, AdamW, AdamWInputs, Conv2dOptions, Function, Lion, LionInputs, ProductTypes,
-    SecondMoment, Sgd, SgdInputs, clip_by_global_norm, clip_by_value,
+    Adafactor, AdafactorInputs, AdamW, AdamWInputs, AttentionOptions, Conv2dOptions, Function, Lion, LionInputs,
+    ProductTypes, SecondMoment, Sgd, SgdInputs, clip_by_global_norm, clip_by_value,
 };
 use gradus::{DType, Error, Routine, Tensor, Trace, gradient};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -52,6 +52,11 @@ impl Guess<'_> {
     /// An operand, if the method can do without.
     fn types(&mut self) -> ProductTypes {
         ProductTypes { computed: DTYPES[self.random.below(6)], stored: DTYPES[self.random.below(6)] }
+    }
+
+    fn attention_options(&mut self, number: f32) -> AttentionOptions {
+        let window = (self.random.below(2) == 0).then(|| SIZES[self.random.below(SIZES.len())]);
+        AttentionOptions { causal: self.random.below(2) == 0, window, scale: Some(number) }
     }
 
     fn maybe(&mut self) -> Option<Tensor> {
@@ -129,7 +134,7 @@ impl Guess<'_> {
             30 => x.linear_as(&y, self.maybe().as_ref(), self.types()),
             31 => x.linear_cross_entropy(&y, &z, self.maybe().map(|_| -1)),
             32 => x.attention(&y, &z, self.random.below(2) == 0),
-            33 => x.attention_scaled(&x, &x, self.random.below(2) == 0, number),
+            33 => x.attention_with(&x, &x, self.attention_options(number)),
             34 => x.cross_entropy(&y, self.maybe().map(|_| 1)),
             35 => x.cross_entropy_rows(&y, None),
             36 => x.softmax(axis),

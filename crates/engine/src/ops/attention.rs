@@ -5,15 +5,28 @@ use crate::backend::Operand;
 use crate::{Array, DType, Native, Shape};
 use gradus_kernels::attention as kernel;
 use std::f64::consts::{LN_2, LOG2_E};
+use std::ops::Range;
 
 /// `softmax(scale * q k^T) v` of queries [b, h, t, d] with keys and values [b, g, s, d], where h is a multiple of
 /// g: query head `i` uses key head `i / (h / g)`. Its results are that as [b, t, h, d], so that heads can be joined
 /// without a copy, and, in f32, the binary logarithms of the sums of exponentials [b, h, t]. If causal, query `i` sees the
-/// keys `0..=s - t + i`.
+/// keys `0..=s - t + i`; with a window of w, the last w of these.
 #[derive(Clone, Copy, Debug)]
 pub struct Attention {
     causal: bool,
+    window: Option<usize>,
     scale: f32,
+}
+
+/// Which keys a query sees, and how scores are scaled.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct AttentionOptions {
+    /// Whether the last query sees all keys, and each one before it one key fewer.
+    pub causal: bool,
+    /// How many keys a query of a causal attention sees at most: its own and those before it.
+    pub window: Option<usize>,
+    /// What scores are multiplied by, if not one over the square root of the depth.
+    pub scale: Option<f32>,
 }
 
 /// The gradients of queries, keys and values, from those, the result, the logarithms of the sums, and the gradient
@@ -26,7 +39,9 @@ pub struct AttentionGradient {
 
 impl Attention {
     fn text(&self) -> String {
-        format!("scale {}{}", self.scale, if self.causal { ", causal" } else { "" })
+        let causal = if self.causal { ", causal" } else { "" };
+        let window = self.window.map_or(String::new(), |window| format!(", window {window}"));
+        format!("scale {}{causal}{window}", self.scale)
     }
 
     /// The sizes, if the operands fit together.
@@ -51,9 +66,14 @@ impl Attention {
             format!("{queries} queries see no further than themselves, but there are {keys} keys; give as many or more")
         } else if !(self.scale.is_finite() && self.scale > 0.0) {
             return Err(Mismatch::Parameter(format!("the scale is {}; it must be above 0 and finite", self.scale)));
+        } else if self.window.is_some_and(|window| window == 0 || !self.causal) {
+            let problem =
+                "a window must have at least one key, and belongs to causal attention; leave it out otherwise";
+            return Err(Mismatch::Parameter(problem.to_string()));
         } else {
-            let Attention { causal, scale } = *self;
-            return Ok(kernel::Problem { batch, heads, key_heads, queries, keys, depth, causal, scale });
+            let Attention { causal, scale, .. } = *self;
+            let window = self.window.unwrap_or(usize::MAX);
+            return Ok(kernel::Problem { batch, heads, key_heads, queries, keys, depth, causal, window, scale });
         };
         Err(Mismatch::Shape(problem))
     }
@@ -62,11 +82,21 @@ impl Attention {
         self.problem(q, k, v).expect("the shapes were checked when the operation was traced")
     }
 
+    /// The keys that a query at a place sees.
+    fn seen(&self, query: usize, queries: usize, keys: usize) -> Range<usize> {
+        let end = if self.causal { keys - queries + query + 1 } else { keys };
+        end.saturating_sub(self.window.unwrap_or(usize::MAX))..end
+    }
+
     /// Pairs of a query and a key that it sees.
     fn pairs(&self, q: &Shape, k: &Shape) -> u64 {
         let (sequences, queries, keys) = (q[0] * q[1], q[2], k[2]);
-        let hidden = if self.causal { queries * queries.saturating_sub(1) / 2 } else { 0 };
-        (sequences * (queries * keys - hidden)) as u64
+        let behind = if self.causal { queries * queries.saturating_sub(1) / 2 } else { 0 };
+        // The last query has most keys before its window, each one before it one fewer.
+        let most = keys.saturating_sub(self.window.unwrap_or(usize::MAX));
+        let with_any = most.min(queries);
+        let before = with_any * most - with_any * with_any.saturating_sub(1) / 2;
+        (sequences * (queries * keys - behind - before)) as u64
     }
 
     /// The results from plain operations.
@@ -89,7 +119,7 @@ impl Attention {
         }
         let (queries, keys) = (q.shape()[2], k.shape()[2]);
         let place = |index: usize| (index / keys, index % keys);
-        let seen = |(query, key): (usize, usize)| if key + queries <= keys + query { 1.0f32 } else { 0.0 };
+        let seen = |(query, key)| if self.seen(query, queries, keys).contains(&key) { 1.0f32 } else { 0.0 };
         let mask: Vec<f32> = (0..queries * keys).map(place).map(seen).collect();
         let mask = Array::new([queries, keys], &mask).expect("a number for each pair");
         q.trace().constant(mask).select(&scores, &scores.full_like(-1e30))
@@ -180,7 +210,7 @@ impl Operation for Attention {
             let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             let total: f64 = scores.iter().map(|score| (score - largest).exp()).sum();
             *log_sum.at_mut(&row) = largest * LOG2_E + total.log2();
-            for (key, score) in scores.iter().enumerate() {
+            for (key, score) in self.reference_keys(inputs, &row).zip(&scores) {
                 let probability = (score - largest).exp() / total;
                 let value = key_row(inputs[2], inputs[0], &row, key);
                 reference_row(&mut o, &[row[0], row[2], row[1]])
@@ -198,18 +228,20 @@ impl Operation for Attention {
 
     fn cases() -> Vec<Case> {
         let mut cases = vec![];
-        for (name, q, k, causal) in SIZES {
-            let build = move |x: &[Tensor]| vec![x[0].attention(&x[1], &x[2], causal)];
+        for (name, q, k, causal, window) in SIZES {
+            let options = AttentionOptions { causal, window, scale: None };
+            let build = move |x: &[Tensor]| vec![x[0].attention_with(&x[1], &x[2], options)];
             cases.push(Case::new(name, &[&q, &k, &k], build));
         }
         let both = |causal: bool| {
-            let op = Attention { causal, scale: 0.7 };
+            let op = Attention { causal, window: causal.then_some(2), scale: 0.7 };
             move |x: &[Tensor]| x[0].trace().apply(op, &[&x[0], &x[1], &x[2]])
         };
         let (q, k): (&[usize], &[usize]) = (&[1, 4, 3, 2], &[1, 2, 5, 2]);
         cases.push(Case::new("with the logarithms of the sums", &[q, k, k], both(false)));
-        cases.push(Case::new("causal, with the logarithms of the sums", &[q, k, k], both(true)));
-        let far_apart = |x: &[Tensor]| vec![x[0].attention_scaled(&x[1], &x[2], false, 8.0)];
+        cases.push(Case::new("causal with a window, with the logarithms of the sums", &[q, k, k], both(true)));
+        let options = AttentionOptions { scale: Some(8.0), ..AttentionOptions::default() };
+        let far_apart = move |x: &[Tensor]| vec![x[0].attention_with(&x[1], &x[2], options)];
         cases.push(
             Case::new("scores far apart", &[&[1, 1, 3, 2], &[1, 1, 4, 2], &[1, 1, 4, 2]], far_apart).within(2e-4),
         );
@@ -223,28 +255,38 @@ impl Operation for Attention {
     }
 }
 
-/// Sizes of the cases: queries, keys, whether causal.
-const SIZES: [(&str, [usize; 4], [usize; 4], bool); 11] = [
-    ("one of everything", [1, 1, 1, 1], [1, 1, 1, 1], true),
-    ("all see all", [2, 2, 3, 4], [2, 2, 5, 4], false),
-    ("more queries than keys", [1, 2, 6, 3], [1, 2, 4, 3], false),
-    ("causal", [1, 2, 5, 3], [1, 2, 5, 3], true),
-    ("causal behind a prefix", [2, 1, 3, 2], [2, 1, 7, 2], true),
-    ("grouped heads", [1, 4, 3, 2], [1, 2, 4, 2], false),
-    ("one key head, causal", [2, 3, 4, 5], [2, 1, 4, 5], true),
-    ("no queries", [1, 2, 0, 3], [1, 2, 4, 3], false),
-    ("no sequences", [0, 2, 3, 4], [0, 1, 3, 4], true),
-    ("several blocks of queries", [1, 1, 67, 2], [1, 1, 70, 2], true),
-    ("several segments of keys", [1, 2, 5, 2], [1, 1, 133, 2], false),
+/// Sizes of a case: queries, keys, whether causal, and the window.
+type Sizes = (&'static str, [usize; 4], [usize; 4], bool, Option<usize>);
+
+const SIZES: [Sizes; 15] = [
+    ("one of everything", [1, 1, 1, 1], [1, 1, 1, 1], true, None),
+    ("all see all", [2, 2, 3, 4], [2, 2, 5, 4], false, None),
+    ("more queries than keys", [1, 2, 6, 3], [1, 2, 4, 3], false, None),
+    ("causal", [1, 2, 5, 3], [1, 2, 5, 3], true, None),
+    ("causal behind a prefix", [2, 1, 3, 2], [2, 1, 7, 2], true, None),
+    ("grouped heads", [1, 4, 3, 2], [1, 2, 4, 2], false, None),
+    ("one key head, causal", [2, 3, 4, 5], [2, 1, 4, 5], true, None),
+    ("no queries", [1, 2, 0, 3], [1, 2, 4, 3], false, None),
+    ("no sequences", [0, 2, 3, 4], [0, 1, 3, 4], true, None),
+    ("several blocks of queries", [1, 1, 67, 2], [1, 1, 70, 2], true, None),
+    ("several segments of keys", [1, 2, 5, 2], [1, 1, 133, 2], false, None),
+    ("a window", [1, 2, 5, 3], [1, 1, 5, 3], true, Some(2)),
+    ("a window larger than the keys", [1, 1, 4, 2], [1, 1, 4, 2], true, Some(9)),
+    ("a window behind a prefix", [2, 1, 3, 2], [2, 1, 7, 2], true, Some(4)),
+    ("a window that begins in a later block", [1, 1, 2, 1], [1, 1, 140, 1], true, Some(66)),
 ];
 
 impl Attention {
     /// The scores of one query (batch, head, place) with the keys that it sees.
     fn reference_scores(&self, q: &Reals, k: &Reals, row: &[usize]) -> Vec<f64> {
-        let (queries, keys) = (q.shape[2], k.shape[2]);
-        let seen = if self.causal { keys - queries + row[2] + 1 } else { keys };
         let query = &q.data[row_start(q, row)..][..q.shape[3]];
-        (0..seen).map(|key| self.scale as f64 * dot(query, key_row(k, q, row, key))).collect()
+        let score = |key: usize| self.scale as f64 * dot(query, key_row(k, q, row, key));
+        self.reference_keys(&[q, k], row).map(score).collect()
+    }
+
+    /// The keys that one query (batch, head, place) sees.
+    fn reference_keys(&self, inputs: &[&Reals], row: &[usize]) -> Range<usize> {
+        self.seen(row[2], inputs[0].shape[2], inputs[1].shape[2])
     }
 }
 
@@ -397,7 +439,8 @@ impl Operation for AttentionGradient {
             let by_place = [row[0], row[2], row[1]];
             let (q_row, g_row) = (at(q, &row), at(g, &by_place));
             let through_sum = dot(&g_row, &at(o, &by_place));
-            for (key, score) in self.attention.reference_scores(q, k, &row).into_iter().enumerate() {
+            let scores = self.attention.reference_scores(q, k, &row);
+            for (key, score) in self.attention.reference_keys(inputs, &row).zip(scores) {
                 let probability = (score * LOG2_E - log_sum.at(&row)).exp2();
                 let slope = dot(&g_row, key_row(v, q, &row, key)) - through_sum;
                 let score_gradient = probability * slope * self.attention.scale as f64;
@@ -420,14 +463,14 @@ impl Operation for AttentionGradient {
     }
 
     fn cases() -> Vec<Case> {
-        let case = |(name, q, k, causal): (&str, [usize; 4], [usize; 4], bool)| {
+        let case = |(name, q, k, causal, window): Sizes| {
             let numbers = |shape: &[usize]| CaseInput::uniform(shape, -1.0, 1.0);
             // About as large as the logarithms of the sums are, so that the probabilities are not far from such.
             let log_sums = CaseInput::uniform(&q[..3], 1.5, 6.0);
             let o = [q[0], q[2], q[1], q[3]];
             let inputs = vec![numbers(&q), numbers(&k), numbers(&k), numbers(&o), log_sums, numbers(&o)];
             Case::with_inputs(name, inputs, move |x| {
-                let op = AttentionGradient { attention: Attention { causal, scale: 0.7 } };
+                let op = AttentionGradient { attention: Attention { causal, window, scale: 0.7 } };
                 let log_sum = x[4].cast(DType::F32);
                 x[0].trace().apply(op, &[&x[0], &x[1], &x[2], &x[3], &log_sum, &x[5]])
             })
@@ -461,20 +504,23 @@ impl Tensor {
     /// of d; h is a multiple of g. If causal, the last query sees all keys, and each one before it one key fewer.
     #[track_caller]
     pub fn attention(&self, k: &Tensor, v: &Tensor, causal: bool) -> Tensor {
-        let depth = self.shape().last().copied().unwrap_or(1).max(1);
-        self.attention_scaled(k, v, causal, 1.0 / (depth as f32).sqrt())
+        self.attention_with(k, v, AttentionOptions { causal, ..AttentionOptions::default() })
     }
 
-    /// Attention with scores multiplied by `scale`.
+    /// As [`Tensor::attention`], with all that can be chosen.
     #[track_caller]
-    pub fn attention_scaled(&self, k: &Tensor, v: &Tensor, causal: bool, scale: f32) -> Tensor {
-        swap_heads(&self.trace().apply(Attention { causal, scale }, &[self, k, v]).swap_remove(0))
+    pub fn attention_with(&self, k: &Tensor, v: &Tensor, options: AttentionOptions) -> Tensor {
+        let AttentionOptions { causal, window, scale } = options;
+        let depth = self.shape().last().copied().unwrap_or(1).max(1);
+        let scale = scale.unwrap_or(1.0 / (depth as f32).sqrt());
+        swap_heads(&self.trace().apply(Attention { causal, window, scale }, &[self, k, v]).swap_remove(0))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::{DType, Error, Trace};
+    use super::{Attention, AttentionOptions};
+    use crate::{DType, Error, Shape, Trace};
 
     /// What is said of queries, keys and values of these shapes.
     fn problem(q: &[usize], k: &[usize], v: &[usize], causal: bool) -> String {
@@ -484,6 +530,30 @@ mod tests {
         match trace.check() {
             Err(Error::Shape { problem, .. }) => problem,
             other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn pairs_are_counted_as_they_are_seen() {
+        for (queries, keys) in [(1, 1), (5, 5), (3, 9), (7, 8), (0, 4)] {
+            for window in [None, Some(1), Some(2), Some(6), Some(8), Some(20)] {
+                let attention = Attention { causal: true, window, scale: 1.0 };
+                let counted: usize = (0..queries).map(|query| attention.seen(query, queries, keys).len()).sum();
+                let pairs = attention.pairs(&Shape::from([2, 3, queries, 4]), &Shape::from([2, 1, keys, 4]));
+                assert_eq!(pairs, 6 * counted as u64, "{queries} queries, {keys} keys, window {window:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn windows_that_see_nothing_or_are_not_causal_are_refused() {
+        for (causal, window) in [(true, 0), (false, 3)] {
+            let trace = Trace::new();
+            let x = trace.input("x", DType::F32, [1, 1, 4, 2]);
+            x.attention_with(&x, &x, AttentionOptions { causal, window: Some(window), scale: None });
+            assert!(
+                matches!(trace.check(), Err(Error::Parameter { problem, .. }) if problem.contains("a window must"))
+            );
         }
     }
 

@@ -267,6 +267,7 @@ mod updates;
 mod view;
 
 pub use accumulation::{Accumulation, accumulated};
+pub use attention::AttentionOptions;
 pub use batch_norm::BatchNorm;
 pub use conv2d::Conv2dOptions;
 pub use elementwise::{Argument, Elementwise, Function, Instruction, ScalarProgram};

@@ -202,7 +202,9 @@ unsafe fn one_head<L: Level, T: Element>(
         tiles.v_gradient.fill(0.0);
         for (index, head) in heads.clone().enumerate() {
             let share = &mut share[index * job.segments.share_rows * padded..][..job.segments.share_rows * padded];
-            for start in (job.problem.first_query(places.start)..queries).step_by(QUERIES) {
+            let end = job.problem.end_query(places.end - 1).min(queries);
+            for start in (job.problem.first_query(places.start)..end).step_by(QUERIES) {
+                // Not cut at the last query that sees a key: a product's last tile reaches beyond its rows.
                 let block = start..(start + QUERIES).min(queries);
                 // SAFETY: as above.
                 unsafe { load_queries::<L, T>(job, (batch, head), block.clone(), tiles) };

@@ -162,7 +162,7 @@ unsafe fn one_head<L: Level, T: Element>(
         turn::<L>((tiles.key, words), [PANEL, words], (panel.query, PANEL));
     }
     let seen = job.problem.visible(block.end - 1);
-    for start in (0..seen).step_by(BLOCK) {
+    for start in (first_block(&job.problem, block.start)..seen).step_by(BLOCK) {
         let places = start..(start + BLOCK).min(seen);
         // SAFETY: as above.
         unsafe {
@@ -172,7 +172,7 @@ unsafe fn one_head<L: Level, T: Element>(
         for (start, panel) in block.clone().step_by(PANEL).zip(panels.chunks_exact_mut(job.panel_numbers())) {
             let last = (start + PANEL).min(block.end) - 1;
             let places = places.start..places.end.min(job.problem.visible(last));
-            if !places.is_empty() {
+            if !places.is_empty() && places.start >= first_block(&job.problem, start) {
                 let panel = &mut Panel::new(panel);
                 attend::<L>(&job.problem, panel, tiles, start, places);
             }
@@ -194,6 +194,12 @@ unsafe fn one_head<L: Level, T: Element>(
     }
 }
 
+/// Where the first block of keys of which a query sees any begins.
+#[inline(always)]
+fn first_block(problem: &Problem, query: usize) -> usize {
+    problem.first_visible(query) / BLOCK * BLOCK
+}
+
 /// Takes keys and values into the sums of a panel, whose first query is given.
 #[inline(always)]
 fn attend<L: Level>(problem: &Problem, panel: &mut Panel<'_>, tiles: &mut Tiles<'_>, first: usize, keys: Range<usize>) {
@@ -202,29 +208,34 @@ fn attend<L: Level>(problem: &Problem, panel: &mut Panel<'_>, tiles: &mut Tiles<
     let left_row = padded / numbers_per_word::<L>();
     let product = Product { left: tiles.key, left_row, left_step: 1, right: panel.query, right_step: PANEL };
     for start in (0..keys.len()).step_by(BAND) {
-        let blind = problem.first_query(keys.start + start).saturating_sub(first);
-        let columns = blind / COLUMN_MULTIPLE * COLUMN_MULTIPLE..PANEL;
         let rows = start..(start + BAND).min(keys.len());
+        let (blind, beyond) = sight(problem, first, keys.start + rows.start..keys.start + rows.end);
+        let columns = blind / COLUMN_MULTIPLE * COLUMN_MULTIPLE..beyond.next_multiple_of(COLUMN_MULTIPLE);
         product.put::<L>(Extent { rows, steps: 0..words, columns }, tiles.scores, PANEL);
     }
     let scores = &mut tiles.scores.as_chunks_mut::<PANEL>().0[..keys.len()];
-    if problem.visible(first) < keys.end {
+    let is_cut =
+        |first: usize, last: usize| problem.visible(first) < keys.end || problem.first_visible(last) > keys.start;
+    if is_cut(first, first + PANEL - 1) {
         hide(problem, first, keys.clone(), scores);
     }
-    let is_first = keys.start == 0;
+    let is_first = keys.start == first_block(problem, first);
     weigh::<L>(panel, scores, problem.binary_scale(), is_first);
 
     let sum_rows = problem.depth.next_multiple_of(ROW_MULTIPLE);
     let product = Product { left: tiles.value, left_row: 1, left_step: padded, right: tiles.scores, right_step: PANEL };
     let mut add = |columns: Range<usize>| {
-        let seen = problem.visible(first + columns.end - 1).clamp(keys.start, keys.end) - keys.start;
-        let extent = Extent { rows: 0..sum_rows, steps: 0..seen.div_ceil(numbers_per_word::<L>()), columns };
+        let within = |key: usize| key.clamp(keys.start, keys.end) - keys.start;
+        let from = within(problem.first_visible(first + columns.start));
+        let seen = within(problem.visible(first + columns.end - 1));
+        let steps = from / numbers_per_word::<L>()..seen.div_ceil(numbers_per_word::<L>());
+        let extent = Extent { rows: 0..sum_rows, steps, columns };
         match is_first {
             true => product.put::<L>(extent, panel.sums, PANEL),
             false => product.add::<L>(extent, panel.sums, PANEL),
         }
     };
-    if problem.visible(first + COLUMN_MULTIPLE - 1) < keys.end {
+    if is_cut(first + COLUMN_MULTIPLE - 1, first + COLUMN_MULTIPLE) {
         add(0..COLUMN_MULTIPLE);
         add(COLUMN_MULTIPLE..PANEL);
     } else {
@@ -232,13 +243,29 @@ fn attend<L: Level>(problem: &Problem, panel: &mut Panel<'_>, tiles: &mut Tiles<
     }
 }
 
-/// Hides from each query the keys behind its own place.
+/// The lanes of a panel, whose first query is given, before the first that sees any of the keys, and from where on none
+/// does.
 #[inline(always)]
-fn hide(problem: &Problem, first_query: usize, keys: Range<usize>, scores: &mut [[f32; PANEL]]) {
+fn sight(problem: &Problem, first: usize, keys: Range<usize>) -> (usize, usize) {
+    let lane = |query: usize| query.saturating_sub(first).min(PANEL);
+    let beyond = if problem.causal { lane(problem.end_query(keys.end - 1)) } else { PANEL };
+    (lane(problem.first_query(keys.start)), beyond)
+}
+
+/// Hides from each query the keys behind its own place and those before its window.
+#[inline(always)]
+fn hide(problem: &Problem, first: usize, keys: Range<usize>, scores: &mut [[f32; PANEL]]) {
     for (key, scores) in keys.zip(scores) {
-        let blind = problem.first_query(key).saturating_sub(first_query).min(PANEL);
+        let (blind, beyond) = sight(problem, first, key..key + 1);
         scores[..blind].fill(f32::NEG_INFINITY);
+        scores[beyond..].fill(f32::NEG_INFINITY);
     }
+}
+
+/// What sums are relative to; anything if there are none yet, as in a block that lies before a query's window.
+#[inline(always)]
+fn finite(level: f32) -> f32 {
+    if level == f32::NEG_INFINITY { 0.0 } else { level }
 }
 
 /// Turns scores to weights, and corrects the sums where scores have grown too far above what they are relative to.
@@ -262,7 +289,7 @@ fn weigh<L: Level>(panel: &mut Panel<'_>, scores: &mut [[f32; PANEL]], scale: f3
         }
         *panel.level = largest;
     }
-    let level = *panel.level;
+    let level = panel.level.map(finite);
     let mut weights = |scores: &[f32; PANEL]| {
         let mut weights = [0.0; PANEL];
         for lane in 0..PANEL {
@@ -290,7 +317,7 @@ fn weigh<L: Level>(panel: &mut Panel<'_>, scores: &mut [[f32; PANEL]], scale: f3
 fn correct<L: Level>(panel: &mut Panel<'_>, level: &[f32; PANEL], total: &mut [f32; PANEL]) {
     let mut correction = [0.0; PANEL];
     for lane in 0..PANEL {
-        correction[lane] = power_of_two::<L>(panel.level[lane] - level[lane]);
+        correction[lane] = power_of_two::<L>(panel.level[lane] - finite(level[lane]));
         total[lane] *= correction[lane];
     }
     for sums in panel.sums.as_chunks_mut::<PANEL>().0 {

@@ -39,20 +39,36 @@ pub struct Problem {
     pub depth: usize,
     /// Whether a query sees only the keys up to its own place, the last query being at the last key.
     pub causal: bool,
+    /// How many keys a query sees at most, its own place's the last of them; no limit unless causal.
+    pub window: usize,
     /// What scores are multiplied by.
     pub scale: f32,
 }
 
 impl Problem {
-    /// How many keys, from the first on, a query sees.
+    /// The keys before this one are those that a query sees, and those before its window.
     #[inline(always)]
     fn visible(&self, query: usize) -> usize {
         if self.causal { self.keys - self.queries + query + 1 } else { self.keys }
     }
 
+    /// The first key that a query sees.
+    #[inline(always)]
+    fn first_visible(&self, query: usize) -> usize {
+        self.visible(query).saturating_sub(self.window)
+    }
+
     /// The first query that sees a key.
     fn first_query(&self, key: usize) -> usize {
         if self.causal { key.saturating_sub(self.keys - self.queries) } else { 0 }
+    }
+
+    /// The queries before this one are those that see a key, and those before the first of them.
+    fn end_query(&self, key: usize) -> usize {
+        if !self.causal {
+            return self.queries;
+        }
+        key.saturating_add(self.window).saturating_sub(self.keys - self.queries)
     }
 
     /// Query heads that share a head of keys and values.

@@ -4,7 +4,7 @@ use super::*;
 use crate::{Element, In, Isa, Out, bf16, run_alone};
 use std::ops::Range;
 
-const CASES: [Problem; 11] = [
+const CASES: [Problem; 20] = [
     problem([1, 1, 1], [1, 1], 1, false),
     problem([2, 2, 1], [3, 5], 7, true),
     problem([1, 2, 2], [65, 65], 16, true),
@@ -16,7 +16,21 @@ const CASES: [Problem; 11] = [
     problem([40, 1, 1], [37, 41], 20, true),
     problem([3, 1, 1], [0, 4], 3, false),
     problem([0, 4, 2], [5, 5], 4, true),
+    windowed([1, 2, 1], [5, 5], 2),
+    windowed([1, 2, 2], [70, 70], 3),
+    windowed([2, 2, 1], [200, 200], 64),
+    windowed([1, 4, 2], [200, 200], 65),
+    windowed([1, 1, 1], [300, 300], 17),
+    windowed([40, 1, 1], [130, 400], 100),
+    windowed([1, 2, 2], [1, 200], 7),
+    windowed([1, 1, 1], [140, 140], 139),
+    windowed([1, 1, 1], [140, 140], 1000),
 ];
+
+/// Causal, with a window of so many keys.
+const fn windowed(heads: [usize; 3], places: [usize; 2], window: usize) -> Problem {
+    Problem { window, ..problem(heads, places, 12, true) }
+}
 
 const fn problem(
     [batch, heads, key_heads]: [usize; 3],
@@ -24,7 +38,7 @@ const fn problem(
     depth: usize,
     causal: bool,
 ) -> Problem {
-    Problem { batch, heads, key_heads, queries, keys, depth, causal, scale: 0.3 }
+    Problem { batch, heads, key_heads, queries, keys, depth, causal, window: usize::MAX, scale: 0.3 }
 }
 
 /// Random numbers between -1 and 1, the same in every run.
@@ -111,24 +125,25 @@ fn expected<T: Element>(p: &Problem, x: &Operands<T>) -> Expected {
         let (batch, head) = (sequence / p.heads, sequence % p.heads);
         let key_head = head / (p.heads / p.key_heads);
         let at = [batch, head, query];
-        let seen = if p.causal { query + 1 + p.keys - p.queries } else { p.keys };
+        let end = if p.causal { query + 1 + p.keys - p.queries } else { p.keys };
+        let seen = end.saturating_sub(p.window)..end;
         let scores: Vec<f64> =
-            (0..seen).map(|key| p.scale as f64 * x.q.dot(at, &x.k, [batch, key_head, key])).collect();
+            seen.clone().map(|key| p.scale as f64 * x.q.dot(at, &x.k, [batch, key_head, key])).collect();
         let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let total: f64 = scores.iter().map(|score| (score - largest).exp()).sum();
         let weights: Vec<f64> = scores.iter().map(|score| (score - largest).exp() / total).collect();
-        let slopes: Vec<f64> = (0..seen).map(|key| x.o_gradient.dot(at, &x.v, [batch, key_head, key])).collect();
+        let slopes: Vec<f64> = seen.clone().map(|key| x.o_gradient.dot(at, &x.v, [batch, key_head, key])).collect();
         let mean: f64 = slopes.iter().zip(&weights).map(|(slope, weight)| slope * weight).sum();
         y.log_sum[row] = largest * std::f64::consts::LOG2_E + total.log2();
-        for key in 0..seen {
+        for ((key, weight), slope) in seen.zip(&weights).zip(&slopes) {
             let key_row = (batch * p.key_heads + key_head) * p.keys + key;
-            let score_gradient = weights[key] * (slopes[key] - mean) * p.scale as f64;
+            let score_gradient = weight * (slope - mean) * p.scale as f64;
             for c in 0..p.depth {
                 let (to, key_to) = (row * p.depth + c, key_row * p.depth + c);
-                y.o[to] += weights[key] * x.v.at([batch, key_head, key], c);
+                y.o[to] += weight * x.v.at([batch, key_head, key], c);
                 y.q_gradient[to] += score_gradient * x.k.at([batch, key_head, key], c);
                 y.k_gradient[key_to] += score_gradient * x.q.at(at, c);
-                y.v_gradient[key_to] += weights[key] * x.o_gradient.at(at, c);
+                y.v_gradient[key_to] += weight * x.o_gradient.at(at, c);
             }
         }
     }

@@ -70,7 +70,7 @@ pub(super) struct Statistics<'a> {
     pub product: &'a mut [f32],
 }
 
-/// Some queries with some keys, of which each query sees those up to its own place.
+/// Some queries with some keys, of which each query sees those up to its own place that lie in its window.
 pub(super) struct Triangle<'a> {
     pub problem: &'a Problem,
     pub queries: Range<usize>,
@@ -78,10 +78,23 @@ pub(super) struct Triangle<'a> {
 }
 
 impl Triangle<'_> {
-    /// How many of the keys a query of the block sees.
+    /// The keys before this one are those that a query of the block sees, and those before its window.
     #[inline(always)]
     fn seen(&self, query: usize) -> usize {
         self.problem.visible(self.queries.start + query).saturating_sub(self.keys.start).min(self.keys.len())
+    }
+
+    /// How many of the keys lie before a query's window.
+    #[inline(always)]
+    fn unseen(&self, query: usize) -> usize {
+        self.problem.first_visible(self.queries.start + query).saturating_sub(self.keys.start).min(self.keys.len())
+    }
+
+    /// The queries of the block before this one are those that see one of the keys, and those before the first of them.
+    #[inline(always)]
+    fn end_query(&self, key: usize) -> usize {
+        let query = self.problem.end_query(self.keys.start + key).saturating_sub(self.queries.start);
+        query.min(self.queries.len())
     }
 
     /// The first query of the block that sees one of the keys.
@@ -98,7 +111,8 @@ impl Triangle<'_> {
         let by_key = |left, right| Product { left, left_row, left_step: 1, right, right_step: BLOCK };
         let steps = 0..self.problem.depth.div_ceil(numbers_per_word::<L>());
         for rows in bands(self.queries.len()) {
-            let columns = 0..self.seen(rows.end - 1).next_multiple_of(COLUMN_MULTIPLE);
+            let from = self.unseen(rows.start) / COLUMN_MULTIPLE * COLUMN_MULTIPLE;
+            let columns = from..self.seen(rows.end - 1).next_multiple_of(COLUMN_MULTIPLE);
             let extent = Extent { rows, steps: steps.clone(), columns };
             by_key(tiles.query_rows, tiles.key_columns).put::<L>(extent.clone(), tiles.probability, BLOCK);
             by_key(tiles.o_gradient_rows, tiles.value_columns).put::<L>(extent, tiles.score_gradient, BLOCK);
@@ -116,17 +130,19 @@ impl Triangle<'_> {
             let row = first + self.queries.start + query;
             let (log_sum, product) = (statistics.log_sum[row], statistics.product[row]);
             let (probabilities, gradients) = (&mut probabilities[query], &mut gradients[query]);
-            let seen = self.seen(query);
+            let (unseen, seen) = (self.unseen(query), self.seen(query));
             // In whole vectors, a vector at a time: how many keys are seen differs from query to query.
             let vectors = probabilities.as_chunks_mut::<LANES>().0.iter_mut().zip(gradients.as_chunks_mut::<LANES>().0);
-            for (probabilities, gradients) in vectors.take(seen.div_ceil(LANES)) {
+            for (probabilities, gradients) in vectors.take(seen.div_ceil(LANES)).skip(unseen / LANES) {
                 for (probability, gradient) in probabilities.iter_mut().zip(gradients) {
                     *probability = power_of_two::<L>(L::multiply_add(*probability, scale, -log_sum));
                     *gradient = *probability * (*gradient - product);
                 }
             }
-            probabilities[seen..].fill(0.0);
-            gradients[seen..].fill(0.0);
+            for row in [probabilities, gradients] {
+                row[..unseen].fill(0.0);
+                row[seen..].fill(0.0);
+            }
         }
         if L::PAIRED {
             let rows = tiles.score_gradient_rows.as_chunks_mut::<{ BLOCK / 2 }>().0;
@@ -166,7 +182,7 @@ impl Triangle<'_> {
             false => (&*tiles.query_rows, &*tiles.o_gradient_rows),
         };
         for rows in bands(self.keys.len()) {
-            let steps = self.first_query(rows.start) / in_word..self.queries.len().div_ceil(in_word);
+            let steps = self.first_query(rows.start) / in_word..self.end_query(rows.end - 1).div_ceil(in_word);
             let extent = Extent { rows, steps, columns: 0..padded };
             for_keys(tiles.probability, o_gradient).add::<L>(extent.clone(), tiles.v_gradient, padded);
             for_keys(tiles.score_gradient, query).add::<L>(extent, tiles.k_gradient, padded);
@@ -179,7 +195,7 @@ impl Triangle<'_> {
             right_step: padded,
         };
         for rows in bands(self.queries.len()) {
-            let steps = 0..self.seen(rows.end - 1).div_ceil(in_word);
+            let steps = self.unseen(rows.start) / in_word..self.seen(rows.end - 1).div_ceil(in_word);
             for_queries.add::<L>(Extent { rows, steps, columns: 0..padded }, share, padded);
         }
     }
