@@ -141,6 +141,30 @@ impl Graph {
         self.nodes.len() - 1
     }
 
+    /// Marks whatever the marked nodes lead back to.
+    pub(crate) fn mark_sources(&self, marks: &mut [bool]) {
+        for index in (0..marks.len()).rev() {
+            if marks[index] {
+                self.nodes[index].inputs.iter().for_each(|input| marks[input.node] = true);
+            }
+        }
+    }
+
+    /// Leaves only these nodes, and with each whatever it reads.
+    pub(crate) fn retain(&mut self, kept: &[bool]) {
+        let mut moved_to = vec![0; kept.len()];
+        let mut count = 0;
+        for (index, &is_kept) in kept.iter().enumerate() {
+            moved_to[index] = count;
+            count += is_kept as usize;
+        }
+        let mut marks = kept.iter();
+        self.nodes.retain(|_| *marks.next().expect("a mark for every node"));
+        for node in &mut self.nodes {
+            node.inputs.iter_mut().for_each(|input| input.node = moved_to[input.node]);
+        }
+    }
+
     /// All nodes.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes

@@ -141,6 +141,7 @@ impl Trace {
         report: &mut Report<'_>,
     ) -> Result<Planner<'a>> {
         self.check()?;
+        self.pin();
         let mut names = HashSet::new();
         let mut requests = Vec::with_capacity(routines.len());
         for routine in routines {

@@ -9,6 +9,7 @@ use crate::graph::{Graph, Initial, Node, Part, Role, Source, State, Value};
 use crate::ops::Operation;
 use crate::{Array, DType, Error, Result, Shape, TensorType};
 use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,6 +21,14 @@ pub struct Trace(Rc<Recording>);
 #[derive(Default)]
 struct Recording {
     graph: RefCell<Graph>,
+    /// By node: where it stands, shared with its handles, so that they follow when nodes before it are forgotten.
+    positions: RefCell<Vec<Rc<Cell<usize>>>>,
+    /// The names of inputs and states.
+    names: RefCell<HashSet<Arc<str>>>,
+    /// How many nodes there were when some were last forgotten.
+    remembered: Cell<usize>,
+    /// Something outside knows nodes by where they stand.
+    pinned: Cell<bool>,
     first_error: RefCell<Option<Error>>,
     /// The line that nodes are attributed to while gradients are traced: that of the node being differentiated.
     attributed_to: Cell<Option<Place>>,
@@ -31,8 +40,12 @@ struct Recording {
 #[derive(Clone)]
 pub struct Tensor {
     trace: Trace,
-    value: Option<Value>,
+    /// The node's position and which of its outputs; `None` if poisoned.
+    source: Option<(Rc<Cell<usize>>, usize)>,
 }
+
+/// Fewer nodes than this are not worth forgetting.
+const NODES_KEPT: usize = 256;
 
 impl Trace {
     /// An empty trace.
@@ -74,12 +87,13 @@ impl Trace {
 
     /// Fixed numbers.
     #[track_caller]
-    pub fn constant(&self, numbers: Array) -> Tensor {
+    pub fn constant(&self, numbers: impl Into<Arc<Array>>) -> Tensor {
+        let numbers: Arc<Array> = numbers.into();
         if !numbers.ty().is_addressable() {
             return self.fail(self.too_large("constant", numbers.ty()));
         }
         let outputs = vec![numbers.ty().clone()];
-        let source = Source::Constant(Arc::new(numbers));
+        let source = Source::Constant(numbers);
         self.tensor(Value { node: self.record(source, vec![], outputs, self.place()), output: 0 })
     }
 
@@ -110,7 +124,7 @@ impl Trace {
         if let Some(foreign) = inputs.iter().find(|input| !input.is_of(self)) {
             self.fail(foreign.foreign(op.name(), at));
         }
-        let Some(values) = inputs.iter().map(|input| input.value).collect::<Option<Vec<Value>>>() else {
+        let Some(values) = inputs.iter().map(|input| input.value()).collect::<Option<Vec<Value>>>() else {
             return poisoned(op.output_count());
         };
         if self.check().is_err() {
@@ -142,11 +156,12 @@ impl Trace {
     }
 
     pub(crate) fn poisoned(&self) -> Tensor {
-        Tensor { trace: self.clone(), value: None }
+        Tensor { trace: self.clone(), source: None }
     }
 
     pub(crate) fn tensor(&self, value: Value) -> Tensor {
-        Tensor { trace: self.clone(), value: Some(value) }
+        let position = self.0.positions.borrow()[value.node].clone();
+        Tensor { trace: self.clone(), source: Some((position, value.output)) }
     }
 
     /// The recorded graph.
@@ -188,7 +203,36 @@ impl Trace {
 
     fn record(&self, source: Source, inputs: Vec<Value>, outputs: Vec<TensorType>, place: Place) -> usize {
         let node = Node { source, inputs, outputs, place, part: self.0.part.get() };
-        self.0.graph.borrow_mut().push(node)
+        let position = self.0.graph.borrow_mut().push(node);
+        self.0.positions.borrow_mut().push(Rc::new(Cell::new(position)));
+        position
+    }
+
+    /// From now on every node stays where it is.
+    pub(crate) fn pin(&self) {
+        self.0.pinned.set(true);
+    }
+
+    /// Forgets the nodes that no handle leads back to, once they are as many as those that were kept before. Inputs and
+    /// states stay, and so does everything while a part is being recorded or someone knows nodes by where they stand.
+    pub(crate) fn forget_unreachable(&self) {
+        let recording = &self.0;
+        let is_busy = recording.attributed_to.get().is_some() || recording.part.get() != Part::default();
+        if self.graph().nodes().len() < 2 * recording.remembered.get() + NODES_KEPT || is_busy || recording.pinned.get()
+        {
+            return;
+        }
+        let (mut graph, mut positions) = (recording.graph.borrow_mut(), recording.positions.borrow_mut());
+        let has_handle = |(node, position): (&Node, &Rc<Cell<usize>>)| {
+            matches!(node.source, Source::Input(_) | Source::State(..)) || Rc::strong_count(position) > 1
+        };
+        let mut kept: Vec<bool> = graph.nodes().iter().zip(positions.iter()).map(has_handle).collect();
+        graph.mark_sources(&mut kept);
+        graph.retain(&kept);
+        let mut marks = kept.iter();
+        positions.retain(|_| *marks.next().expect("a mark for every node"));
+        positions.iter().enumerate().for_each(|(index, position)| position.set(index));
+        recording.remembered.set(positions.len());
     }
 
     #[track_caller]
@@ -207,17 +251,15 @@ impl Trace {
     #[track_caller]
     fn leaf(&self, name: &str, source: impl FnOnce(Arc<str>) -> Source, ty: TensorType) -> Tensor {
         let at = self.place();
-        let taken = self.graph().nodes().iter().any(|node| match &node.source {
-            Source::Input(other) | Source::State(State { name: other, .. }) => &**other == name,
-            _ => false,
-        });
-        if taken {
+        if self.0.names.borrow().contains(name) {
             return self.fail(Error::NameTaken { name: name.to_string(), at });
         }
         if !ty.is_addressable() {
             return self.fail(self.too_large(&format!("tensor {name:?}"), &ty));
         }
-        self.tensor(Value { node: self.record(source(name.into()), vec![], vec![ty], at), output: 0 })
+        let name: Arc<str> = name.into();
+        self.0.names.borrow_mut().insert(name.clone());
+        self.tensor(Value { node: self.record(source(name), vec![], vec![ty], at), output: 0 })
     }
 }
 
@@ -229,7 +271,7 @@ impl Tensor {
 
     /// Element type and shape. A poisoned tensor says f32 and no axes.
     pub fn ty(&self) -> TensorType {
-        match self.value {
+        match self.value() {
             Some(value) => self.trace.graph().ty(value).clone(),
             None => TensorType::new(DType::F32, []),
         }
@@ -258,7 +300,11 @@ impl Tensor {
     /// The value in the graph, or the error that poisoned it.
     pub fn handle(&self) -> Result<Value> {
         self.trace.check()?;
-        Ok(self.value.expect("a trace with a poisoned tensor has an error"))
+        Ok(self.value().expect("a trace with a poisoned tensor has an error"))
+    }
+
+    fn value(&self) -> Option<Value> {
+        self.source.as_ref().map(|(position, output)| Value { node: position.get(), output: *output })
     }
 
     pub(crate) fn is_of(&self, trace: &Trace) -> bool {
@@ -271,7 +317,7 @@ impl Tensor {
     }
 
     pub(crate) fn is_poisoned(&self) -> bool {
-        self.value.is_none()
+        self.source.is_none()
     }
 
     /// The axis as an index, counted from the last if negative; `None`, and an error of the trace, if it is not
@@ -308,7 +354,7 @@ impl Tensor {
 
 impl fmt::Debug for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.value {
+        match self.value() {
             Some(value) => write!(f, "{value}: {}", self.ty()),
             None => write!(f, "poisoned"),
         }
