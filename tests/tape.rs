@@ -43,6 +43,115 @@ fn the_total_derivative_flows_through_every_path() {
 }
 
 #[test]
+fn a_question_about_new_numbers_is_a_replay() {
+    let tape = GradientTape::new().unwrap();
+    let cube = |number: f32| {
+        let x = tape.watch(Array::scalar(number));
+        let y = &x * &x * &x;
+        (y.clone(), tape.gradient(&y, &[&x]).unwrap().remove(0))
+    };
+    for number in 0..100 {
+        let exact = number as f64;
+        let (y, slope) = cube(number as f32);
+        let read = tape.read_all(&[&y, &slope]).unwrap();
+        assert_eq!([read[0].to_f64()[0], read[1].to_f64()[0]], [exact.powi(3), 3.0 * exact * exact]);
+    }
+    assert_eq!(tape.compiled(), 1);
+    // A hundred values at once are one question; another order is another.
+    let all: Vec<_> = (0..100).map(|number| cube(number as f32).1).collect();
+    let read = tape.read_all(&all.iter().collect::<Vec<_>>()).unwrap();
+    let exact: Vec<f64> = (0..100).map(|number| 3.0 * (number * number) as f64).collect();
+    assert_eq!(read.iter().map(|read| read.to_f64()[0]).collect::<Vec<_>>(), exact);
+    let (y, slope) = cube(5.0);
+    assert_eq!(tape.read_all(&[&slope, &y]).unwrap(), [Array::scalar(75.0f32), Array::scalar(125.0f32)]);
+    assert_eq!(tape.compiled(), 3);
+    assert_eq!(tape.read_all(&[]).unwrap(), []);
+}
+
+#[test]
+fn questions_differ_by_shapes_types_parameters_and_lines() {
+    let tape = GradientTape::new().unwrap();
+    let sums = |shape: &[usize], axis: isize| {
+        let numbers: Vec<f32> = (0..shape.iter().product()).map(|i| i as f32).collect();
+        let sum = tape.watch(Array::new(shape, &numbers).unwrap()).sum(&[axis]);
+        tape.read(&sum).unwrap().to_f64()
+    };
+    for _ in 0..2 {
+        assert_eq!(sums(&[2, 2], 0), [2.0, 4.0]);
+        assert_eq!(sums(&[2, 2], 1), [1.0, 5.0]);
+        assert_eq!(sums(&[1, 4], 1), [6.0]);
+    }
+    assert_eq!(tape.compiled(), 3);
+    let bad = |row: i32| {
+        let table = tape.watch(Array::zeros(DType::F32, [4, 2]));
+        let ids = tape.watch(Array::new([1], &[row]).unwrap());
+        if row == 1 { tape.read(&table.embedding(&ids)) } else { tape.read(&table.embedding(&ids)) }
+    };
+    bad(1).unwrap();
+    let error = bad(7).unwrap_err().to_string();
+    assert!(error.contains(&format!("tests/tape.rs:{}", line!() - 4)) && error.contains("index 7"), "{error}");
+    bad(2).unwrap();
+}
+
+#[test]
+fn a_number_of_the_code_that_changes_becomes_an_input() {
+    let tape = GradientTape::new().unwrap();
+    for turn in 0..50 {
+        let rate = turn as f32 * 0.25;
+        let x = tape.watch(Array::new([2], &[1.0f32, -3.0]).unwrap());
+        let full = tape.trace().full(rate, DType::F32, [2]);
+        let y = (&x * 2.0 - rate) * 0.5 + &full;
+        assert_eq!(tape.read(&y).unwrap().to_f64(), [1.0, -3.0].map(|x| x + rate as f64 / 2.0), "turn {turn}");
+    }
+    assert_eq!(tape.compiled(), 2, "the rate was seen to change once");
+}
+
+#[test]
+fn what_no_tensor_leads_to_is_forgotten() {
+    let tape = GradientTape::new().unwrap();
+    let first = tape.watch(Array::scalar(3.0f32));
+    let kept = &first * &first;
+    let mut last = None;
+    for turn in 0..2000 {
+        let x = tape.watch(Array::scalar(turn as f32));
+        let y = &x * &kept;
+        let slope = tape.gradient(&y, &[&kept]).unwrap().remove(0);
+        assert_eq!(tape.read(&slope).unwrap().to_f64(), [turn as f64]);
+        last = Some(y);
+    }
+    assert!(tape.trace().to_graph().nodes().len() < 600, "{}", tape.trace().to_graph());
+    // Handles have followed their nodes, and lead back as before.
+    let slope = tape.gradient(&last.unwrap(), &[&first]).unwrap().remove(0);
+    assert_eq!(tape.read(&slope).unwrap().to_f64(), [1999.0 * 6.0]);
+    assert_eq!(tape.compiled(), 2);
+}
+
+#[test]
+fn a_tape_keeps_so_many_programs_and_not_more() {
+    let tape = GradientTape::new().unwrap();
+    let sum = |size: usize| tape.read(&tape.watch(Array::zeros(DType::F32, [size])).sum_all()).unwrap();
+    for size in (1..=65).chain([65, 64, 2]) {
+        assert_eq!(sum(size), Array::scalar(0.0f32));
+    }
+    assert_eq!(tape.compiled(), 65, "the first was the oldest");
+    sum(1);
+    assert_eq!(tape.compiled(), 66);
+}
+
+#[test]
+fn a_tape_takes_states_by_their_first_numbers_and_refuses_inputs() {
+    let tape = GradientTape::new().unwrap();
+    let w = tape.trace().state("w", Array::scalar(4.0f32));
+    let x = tape.trace().input("x", DType::F32, []);
+    assert_eq!(tape.read(&(&w * 2.0)).unwrap(), Array::scalar(8.0f32));
+    let error = tape.read(&(&w * &x)).unwrap_err().to_string();
+    assert!(error.contains("input \"x\" has no numbers on a tape; watch them"), "{error}");
+    let other = GradientTape::new().unwrap();
+    let error = other.read(&w).unwrap_err().to_string();
+    assert!(error.contains("tests/tape.rs") && error.contains("two traces"), "{error}");
+}
+
+#[test]
 fn assignments_take_effect_together_at_the_end() {
     let trace = Trace::new();
     let a = trace.state("a", Array::new([2], &[1.0f32, 2.0]).unwrap());

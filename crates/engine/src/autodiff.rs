@@ -113,6 +113,8 @@ fn backward(
         return inputs.iter().map(|_| vec![]).collect();
     };
     let last_node = outputs.iter().map(|output| output.node).max().unwrap_or(0);
+    // Nothing before the first of the inputs depends on them.
+    let first_node = inputs.iter().map(|input| input.node).min().unwrap_or(0).max(first_node);
     let depends = dependents(trace, &inputs, first_node, last_node);
     let mut found: HashMap<Value, Vec<Tensor>> = HashMap::new();
     for (output, gradient) in outputs.iter().zip(gradients) {
@@ -121,11 +123,11 @@ fn backward(
         }
     }
     for index in (first_node..=last_node).rev() {
-        let node = trace.graph().nodes()[index].clone();
-        let Source::Op(op) = &node.source else { continue };
         if !depends[index - first_node] || trace.check().is_err() {
             continue;
         }
+        let node = trace.graph().nodes()[index].clone();
+        let Source::Op(op) = &node.source else { continue };
         let came = |output| found.get(&Value { node: index, output }).and_then(|terms| added_up(terms));
         let arrived: Vec<Option<Tensor>> = (0..node.outputs.len()).map(came).collect();
         if arrived.iter().all(Option::is_none) {

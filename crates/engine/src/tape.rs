@@ -97,6 +97,9 @@ impl GradientTape {
     /// The numbers of several tensors; what they have in common is computed once.
     #[track_caller]
     pub fn read_all(&self, tensors: &[&Tensor]) -> Result<Vec<Array>> {
+        if tensors.is_empty() {
+            return Ok(vec![]);
+        }
         let question = Question::of(&self.trace, tensors, Place::caller())?;
         self.answers.borrow_mut().answer(question, &self.trace, self.backend.as_ref())
     }

@@ -3,7 +3,7 @@
 
 use crate::error::Place;
 use crate::graph::{Graph, Initial, Node, Source, State, Value};
-use crate::ops::{Argument, Elementwise, Instruction, ScalarProgram};
+use crate::ops::{Argument, Elementwise, Form, Instruction, ScalarProgram};
 use crate::{Array, DType, Error, Result, Routine, Shape, Tensor, TensorType, Trace};
 use std::any::{Any, TypeId};
 use std::sync::Arc;
@@ -190,7 +190,10 @@ impl Structure {
 }
 
 fn elementwise(node: &Node) -> Option<&Elementwise> {
-    (node.op()?.as_ref() as &dyn Any).downcast_ref()
+    match node.op()?.form() {
+        Form::Elementwise(op) => Some(op),
+        _ => None,
+    }
 }
 
 /// The arguments that an instruction reads.
