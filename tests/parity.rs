@@ -3,10 +3,11 @@
 
 mod support;
 
-use gradus::backend::Cpu;
+use gradus::backend::{Backend, Cpu};
 use gradus::models::{Model, ModelConfig, Parameter, Weights};
 use gradus::{Array, DType, Routine, Trace, gradient};
 use support::fixture::Fixture;
+use support::second_machine::SecondMachine;
 
 /// Differences, relative to the largest number of each tensor.
 const TOLERANCE: f64 = 1e-4;
@@ -39,13 +40,16 @@ fn follow(name: &str, config: &ModelConfig) {
     for ((name, _), gradient) in weights.iter().zip(&gradients) {
         routine = routine.output(&format!("gradient.{name}"), gradient);
     }
-    let mut program = trace.compile(&Cpu::new(2).unwrap(), &[routine]).unwrap();
-    program.write("tokens", &stored_tokens.to_vec::<i32>().unwrap()).unwrap();
-    program.write("targets", &stored_targets.to_vec::<i32>().unwrap()).unwrap();
-    program.run("all").unwrap();
-    let gradient_names = names.iter().map(|name| format!("gradient.{name}"));
-    for output in ["logits".to_string(), "loss".to_string()].into_iter().chain(gradient_names) {
-        compare(&format!("{name}: {output}"), &program.read(&output).unwrap(), &fixture.array(&output));
+    for backend in [&Cpu::new(2).unwrap() as &dyn Backend, &SecondMachine] {
+        let mut program = trace.compile(backend, std::slice::from_ref(&routine)).unwrap();
+        program.write("tokens", &stored_tokens.to_vec::<i32>().unwrap()).unwrap();
+        program.write("targets", &stored_targets.to_vec::<i32>().unwrap()).unwrap();
+        program.run("all").unwrap();
+        let gradient_names = names.iter().map(|name| format!("gradient.{name}"));
+        for output in ["logits".to_string(), "loss".to_string()].into_iter().chain(gradient_names) {
+            let what = format!("{name} on {}: {output}", backend.name());
+            compare(&what, &program.read(&output).unwrap(), &fixture.array(&output));
+        }
     }
 }
 

@@ -37,6 +37,15 @@ fn a_plan_of_another_backend_is_not_linked() {
     let routines = [step(&trace, DType::Bf16, 100_000)];
     let plan = trace.plan(&Reference, &routines, Options::default()).unwrap();
     assert!(matches!(Program::link(plan, &Cpu::new(1).unwrap()), Err(Error::OtherMachine { .. })));
+    // The reference reads operands as they lie; norms on the CPU do not.
+    let trace = Trace::new();
+    let x = trace.input("x", DType::F32, [3, 5]).transpose(0, 1);
+    let routine = Routine::new("r").output("y", &x.rms_norm(&trace.full(1.0, DType::F32, [3]), 1e-5));
+    let plan = trace.plan(&Reference, &[routine], Options::default()).unwrap();
+    match Program::link(plan, &Cpu::new(1).unwrap()) {
+        Err(Error::OtherMachine { problem }) => assert!(problem.contains("operand 0 of rms_norm"), "{problem}"),
+        other => panic!("{:?}", other.err()),
+    }
     // Products take scratch that depends on the instruction set.
     let trace = Trace::new();
     let x = trace.input("x", DType::F32, [300, 300]);

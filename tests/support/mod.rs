@@ -6,4 +6,5 @@ pub mod comparison;
 pub mod fixture;
 pub mod numbers;
 pub mod rounding;
+pub mod second_machine;
 pub mod training;

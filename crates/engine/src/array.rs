@@ -50,9 +50,13 @@ impl Array {
         Array { ty, bytes }
     }
 
-    pub(crate) fn from_bytes(ty: TensorType, bytes: Vec<u8>) -> Array {
-        assert_eq!(bytes.len(), ty.bytes(), "bytes for {ty}");
-        Array { ty, bytes }
+    /// An array of this type with these bytes.
+    pub fn from_bytes(ty: TensorType, bytes: Vec<u8>) -> Result<Array> {
+        if bytes.len() != ty.bytes() {
+            let (expected, given) = (format!("{ty} ({} bytes)", ty.bytes()), format!("{} bytes", bytes.len()));
+            return Err(Error::Data { name: "an array".to_string(), expected, given });
+        }
+        Ok(Array { ty, bytes })
     }
 
     /// Element type and shape.

@@ -303,7 +303,7 @@ impl Program {
         let ty = operand.ty();
         let mut bytes = vec![0; ty.bytes()];
         self.executable.read(operand, &mut bytes);
-        Ok(Array::from_bytes(ty, bytes))
+        Array::from_bytes(ty, bytes)
     }
 
     /// Reads a single f32.

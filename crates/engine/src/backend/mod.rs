@@ -25,8 +25,9 @@ pub trait Backend: Machine {
 
 /// A linked plan.
 pub trait Executable: Send {
-    /// Replays a routine: no allocation, no lock, no decision. If the data was bad, the replay stops at the step
-    /// that found it. After each step, `done` is told its number.
+    /// Replays a routine: no allocation, no lock, no decision. If the data was bad, it says so, and no state has changed:
+    /// what may fault comes before [`plan::Parts::first_write`], and whether the replay stops at the fault or only there
+    /// is its own affair. After each step, `done` is told its number.
     fn run(&mut self, routine: usize, done: &mut dyn FnMut(usize)) -> Result<()>;
 
     /// From now on another plan, which must place the same states alike: they stay, everything else begins anew.

@@ -3,9 +3,9 @@
 
 use super::{Backend, Executable};
 use crate::graph::{Graph, Initial, Source, State, Value};
-use crate::ops::Reals;
-use crate::plan::{Buffer, BufferId, BufferKind, Machine, Operand, Plan, Scratch, Step};
-use crate::{Array, Result};
+use crate::ops::{Effect, Elementwise, Matmul, Operation, Reals};
+use crate::plan::{Buffer, BufferId, BufferKind, FusionLimits, Machine, Operand, Plan, Reading, Scratch, Step};
+use crate::{Array, DType, Layout, Result};
 
 /// The backend that computes in f64, whatever the element types say.
 #[derive(Clone, Copy, Debug, Default)]
@@ -22,12 +22,25 @@ impl Machine for Reference {
         64
     }
 
-    fn scratch(&self, _step: &Step, _buffers: &[Buffer]) -> Result<Scratch> {
-        Ok(Scratch::default())
-    }
-
     fn workers(&self) -> usize {
         0
+    }
+
+    fn fusion(&self) -> FusionLimits {
+        // Nothing is gained by a longer program.
+        FusionLimits { inputs: 10, instructions: 48 }
+    }
+
+    fn absorbs(&self, _product: &Matmul, _epilogue: &Elementwise) -> bool {
+        true
+    }
+
+    fn reads(&self, _op: &dyn Operation, _input: usize, _dtype: DType, _layout: &Layout) -> Reading {
+        Reading::AsItLies
+    }
+
+    fn scratch(&self, _step: &Step) -> Result<Scratch> {
+        Ok(Scratch::default())
     }
 
     fn seconds(&self, step: &Step) -> f64 {
@@ -76,6 +89,11 @@ impl Executable for ReferenceExecutable {
         for (index, step) in routine.steps.iter().enumerate() {
             let look = |operand: &Operand| self.values[operand.buffer].picked(&operand.layout);
             let inputs: Vec<Reals> = step.inputs.iter().map(look).collect();
+            if let Effect::Faults(check) = step.effect()
+                && let Some(detail) = check.detail(&inputs[check.input()])
+            {
+                return Err(check.error(step.op.name(), detail, step.place));
+            }
             let types: Vec<_> = step.outputs.iter().map(Operand::ty).collect();
             let outputs = step.op.reference(&inputs.iter().collect::<Vec<_>>(), &types);
             for (operand, value) in step.outputs.iter().zip(outputs) {
@@ -91,7 +109,7 @@ impl Executable for ReferenceExecutable {
 
     fn write(&mut self, buffer: BufferId, bytes: &[u8]) {
         let ty = self.plan.buffers[buffer].ty.clone();
-        self.values[buffer].data = Array::from_bytes(ty, bytes.to_vec()).to_f64();
+        self.values[buffer].data = Array::from_bytes(ty, bytes.to_vec()).expect("the bytes of a buffer").to_f64();
     }
 
     fn read(&self, operand: &Operand, bytes: &mut [u8]) {

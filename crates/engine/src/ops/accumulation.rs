@@ -20,17 +20,17 @@ pub struct Accumulation {
 
 impl Accumulation {
     /// The operation that goes on.
-    pub(crate) fn inner(&self) -> &dyn Operation {
+    pub fn inner(&self) -> &dyn Operation {
         self.op.as_ref()
     }
 
     /// How many operands it has besides the earlier sums.
-    pub(crate) fn operands(&self) -> usize {
+    pub fn operands(&self) -> usize {
         self.operands
     }
 
     /// Which of its results are sums.
-    pub(crate) fn sums(&self) -> &[usize] {
+    pub fn sums(&self) -> &[usize] {
         &self.sums
     }
 

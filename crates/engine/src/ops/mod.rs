@@ -12,9 +12,9 @@ pub use crate::backend::{Kernels, Linker, Unsupported};
 pub use cases::{Case, CaseInput, Fill};
 pub use reals::Reals;
 
-use crate::error::Mismatch;
+use crate::error::{Mismatch, Place};
 use crate::shape::Layout;
-use crate::{Tensor, TensorType};
+use crate::{Error, Tensor, TensorType};
 use listed::Listed;
 use std::any::{Any, TypeId};
 use std::fmt::Debug;
@@ -141,6 +141,29 @@ impl Check {
     /// As [`Check::indices`], with a number that stands for no choice.
     pub(crate) fn targets(input: usize, bound: usize, ignored: Option<i32>) -> Check {
         Check::Indices { input, bound, ignored }
+    }
+
+    /// What to raise for the first number that does not pass, if there is one: an index that is out of range, or the place
+    /// of a number that is not finite.
+    pub fn detail(&self, operand: &Reals) -> Option<u32> {
+        match self {
+            Check::Indices { bound, ignored, .. } => {
+                let passes =
+                    |index: f64| (0.0..*bound as f64).contains(&index) || ignored.is_some_and(|i| index == i as f64);
+                operand.data.iter().find(|index| !passes(**index)).map(|index| *index as i64 as u32)
+            }
+            Check::Finite { .. } => operand.data.iter().position(|number| !number.is_finite()).map(|at| at as u32),
+        }
+    }
+
+    /// What the detail of a fault says.
+    pub fn error(&self, op: &str, detail: u32, at: Place) -> Error {
+        match self {
+            Check::Indices { bound, .. } => {
+                Error::Index { op: op.to_string(), index: detail as i32 as i64, bound: *bound, at }
+            }
+            Check::Finite { name, .. } => Error::NonFinite { name: name.clone(), element: detail as usize, at },
+        }
     }
 
     /// The operand that is looked at.

@@ -1,11 +1,11 @@
 //! From nodes to steps: views become layouts of their operand's buffer, every other value gets a buffer, and a
-//! dense copy is put in where a kernel does not read a layout.
+//! dense copy is put in where the machine does not read a layout, or not in that type.
 
-use super::{Buffer, BufferId, BufferKind, Operand, Request, Routine, Step};
-use crate::TensorType;
+use super::{Buffer, BufferId, BufferKind, Machine, Operand, Reading, Request, Routine, Step};
 use crate::error::Place;
 use crate::graph::{Graph, Node, Part, Source, Value};
-use crate::ops::{Elementwise, Kernels, Lowering, Operation};
+use crate::ops::{Elementwise, Lowering, Operation};
+use crate::{DType, TensorType};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -73,6 +73,7 @@ impl Origin {
 
 struct Lowerer<'a> {
     buffers: &'a mut Buffers,
+    machine: &'a dyn Machine,
     steps: Vec<Step>,
     operands: HashMap<Value, Operand>,
     /// Dense copies already made, by what they are copies of.
@@ -80,8 +81,8 @@ struct Lowerer<'a> {
 }
 
 /// The steps of a request, in the order of the graph.
-pub(super) fn lower(graph: &Graph, request: &Request, buffers: &mut Buffers) -> Routine {
-    let mut lowerer = Lowerer { buffers, steps: vec![], operands: HashMap::new(), copies: vec![] };
+pub(super) fn lower(graph: &Graph, request: &Request, buffers: &mut Buffers, machine: &dyn Machine) -> Routine {
+    let mut lowerer = Lowerer { buffers, machine, steps: vec![], operands: HashMap::new(), copies: vec![] };
     for (index, node) in graph.nodes().iter().enumerate() {
         lowerer.node(index, node);
     }
@@ -111,35 +112,28 @@ impl Lowerer<'_> {
                 for output in 0..node.outputs.len() {
                     let mut operand = inputs[0].clone();
                     let layout = rule.view(output, &operand.layout).unwrap_or_else(|| {
-                        operand = self.dense_copy(&operand, Origin::of(node));
+                        operand = self.dense_copy(&operand, operand.dtype, Origin::of(node));
                         rule.view(output, &operand.layout).expect("a dense operand can be viewed")
                     });
                     self.operands.insert(Value { node: index, output }, Operand { layout, ..operand });
                 }
             }
-            Lowering::Kernels(kernels) => self.kernels(index, node, op, kernels, &inputs),
-            Lowering::SideBySide(axis, kernels) => match side_by_side(&inputs, axis) {
+            Lowering::Kernels(_) => self.kernels(index, node, op, &inputs),
+            Lowering::SideBySide(axis, _) => match side_by_side(&inputs, axis) {
                 Some(operand) => {
                     self.operands.insert(Value { node: index, output: 0 }, operand);
                 }
-                None => self.kernels(index, node, op, kernels, &inputs),
+                None => self.kernels(index, node, op, &inputs),
             },
         }
     }
 
-    fn kernels(
-        &mut self,
-        index: usize,
-        node: &Node,
-        op: &Arc<dyn Operation>,
-        kernels: &dyn Kernels,
-        inputs: &[Operand],
-    ) {
+    fn kernels(&mut self, index: usize, node: &Node, op: &Arc<dyn Operation>, inputs: &[Operand]) {
         let mut taken = Vec::with_capacity(inputs.len());
         for (position, input) in inputs.iter().enumerate() {
-            taken.push(match kernels.takes(position, &input.layout) {
-                true => input.clone(),
-                false => self.dense_copy(input, Origin::of(node)),
+            taken.push(match self.machine.reads(op.as_ref(), position, input.dtype, &input.layout) {
+                Reading::AsItLies => input.clone(),
+                Reading::Copied(dtype) => self.dense_copy(input, dtype, Origin::of(node)),
             });
         }
         let outputs = self.step(op.clone(), taken, &node.outputs, Origin::of(node));
@@ -170,17 +164,17 @@ impl Lowerer<'_> {
         outputs
     }
 
-    fn dense_copy(&mut self, operand: &Operand, origin: Origin) -> Operand {
-        if let Some((_, copy)) = self.copies.iter().find(|(of, _)| of == operand) {
+    fn dense_copy(&mut self, operand: &Operand, dtype: DType, origin: Origin) -> Operand {
+        if let Some((_, copy)) = self.copies.iter().find(|(of, copy)| of == operand && copy.dtype == dtype) {
             return copy.clone();
         }
-        let copy = self.fresh_copy(operand, origin);
+        let copy = self.fresh_copy(operand, dtype, origin);
         self.copies.push((operand.clone(), copy.clone()));
         copy
     }
 
-    fn fresh_copy(&mut self, operand: &Operand, origin: Origin) -> Operand {
-        let ty = operand.ty();
+    fn fresh_copy(&mut self, operand: &Operand, dtype: DType, origin: Origin) -> Operand {
+        let ty = TensorType::new(dtype, &operand.layout.shape);
         self.step(Arc::new(Elementwise::dense_copy(ty.clone())), vec![operand.clone()], &[ty], origin).swap_remove(0)
     }
 
@@ -194,7 +188,7 @@ impl Lowerer<'_> {
                 && new.is_whole(&self.buffers.all)
                 && assigns.iter().all(|&(_, taken)| taken != new.buffer);
             if !is_own {
-                new = self.fresh_copy(&new, end);
+                new = self.fresh_copy(&new, new.dtype, end);
             }
             assigns.push((state, new.buffer));
         }
@@ -207,7 +201,7 @@ impl Lowerer<'_> {
         for (name, value) in &request.outputs {
             let mut operand = self.operands[value].clone();
             if !operand.layout.is_dense() || assigns.iter().any(|&(state, _)| state == operand.buffer) {
-                operand = self.fresh_copy(&operand, end);
+                operand = self.fresh_copy(&operand, operand.dtype, end);
             }
             outputs.push((name.clone(), operand));
         }

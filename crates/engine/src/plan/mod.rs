@@ -14,6 +14,7 @@
 mod checks;
 mod lifetimes;
 mod lower;
+mod machine;
 mod memory;
 mod recompute;
 mod schedule;
@@ -26,6 +27,7 @@ use crate::graph::{Graph, Part, State, Value};
 use crate::ops::{Cost, Effect, Operation};
 use crate::{Array, DType, Layout, Result, Shape, TensorType};
 pub use lifetimes::Lifetime;
+pub use machine::{FusionLimits, Machine, Reading, Scratch};
 pub use recompute::Recompute;
 use recompute::{Flow, Ladder};
 use std::cell::OnceCell;
@@ -42,30 +44,6 @@ pub(crate) struct Request {
     pub outputs: Vec<(String, Value)>,
     /// State, and the value it has afterwards.
     pub assigns: Vec<(Value, Value)>,
-}
-
-/// What a planner must know of whatever will carry the plan out.
-pub trait Machine {
-    /// Buffers start at multiples of this many bytes.
-    fn alignment(&self) -> usize;
-
-    /// The scratch that a step needs.
-    fn scratch(&self, step: &Step, buffers: &[Buffer]) -> Result<Scratch>;
-
-    /// How many workers have scratch of their own.
-    fn workers(&self) -> usize;
-
-    /// How long a step takes, about, in seconds. The same for the same step always: plans are chosen by it.
-    fn seconds(&self, step: &Step) -> f64;
-}
-
-/// Scratch of a step, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Scratch {
-    /// Shared by all workers.
-    pub shared: usize,
-    /// For each worker.
-    pub per_worker: usize,
 }
 
 /// What the planner may do. All of it is on unless a test, or a search for a fault, turns it off: the results are
@@ -289,6 +267,16 @@ pub struct Parts {
     pub alignment: usize,
 }
 
+impl Parts {
+    /// The number of the first step of a routine that writes a state, or how many there are if none does. What may fault
+    /// comes before.
+    pub fn first_write(&self, routine: &Routine) -> usize {
+        let writes =
+            |step: &Step| step.outputs.iter().any(|output| self.buffers[output.buffer].offset < self.regions.states);
+        routine.steps.iter().position(writes).unwrap_or(routine.steps.len())
+    }
+}
+
 /// Routines that are ordered and weighed, and wait for a limit: the fastest plan that keeps it is found quickly.
 pub struct Planner<'a> {
     machine: &'a dyn Machine,
@@ -333,9 +321,9 @@ impl<'a> Planner<'a> {
         let mut routines = vec![];
         let mut worker_scratch = 0;
         for request in requests {
-            let mut routine = ordered(graph, request, &mut buffers, options, report);
+            let mut routine = ordered(graph, request, &mut buffers, (machine, options), report);
             for step in &mut routine.steps {
-                let needs = machine.scratch(step, &buffers.all)?;
+                let needs = machine.scratch(step)?;
                 worker_scratch = worker_scratch.max(needs.per_worker);
                 if needs.shared > 0 {
                     step.scratch = Some(buffers.add(BufferKind::Scratch, bytes_type(needs.shared)));
@@ -388,13 +376,13 @@ fn ordered(
     graph: &Graph,
     request: &Request,
     buffers: &mut lower::Buffers,
-    options: Options,
+    (machine, options): (&dyn Machine, Options),
     report: &mut Report<'_>,
 ) -> Routine {
-    let (graph, request) = simplify::simplify(graph, request, options.simplify);
+    let (graph, request) = simplify::simplify(graph, request, machine, options.simplify);
     debug_check(|| graph.verify());
     report("simplify", &graph);
-    let lowered = lower::lower(&graph, &request, buffers);
+    let lowered = lower::lower(&graph, &request, buffers, machine);
     debug_check(|| verify::verify_draft(&lowered, &buffers.all));
     report("lower", &RoutineText { routine: &lowered, buffers: &buffers.all });
     let routine = schedule::schedule(lowered, &buffers.all, options.reorder);

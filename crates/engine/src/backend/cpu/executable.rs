@@ -6,7 +6,7 @@ use crate::backend::Executable;
 use crate::error::Place;
 use crate::graph::{Initial, State};
 use crate::ops::Check;
-use crate::plan::{BufferId, BufferKind, Machine, Operand, Plan, Scratch, Step};
+use crate::plan::{BufferId, BufferKind, Machine, Operand, Plan, Reading, Scratch, Step};
 use crate::{Error, Result};
 use gradus_kernels::{Fault, FaultCell, Job};
 use std::ops::Range;
@@ -68,9 +68,12 @@ impl CpuExecutable {
     }
 
     fn link_step(&mut self, plan: &Plan, index: usize, step: &Step) -> Result<LinkedStep> {
+        check_layouts(&self.cpu, step)?;
         let check = step.effect().check().cloned();
         let fault = check.as_ref().map(|_| Fault::new(&*self.fault, index as u32));
-        let linked = self.cpu.link_step(step, &plan.buffers, Some(self.arena.at(0)), fault)?;
+        let base = self.arena.at(0);
+        let address = |id: BufferId| base.wrapping_add(plan.buffers[id].offset);
+        let linked = self.cpu.link_step(step, address, fault)?;
         check_scratch(plan, step, linked.needs())?;
         let Linked { jobs, .. } = linked;
         Ok(LinkedStep { jobs, check, op: step.op.name(), place: step.place })
@@ -89,6 +92,17 @@ fn check_regions(cpu: &Cpu, plan: &Plan) -> Result<()> {
         let (bytes, each) = (plan.regions.workers, plan.worker_scratch);
         let problem = format!("it has {bytes} bytes of scratch for workers, and {workers} of them take {each} each");
         return Err(Error::OtherMachine { problem });
+    }
+    Ok(())
+}
+
+/// The operands of a step must lie as kernels read them.
+fn check_layouts(cpu: &Cpu, step: &Step) -> Result<()> {
+    for (position, input) in step.inputs.iter().enumerate() {
+        if cpu.reads(step.op.as_ref(), position, input.dtype, &input.layout) != Reading::AsItLies {
+            let problem = format!("operand {position} of {} lies as kernels here do not read it", step.op.name());
+            return Err(Error::OtherMachine { problem });
+        }
     }
     Ok(())
 }
@@ -117,7 +131,7 @@ impl Executable for CpuExecutable {
             if let Some(check) = &step.check
                 && let Some((_, detail)) = self.fault.take()
             {
-                return Err(fault_error(check, step.op, detail, step.place));
+                return Err(check.error(step.op, detail, step.place));
             }
             done(index);
         }
@@ -128,7 +142,8 @@ impl Executable for CpuExecutable {
         // All that can be refused is, before anything changes.
         check_regions(&self.cpu, plan)?;
         for step in plan.routines.iter().flat_map(|routine| &routine.steps) {
-            check_scratch(plan, step, self.cpu.scratch(step, &plan.buffers)?)?;
+            check_layouts(&self.cpu, step)?;
+            check_scratch(plan, step, self.cpu.scratch(step)?)?;
         }
         self.arena.resize(plan.regions.total())?;
         // The jobs point to where the arena was; whatever happens now, none of them is left.
@@ -162,16 +177,6 @@ impl Executable for CpuExecutable {
     fn look_mut(&mut self, buffer: BufferId) -> Option<&mut [u8]> {
         let (offset, length) = self.places[buffer];
         Some(self.arena.bytes_mut(offset, length))
-    }
-}
-
-/// What the detail of a fault says.
-fn fault_error(check: &Check, op: &str, detail: u32, at: Place) -> Error {
-    match check {
-        Check::Indices { bound, .. } => {
-            Error::Index { op: op.to_string(), index: detail as i32 as i64, bound: *bound, at }
-        }
-        Check::Finite { name, .. } => Error::NonFinite { name: name.clone(), element: detail as usize, at },
     }
 }
 

@@ -8,9 +8,9 @@ mod speeds;
 pub use linker::{Linker, Operand, Unsupported};
 
 use super::{Backend, Executable};
-use crate::ops::Lowering;
-use crate::plan::{Buffer, Machine, Plan, Scratch, Step};
-use crate::{Error, Result};
+use crate::ops::{Elementwise, Kernels, Lowering, Matmul, Operation};
+use crate::plan::{BufferId, FusionLimits, Machine, Plan, Reading, Scratch, Step};
+use crate::{DType, Error, Layout, Result};
 use executable::CpuExecutable;
 use gradus_kernels::{Fault, Isa, Pool};
 use linker::ALIGNMENT;
@@ -50,18 +50,8 @@ impl Cpu {
         self.isa
     }
 
-    /// Links one step with the arena at `base`, or with addresses that nothing follows if there is none yet.
-    fn link_step(
-        &self,
-        step: &Step,
-        buffers: &[Buffer],
-        base: Option<*mut u8>,
-        fault: Option<Fault>,
-    ) -> Result<Linked> {
-        let address = |id: usize| match base {
-            Some(base) => base.wrapping_add(buffers[id].offset),
-            None => std::ptr::without_provenance_mut(ALIGNMENT),
-        };
+    /// Links one step, its buffers at these addresses.
+    fn link_step(&self, step: &Step, address: impl Fn(BufferId) -> *mut u8, fault: Option<Fault>) -> Result<Linked> {
         let operand = |operand: &crate::plan::Operand| Operand {
             dtype: operand.dtype,
             layout: operand.layout.clone(),
@@ -69,12 +59,9 @@ impl Cpu {
         };
         let inputs: Vec<Operand> = step.inputs.iter().map(operand).collect();
         let outputs: Vec<Operand> = step.outputs.iter().map(operand).collect();
-        let scratch = step.scratch.map_or(std::ptr::without_provenance_mut(ALIGNMENT), address);
+        let scratch = step.scratch.map_or(std::ptr::without_provenance_mut(ALIGNMENT), &address);
         let mut linker = Linker::new((self.isa, self.pool.threads()), &inputs, &outputs, scratch, fault);
-        let (Lowering::Kernels(kernels) | Lowering::SideBySide(_, kernels)) = step.op.lowering() else {
-            unreachable!("a view is not a step")
-        };
-        kernels.cpu(&mut linker).map_err(|Unsupported(dtype)| Error::Unsupported {
+        kernels(step.op.as_ref()).cpu(&mut linker).map_err(|Unsupported(dtype)| Error::Unsupported {
             backend: self.name(),
             op: step.op.name().to_string(),
             dtype,
@@ -82,6 +69,14 @@ impl Cpu {
             at: step.place,
         })?;
         Ok(linker.finish())
+    }
+}
+
+/// The kernels of an operation that is a step.
+fn kernels(op: &dyn Operation) -> &dyn Kernels {
+    match op.lowering() {
+        Lowering::Kernels(kernels) | Lowering::SideBySide(_, kernels) => kernels,
+        Lowering::View(_) => unreachable!("a view is not a step"),
     }
 }
 
@@ -103,14 +98,31 @@ impl Machine for Cpu {
         ALIGNMENT
     }
 
-    fn scratch(&self, step: &Step, buffers: &[Buffer]) -> Result<Scratch> {
-        // Nothing raises a fault while it is only measured.
-        let fault = step.effect().check().map(|_| Fault::new(std::ptr::null(), 0));
-        Ok(self.link_step(step, buffers, None, fault)?.needs())
-    }
-
     fn workers(&self) -> usize {
         self.pool.threads()
+    }
+
+    fn fusion(&self) -> FusionLimits {
+        // A program's registers stay in the first-level cache, and its operands in the load ports' reach.
+        FusionLimits { inputs: 10, instructions: 48 }
+    }
+
+    fn absorbs(&self, _product: &Matmul, _epilogue: &Elementwise) -> bool {
+        true
+    }
+
+    fn reads(&self, op: &dyn Operation, input: usize, dtype: DType, layout: &Layout) -> Reading {
+        match kernels(op).takes(input, layout) {
+            true => Reading::AsItLies,
+            false => Reading::Copied(dtype),
+        }
+    }
+
+    fn scratch(&self, step: &Step) -> Result<Scratch> {
+        // Jobs are built to be asked, at addresses that nothing follows; nothing raises a fault meanwhile.
+        let nowhere = |_| std::ptr::without_provenance_mut(ALIGNMENT);
+        let fault = step.effect().check().map(|_| Fault::new(std::ptr::null(), 0));
+        Ok(self.link_step(step, nowhere, fault)?.needs())
     }
 
     fn seconds(&self, step: &Step) -> f64 {

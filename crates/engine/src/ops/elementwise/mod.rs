@@ -41,7 +41,7 @@ impl Elementwise {
         Elementwise { program, input_count, shape: ty.shape, dtype: ty.dtype }
     }
 
-    /// A dense copy of an operand of this type, as the planner puts in where a view will not do.
+    /// A dense copy of an operand as this type, as the planner puts in where a view will not do.
     pub(crate) fn dense_copy(ty: TensorType) -> Elementwise {
         Elementwise::copy(Argument::Input(0), ty)
     }

@@ -20,6 +20,16 @@ impl FusedMatmul {
         (!matmul.column_sums).then_some(FusedMatmul { matmul: *matmul, epilogue, kept })
     }
 
+    /// The product alone.
+    pub fn product(&self) -> &Matmul {
+        &self.matmul
+    }
+
+    /// The program alone; its first operand is the product.
+    pub fn epilogue(&self) -> &Elementwise {
+        &self.epilogue
+    }
+
     /// The program alone, and where its operands besides the product begin, if the product is a result too.
     pub(crate) fn epilogue_of_kept_product(&self) -> Option<(Elementwise, usize)> {
         self.kept.then(|| (self.epilogue.clone(), self.product_operands()))

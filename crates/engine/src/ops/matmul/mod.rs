@@ -51,6 +51,11 @@ impl ProductTypes {
 }
 
 impl Matmul {
+    /// What its operands are multiplied in, and its result stored in.
+    pub fn types(&self) -> ProductTypes {
+        self.types
+    }
+
     /// A product beside which the columns of its second operand are summed.
     pub(super) fn with_column_sums(types: ProductTypes) -> Matmul {
         Matmul { has_bias: false, types, column_sums: true }

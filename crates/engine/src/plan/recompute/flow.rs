@@ -78,7 +78,7 @@ impl Flow {
             step.outputs.iter().for_each(|output| flow.writer[output.buffer] = Some(index));
             if let Some(mut short_way) = short_way(step) {
                 short_way.scratch = None;
-                let needs = machine.scratch(&short_way, buffers)?;
+                let needs = machine.scratch(&short_way)?;
                 if needs.shared > 0 {
                     continue;
                 }

@@ -5,7 +5,7 @@ use super::Rewrite;
 use super::fuse::{Joined, elementwise_of};
 use crate::graph::{Graph, Node, Source, Value};
 use crate::ops::{Argument, Elementwise, Form, FusedMatmul, Matmul, ScalarProgram};
-use crate::plan::Request;
+use crate::plan::{Machine, Request};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -20,13 +20,13 @@ struct Absorbed {
     kept: bool,
 }
 
-pub(super) fn absorb(graph: &Graph, request: &Request) -> (Graph, Request) {
+pub(super) fn absorb(graph: &Graph, request: &Request, machine: &dyn Machine) -> (Graph, Request) {
     let readers = Readers::of(graph, request);
     // By the program's node.
     let mut absorbed: HashMap<usize, Absorbed> = HashMap::new();
     let mut taken = vec![false; graph.nodes().len()];
     for index in 0..graph.nodes().len() {
-        if let Some(found) = absorption(graph, index, &readers, &taken) {
+        if let Some(found) = absorption(graph, index, &readers, &taken, machine) {
             taken[found.matmul] = true;
             absorbed.insert(index, found);
         }
@@ -84,7 +84,13 @@ impl Readers {
 }
 
 /// The product that the program at this node is taken into: the last one that it is the first to read.
-fn absorption(graph: &Graph, index: usize, readers: &Readers, taken: &[bool]) -> Option<Absorbed> {
+fn absorption(
+    graph: &Graph,
+    index: usize,
+    readers: &Readers,
+    taken: &[bool],
+    machine: &dyn Machine,
+) -> Option<Absorbed> {
     let node = &graph.nodes()[index];
     let program = elementwise_of(node).filter(|program| program.dtype.is_float())?;
     let fits = |value: &&Value| {
@@ -111,7 +117,8 @@ fn absorption(graph: &Graph, index: usize, readers: &Readers, taken: &[bool]) ->
     let scalar = ScalarProgram { instructions: joined.instructions, result };
     let epilogue = Elementwise { program: scalar, input_count: 1 + others.len(), ..program };
     let kept = readers.requested[product.node] || readers.nodes[product.node].len() > 1;
-    let op = FusedMatmul::new(matmul_of(graph, product)?, epilogue, kept)?;
+    let matmul = matmul_of(graph, product).filter(|matmul| machine.absorbs(matmul, &epilogue))?;
+    let op = FusedMatmul::new(matmul, epilogue, kept)?;
     Some(Absorbed { matmul: product.node, op: Arc::new(op), others, kept })
 }
 

@@ -3,16 +3,12 @@
 use super::Rewrite;
 use crate::graph::{Graph, Node, Source, Value};
 use crate::ops::{Argument, Elementwise, Form, Function, Instruction, Lowering, ScalarProgram};
-use crate::plan::Request;
+use crate::plan::{FusionLimits, Request};
 use crate::{DType, TensorType};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// A program's registers stay in the first-level cache, and its operands in the load ports' reach.
-const INPUTS_MAX: usize = 10;
-const INSTRUCTIONS_MAX: usize = 48;
-
-pub(super) fn fuse(graph: &Graph, request: &Request) -> (Graph, Request) {
+pub(super) fn fuse(graph: &Graph, request: &Request, limits: FusionLimits) -> (Graph, Request) {
     let readers = count_readers(graph, request);
     let mut rewrite = Rewrite::of(graph);
     // By node of the new graph: its program, and whether a single reader may take it in.
@@ -23,7 +19,7 @@ pub(super) fn fuse(graph: &Graph, request: &Request) -> (Graph, Request) {
             rewrite.push(index, Node { inputs, ..node.clone() });
             continue;
         };
-        let (program, inputs) = join(program, &inputs, &rewrite.new, &programs);
+        let (program, inputs) = join(program, &inputs, &rewrite.new, &programs, limits);
         let node = Node { source: Source::Op(Arc::new(program.clone())), inputs, ..node.clone() };
         let place = rewrite.push(index, node);
         programs.insert(place, (program, readers[index] == 1));
@@ -57,12 +53,13 @@ fn join(
     inputs: &[Value],
     graph: &Graph,
     programs: &HashMap<usize, (Elementwise, bool)>,
+    limits: FusionLimits,
 ) -> (Elementwise, Vec<Value>) {
     let mut joined = Joined::default();
     let mut arguments: Vec<Argument> = vec![];
     // Operands that stay need room of their own.
-    let mut room = INPUTS_MAX.saturating_sub(inputs.len());
-    let mut instructions_left = INSTRUCTIONS_MAX.saturating_sub(outer.program.instructions.len());
+    let mut room = limits.inputs.saturating_sub(inputs.len());
+    let mut instructions_left = limits.instructions.saturating_sub(outer.program.instructions.len());
     for (position, &input) in inputs.iter().enumerate() {
         let ty = graph.ty(input);
         // What is read twice is computed once.

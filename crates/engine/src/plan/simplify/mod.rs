@@ -5,21 +5,21 @@ mod absorb;
 mod continuing;
 mod fuse;
 
-use super::Request;
+use super::{Machine, Request};
 use crate::graph::{Graph, Node, Source, Value};
 use crate::ops::Operation;
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
 
 /// The part of a graph that a request needs, simplified if asked for.
-pub(super) fn simplify(graph: &Graph, request: &Request, simplify: bool) -> (Graph, Request) {
+pub(super) fn simplify(graph: &Graph, request: &Request, machine: &dyn Machine, simplify: bool) -> (Graph, Request) {
     let mut rooted = prune(graph, request);
     if simplify {
         rooted = merge(&rooted.0, &rooted.1);
         rooted = continuing::continue_at_once(&rooted.0, &rooted.1);
-        rooted = fuse::fuse(&rooted.0, &rooted.1);
+        rooted = fuse::fuse(&rooted.0, &rooted.1, machine.fusion());
         rooted = prune(&rooted.0, &rooted.1);
-        rooted = absorb::absorb(&rooted.0, &rooted.1);
+        rooted = absorb::absorb(&rooted.0, &rooted.1, machine);
     }
     rooted
 }

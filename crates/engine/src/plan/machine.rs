@@ -1,0 +1,57 @@
+//! What a planner must know of whatever will carry the plan out. It asks before anything is linked or compiled.
+
+use super::Step;
+use crate::ops::{Elementwise, Matmul, Operation};
+use crate::{DType, Layout, Result};
+
+/// A machine as the planner sees it. Its answers depend on nothing but the question: the same graph always gets the
+/// same plan.
+pub trait Machine {
+    /// Buffers start at multiples of this many bytes.
+    fn alignment(&self) -> usize;
+
+    /// How many workers have scratch of their own.
+    fn workers(&self) -> usize;
+
+    /// How long the program of one element-wise step may be.
+    fn fusion(&self) -> FusionLimits;
+
+    /// Whether a matrix product takes this program as its epilogue.
+    fn absorbs(&self, product: &Matmul, epilogue: &Elementwise) -> bool;
+
+    /// How an operation's kernel reads an operand of this type that lies like this.
+    fn reads(&self, op: &dyn Operation, input: usize, dtype: DType, layout: &Layout) -> Reading;
+
+    /// The scratch that a step needs.
+    fn scratch(&self, step: &Step) -> Result<Scratch>;
+
+    /// How long a step takes, about, in seconds.
+    fn seconds(&self, step: &Step) -> f64;
+}
+
+/// The longest program that is one step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FusionLimits {
+    /// Operands.
+    pub inputs: usize,
+    /// Instructions.
+    pub instructions: usize,
+}
+
+/// How a kernel reads an operand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reading {
+    /// As it lies.
+    AsItLies,
+    /// As a dense copy in this element type, which the planner puts in.
+    Copied(DType),
+}
+
+/// Scratch of a step, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Scratch {
+    /// Shared by all workers.
+    pub shared: usize,
+    /// For each worker.
+    pub per_worker: usize,
+}
