@@ -132,6 +132,14 @@ pub enum Error {
         /// The names there are.
         known: String,
     },
+    /// A handle that does not name what was asked for.
+    #[error("{what} {problem}")]
+    Handle {
+        /// What the handle is of.
+        what: String,
+        /// Why it names nothing here, and what to do.
+        problem: &'static str,
+    },
     /// A name given twice.
     #[error("{at}: there is already a tensor named {name:?}; give each input and state its own name")]
     NameTaken {

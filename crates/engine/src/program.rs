@@ -4,8 +4,9 @@ use crate::backend::{Backend, Executable};
 use crate::dtype::Native;
 use crate::error::Place;
 use crate::graph::{Role, Source, State};
+use crate::handles::{Traced, unique, wrong_handle};
 use crate::plan::{Buffer, BufferKind, Operand, Options, Plan, Planner, Report, Request};
-use crate::{Array, Error, Result, Tensor, TensorType, Trace};
+use crate::{Array, Error, Handles, Result, RoutineKey, Tensor, TensorKey, TensorType, Trace};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -15,6 +16,8 @@ use std::time::{Duration, Instant};
 /// evaluation over the same weights.
 #[derive(Clone)]
 pub struct Routine {
+    /// Tells it apart from every other that was stated otherwise.
+    id: u64,
     name: String,
     times_per_step: usize,
     outputs: Vec<(String, Tensor)>,
@@ -26,25 +29,31 @@ impl Routine {
     /// A routine that does nothing yet.
     #[track_caller]
     pub fn new(name: &str) -> Routine {
-        Routine { name: name.to_string(), times_per_step: 0, outputs: vec![], assigns: vec![], place: Place::caller() }
+        Routine {
+            id: unique(),
+            name: name.to_string(),
+            times_per_step: 0,
+            outputs: vec![],
+            assigns: vec![],
+            place: Place::caller(),
+        }
     }
 
     /// How often it is replayed in a training step, by which plans are weighed: never, unless this is said.
-    pub fn times_per_step(mut self, times: usize) -> Routine {
-        self.times_per_step = times;
-        self
+    pub fn times_per_step(self, times: usize) -> Routine {
+        Routine { id: unique(), times_per_step: times, ..self }
     }
 
     /// A value that can be read after the routine ran.
     pub fn output(mut self, name: &str, value: &Tensor) -> Routine {
         self.outputs.push((name.to_string(), value.clone()));
-        self
+        Routine { id: unique(), ..self }
     }
 
     /// A state's value after the routine ran. All assignments take effect together, at its end.
     pub fn assign(mut self, state: &Tensor, value: &Tensor) -> Routine {
         self.assigns.push((state.clone(), value.clone()));
-        self
+        Routine { id: unique(), ..self }
     }
 
     /// Checks the routine against the trace and writes it down in the graph's terms.
@@ -151,7 +160,10 @@ impl Trace {
             }
             requests.push(routine.request(self)?);
         }
-        Planner::new(&self.graph(), &requests, backend, options, report)
+        let values = |request: &Request| request.outputs.iter().map(|&(_, value)| value).collect();
+        let known = routines.iter().zip(&requests).map(|(routine, request)| (routine.id, values(request)));
+        let handles = Handles { trace: self.id(), routines: known.collect() };
+        Ok(Planner::new(&self.graph(), &requests, backend, options, report)?.with_handles(handles))
     }
 }
 
@@ -182,16 +194,16 @@ impl Program {
         Ok(())
     }
 
-    /// Replays the routine of this name. If it fails because of the data, the states are as before, and there are no
+    /// Replays a routine, given by name or by handle. If it fails because of the data, the states are as before, and there are no
     /// outputs to read until a routine succeeds.
-    pub fn run(&mut self, routine: &str) -> Result<()> {
-        let index = self.routine(routine)?;
+    pub fn run<'a>(&mut self, routine: impl Into<RoutineKey<'a>>) -> Result<()> {
+        let index = self.routine(routine.into())?;
         self.replay(index, &mut |_| {})
     }
 
     /// As [`Program::run`]; adds the time that each step of the routine's plan took to what stands at its place.
-    pub fn run_timed(&mut self, routine: &str, times: &mut [Duration]) -> Result<()> {
-        let index = self.routine(routine)?;
+    pub fn run_timed<'a>(&mut self, routine: impl Into<RoutineKey<'a>>, times: &mut [Duration]) -> Result<()> {
+        let index = self.routine(routine.into())?;
         let mut last = Instant::now();
         self.replay(index, &mut |step| {
             let now = Instant::now();
@@ -200,7 +212,16 @@ impl Program {
         })
     }
 
-    fn routine(&self, name: &str) -> Result<usize> {
+    fn routine(&self, key: RoutineKey<'_>) -> Result<usize> {
+        let name = match key {
+            RoutineKey::Name(name) => name,
+            RoutineKey::Handle(Routine { id, name, .. }) => {
+                let problem = "is not what the program was compiled from; compile it, or run it by name";
+                let index = self.plan.handles.routines.iter().position(|(known, _)| known == id);
+                let index = index.filter(|&index| index < self.plan.routines.len());
+                return index.ok_or_else(|| wrong_handle(format_args!("routine {name:?}"), problem));
+            }
+        };
         let Some(index) = self.plan.routines.iter().position(|known| known.name == name) else {
             let known = listed(self.plan.routines.iter().map(|known| &known.name[..]));
             return Err(Error::UnknownName { kind: "routine", name: name.to_string(), known });
@@ -216,21 +237,22 @@ impl Program {
         Ok(())
     }
 
-    /// Writes an input or a state.
-    pub fn write<T: Native>(&mut self, name: &str, numbers: &[T]) -> Result<()> {
-        let operand = self.leaf(name)?;
-        check_fit::<T>(name, operand, numbers.len())?;
+    /// Writes an input or a state, given by name or by handle.
+    pub fn write<'a, T: Native>(&mut self, key: impl Into<TensorKey<'a>>, numbers: &[T]) -> Result<()> {
+        let key = key.into();
+        let operand = self.leaf(key)?;
+        check_fit::<T>(key, operand, numbers.len())?;
         let buffer = operand.buffer;
         self.executable.write(buffer, bytemuck::cast_slice(numbers));
         Ok(())
     }
 
     /// Writes an input or a state from an array of its type and size.
-    pub fn write_array(&mut self, name: &str, array: &Array) -> Result<()> {
-        let ty = array.ty();
-        let operand = self.leaf(name)?;
+    pub fn write_array<'a>(&mut self, key: impl Into<TensorKey<'a>>, array: &Array) -> Result<()> {
+        let (key, ty) = (key.into(), array.ty());
+        let operand = self.leaf(key)?;
         if operand.dtype != ty.dtype || operand.layout.shape != ty.shape {
-            let (name, expected) = (format!("{name:?}"), operand.ty().to_string());
+            let (name, expected) = (key.to_string(), operand.ty().to_string());
             return Err(Error::Data { name, expected, given: ty.to_string() });
         }
         let buffer = operand.buffer;
@@ -239,20 +261,25 @@ impl Program {
     }
 
     /// Writes an input or a state of any element type, from its bytes.
-    pub fn write_bytes(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
-        let operand = self.leaf(name)?;
+    pub fn write_bytes<'a>(&mut self, key: impl Into<TensorKey<'a>>, bytes: &[u8]) -> Result<()> {
+        let key = key.into();
+        let operand = self.leaf(key)?;
         let (buffer, ty) = (operand.buffer, operand.ty());
         if bytes.len() != ty.bytes() {
             let (expected, given) = (format!("{ty} ({} bytes)", ty.bytes()), format!("{} bytes", bytes.len()));
-            return Err(Error::Data { name: format!("{name:?}"), expected, given });
+            return Err(Error::Data { name: key.to_string(), expected, given });
         }
         self.executable.write(buffer, bytes);
         Ok(())
     }
 
     /// Gives `fill` the bytes of an input or a state to be written: where they lie, if the host can see them there.
-    pub fn fill<E: From<Error>>(&mut self, name: &str, fill: impl FnOnce(&mut [u8]) -> Result<(), E>) -> Result<(), E> {
-        let operand = self.leaf(name)?;
+    pub fn fill<'a, E: From<Error>>(
+        &mut self,
+        key: impl Into<TensorKey<'a>>,
+        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let operand = self.leaf(key.into())?;
         let (buffer, length) = (operand.buffer, operand.ty().bytes());
         if let Some(bytes) = self.executable.look_mut(buffer) {
             return fill(bytes);
@@ -264,8 +291,8 @@ impl Program {
     }
 
     /// How many numbers an input or a state has.
-    pub fn size(&self, name: &str) -> Result<usize> {
-        Ok(self.leaf(name)?.layout.shape.elements())
+    pub fn size<'a>(&self, key: impl Into<TensorKey<'a>>) -> Result<usize> {
+        Ok(self.leaf(key.into())?.layout.shape.elements())
     }
 
     /// The states, what they are for and what they are, in an order that depends on the trace alone.
@@ -277,8 +304,8 @@ impl Program {
     }
 
     /// The bytes of an input or a state: where they lie, if the host can see them there, or else a copy.
-    pub fn bytes(&self, name: &str) -> Result<Cow<'_, [u8]>> {
-        let operand = self.leaf(name)?;
+    pub fn bytes<'a>(&self, key: impl Into<TensorKey<'a>>) -> Result<Cow<'_, [u8]>> {
+        let operand = self.leaf(key.into())?;
         Ok(match self.executable.look(operand.buffer) {
             Some(bytes) => Cow::Borrowed(bytes),
             None => {
@@ -290,16 +317,18 @@ impl Program {
     }
 
     /// Reads an output of the routine that ran last, or a state or an input, into `numbers`.
-    pub fn read_into<T: Native>(&self, name: &str, numbers: &mut [T]) -> Result<()> {
-        let operand = self.readable(name)?;
-        check_fit::<T>(name, operand, numbers.len())?;
+    pub fn read_into<'a, T: Native>(&self, key: impl Into<TensorKey<'a>>, numbers: &mut [T]) -> Result<()> {
+        let key = key.into();
+        let operand = self.readable(key)?;
+        check_fit::<T>(key, operand, numbers.len())?;
         self.executable.read(operand, bytemuck::cast_slice_mut(numbers));
         Ok(())
     }
 
-    /// Reads an output of the routine that ran last, or a state or an input.
-    pub fn read(&self, name: &str) -> Result<Array> {
-        let operand = self.readable(name)?;
+    /// Reads an output of the routine that ran last, or a state or an input. The handle of a state or an input is that
+    /// itself, also where a routine gives it as an output.
+    pub fn read<'a>(&self, key: impl Into<TensorKey<'a>>) -> Result<Array> {
+        let operand = self.readable(key.into())?;
         let ty = operand.ty();
         let mut bytes = vec![0; ty.bytes()];
         self.executable.read(operand, &mut bytes);
@@ -307,9 +336,9 @@ impl Program {
     }
 
     /// Reads a single f32.
-    pub fn scalar(&self, name: &str) -> Result<f32> {
+    pub fn scalar<'a>(&self, key: impl Into<TensorKey<'a>>) -> Result<f32> {
         let mut number = [0.0f32];
-        self.read_into(name, &mut number)?;
+        self.read_into(key, &mut number)?;
         Ok(number[0])
     }
 
@@ -323,15 +352,36 @@ impl Program {
         &self.plan
     }
 
-    fn leaf(&self, name: &str) -> Result<&Operand> {
-        self.leaves.get(name).ok_or_else(|| {
+    fn leaf(&self, key: TensorKey<'_>) -> Result<&Operand> {
+        let problem = "is neither an input nor a state of the program; make it with `input` or `state` and compile";
+        let unknown = |name: &str| {
             let known = listed(self.leaves.keys().map(|known| &**known));
             Error::UnknownName { kind: "input or state", name: name.to_string(), known }
-        })
+        };
+        match key {
+            TensorKey::Name(name) => self.leaves.get(name).ok_or_else(|| unknown(name)),
+            TensorKey::Handle(tensor) => match self.plan.handles.traced(tensor)? {
+                Traced::Leaf(name) => self.leaves.get(&name).ok_or_else(|| wrong_handle(key, problem)),
+                Traced::Computed(_) => Err(wrong_handle(key, problem)),
+            },
+        }
     }
 
-    fn readable(&self, name: &str) -> Result<&Operand> {
+    fn readable(&self, key: TensorKey<'_>) -> Result<&Operand> {
         let outputs = self.last_run.map_or(&[][..], |index| &self.plan.routines[index].outputs);
+        let name = match key {
+            TensorKey::Name(name) => name,
+            TensorKey::Handle(tensor) => match self.plan.handles.traced(tensor)? {
+                Traced::Leaf(_) => return self.leaf(key),
+                Traced::Computed(value) => {
+                    let known = self.last_run.and_then(|index| self.plan.handles.routines.get(index));
+                    let place = known.and_then(|(_, values)| values.iter().position(|&known| known == value));
+                    let problem = "is no output of the routine that ran last; state it with `Routine::output`";
+                    let output = place.and_then(|place| outputs.get(place));
+                    return output.map(|(_, operand)| operand).ok_or_else(|| wrong_handle(key, problem));
+                }
+            },
+        };
         let output = outputs.iter().find(|(known, _)| known == name).map(|(_, operand)| operand);
         output.or_else(|| self.leaves.get(name)).ok_or_else(|| {
             let names = outputs.iter().map(|(known, _)| &known[..]).chain(self.leaves.keys().map(|known| &**known));
@@ -351,13 +401,13 @@ fn leaves(plan: &Plan) -> HashMap<Arc<str>, Operand> {
     plan.buffers.iter().enumerate().filter_map(named).collect()
 }
 
-fn check_fit<T: Native>(name: &str, operand: &Operand, count: usize) -> Result<()> {
+fn check_fit<T: Native>(key: TensorKey<'_>, operand: &Operand, count: usize) -> Result<()> {
     if T::DTYPE == operand.dtype && count == operand.layout.shape.elements() {
         return Ok(());
     }
     let ty = operand.ty();
     Err(Error::Data {
-        name: format!("{name:?}"),
+        name: key.to_string(),
         expected: format!("{ty} ({} numbers)", ty.shape.elements()),
         given: format!("{count} numbers of {}", T::DTYPE),
     })

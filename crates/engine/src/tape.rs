@@ -166,7 +166,7 @@ impl Answer {
         let (watched, scalars) = self.inputs.split_at_mut(question.watched().len());
         for ((name, held), numbers) in watched.iter_mut().zip(question.watched()) {
             if !held.as_ref().is_some_and(|held| Arc::ptr_eq(held, numbers)) {
-                self.program.write_bytes(name, numbers.bytes())?;
+                self.program.write_bytes(&*name, numbers.bytes())?;
                 *held = Some(numbers.clone());
             }
         }

@@ -6,6 +6,7 @@
 
 use crate::error::Place;
 use crate::graph::{Graph, Initial, Node, Part, Role, Source, State, Value};
+use crate::handles::unique;
 use crate::ops::Operation;
 use crate::{Array, DType, Error, Result, Shape, TensorType};
 use std::cell::{Cell, RefCell};
@@ -18,8 +19,9 @@ use std::sync::Arc;
 #[derive(Clone, Default)]
 pub struct Trace(Rc<Recording>);
 
-#[derive(Default)]
 struct Recording {
+    /// Tells it apart from other recordings.
+    id: u64,
     graph: RefCell<Graph>,
     /// By node: where it stands, shared with its handles, so that they follow when nodes before it are forgotten.
     positions: RefCell<Vec<Rc<Cell<usize>>>>,
@@ -34,6 +36,22 @@ struct Recording {
     attributed_to: Cell<Option<Place>>,
     /// The part of the step that is being recorded.
     part: Cell<Part>,
+}
+
+impl Default for Recording {
+    fn default() -> Recording {
+        Recording {
+            id: unique(),
+            graph: RefCell::default(),
+            positions: RefCell::default(),
+            names: RefCell::default(),
+            remembered: Cell::default(),
+            pinned: Cell::default(),
+            first_error: RefCell::default(),
+            attributed_to: Cell::default(),
+            part: Cell::default(),
+        }
+    }
 }
 
 /// A handle on a value in a trace.
@@ -206,6 +224,11 @@ impl Trace {
         let position = self.0.graph.borrow_mut().push(node);
         self.0.positions.borrow_mut().push(Rc::new(Cell::new(position)));
         position
+    }
+
+    /// What tells it apart from other traces.
+    pub(crate) fn id(&self) -> u64 {
+        self.0.id
     }
 
     /// From now on every node stays where it is.

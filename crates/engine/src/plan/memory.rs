@@ -34,7 +34,8 @@ pub(super) fn place(planner: &Planner<'_>, limit: usize) -> Parts {
         buffers = placed.buffers;
         routines.push(placed.routine);
     }
-    Parts { buffers, routines, regions, worker_scratch: planner.worker_scratch, alignment: planner.machine.alignment() }
+    let (alignment, handles) = (planner.machine.alignment(), planner.handles.clone());
+    Parts { buffers, routines, regions, worker_scratch: planner.worker_scratch, alignment, handles }
 }
 
 /// What [`place`] would give, in numbers.

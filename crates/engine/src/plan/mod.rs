@@ -25,7 +25,7 @@ pub mod verify;
 use crate::error::Place;
 use crate::graph::{Graph, Part, State, Value};
 use crate::ops::{Cost, Effect, Operation};
-use crate::{Array, DType, Layout, Result, Shape, TensorType};
+use crate::{Array, DType, Handles, Layout, Result, Shape, TensorType};
 pub use lifetimes::Lifetime;
 pub use machine::{FusionLimits, Machine, Reading, Scratch};
 pub use recompute::Recompute;
@@ -265,6 +265,8 @@ pub struct Parts {
     pub worker_scratch: usize,
     /// Buffers start at multiples of this.
     pub alignment: usize,
+    /// What the handles of the trace stand for.
+    pub handles: Handles,
 }
 
 impl Parts {
@@ -287,6 +289,7 @@ pub struct Planner<'a> {
     regions: Regions,
     drafts: Vec<Draft>,
     worker_scratch: usize,
+    handles: Handles,
 }
 
 /// A routine without addresses, and the ways to carry it out.
@@ -338,7 +341,12 @@ impl<'a> Planner<'a> {
         let regions = Regions { workers, ..memory::place_what_persists(&mut buffers, machine.alignment()) };
         let draft = |routine| Draft::new(routine, &buffers, machine, options.recompute);
         let drafts = routines.into_iter().map(draft).collect::<Result<_>>()?;
-        Ok(Planner { machine, options, buffers, regions, drafts, worker_scratch })
+        Ok(Planner { machine, options, buffers, regions, drafts, worker_scratch, handles: Handles::default() })
+    }
+
+    /// The same planner, whose plans know these handles.
+    pub(crate) fn with_handles(self, handles: Handles) -> Planner<'a> {
+        Planner { handles, ..self }
     }
 
     /// The fastest plan whose arena has at most this many bytes; if there is none, the smallest there is.
