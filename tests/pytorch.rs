@@ -4,10 +4,9 @@
 mod support;
 
 use gradus::backend::Cpu;
-use gradus::config::OptimizerKind;
 use gradus::models::{Model, ModelConfig, Parameter, Weights};
 use gradus::ops::{Conv2dOptions, Sgd, SgdInputs};
-use gradus::optimisers::{Optimiser, StepNumbers};
+use gradus::optimizers::{AdamW, GroupedOptimizer, StepNumbers};
 use gradus::{Array, DType, Program, Routine, Tensor, Trace, gradient};
 use support::fixture::Fixture;
 
@@ -71,11 +70,10 @@ fn a_transformer_trains_as_in_pytorch() {
     let loss = Model::new(&config, &weights).loss(&tokens, &targets);
     let gradients = gradient(&loss, &weights.tensors()).unwrap();
     // PyTorch's AdamW decays vectors too; ours does not, so the fixture gives them no decay.
-    let optimiser = Optimiser { kind: OptimizerKind::Adamw, weight_decay: 0.1, beta1: 0.9, beta2: 0.99 };
-    let (learning_rate, one) = (trace.full(3e-3, DType::F32, []), trace.full(1.0, DType::F32, []));
+    let adamw = GroupedOptimizer::new(AdamW { beta2: 0.99, weight_decay: 0.1, ..AdamW::default() });
     let step = Routine::new("step").output("loss", &loss);
-    let numbers = StepNumbers { learning_rate: &learning_rate, scale: &one, one: &one };
-    let step = optimiser.update_all(&trace, step, &weights, &gradients, numbers);
+    let numbers = StepNumbers::new(&trace.full(3e-3, DType::F32, []));
+    let step = adamw.update(step, weights.iter(), &gradients, &numbers);
     let routines = [gradients_routine(&weights, &gradients), step];
     for threads in [1, 2] {
         let program = trace.compile(&Cpu::new(threads).unwrap(), &routines).unwrap();

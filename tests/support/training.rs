@@ -2,7 +2,7 @@
 
 use gradus::backend::Backend;
 use gradus::models::{Model, ModelConfig, Weights};
-use gradus::optimisers::{Optimiser, StepNumbers};
+use gradus::optimizers::{AdamW, GroupedOptimizer, StepNumbers};
 use gradus::{DType, Program, Routine, Trace, gradient};
 
 pub const BATCH: usize = 4;
@@ -25,8 +25,9 @@ pub fn compile(backend: &dyn Backend) -> Program {
     let (gradients, norm) = gradus::ops::clip_by_global_norm(&gradients.iter().collect::<Vec<_>>(), 1.0);
     let one = &norm * 0.0 + 1.0;
     let step = Routine::new("step").output("loss", &loss).output("norm", &norm);
-    let numbers = StepNumbers { learning_rate: &learning_rate, scale: &one, one: &one };
-    let step = Optimiser::adamw(0.1).update_all(&trace, step, &weights, &gradients, numbers);
+    let numbers = StepNumbers { learning_rate, scale: one.clone(), one };
+    let adamw = GroupedOptimizer::new(AdamW { beta2: 0.95, weight_decay: 0.1, ..AdamW::default() });
+    let step = adamw.update(step, weights.iter(), &gradients, &numbers);
     trace.compile(backend, &[step]).unwrap()
 }
 

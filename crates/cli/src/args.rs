@@ -410,7 +410,7 @@ choices! {
     FamilyName for Family { Gpt2, Llama }
     /// Falls of the learning rate.
     ScheduleName for ScheduleKind { Cosine, Linear, Constant, Wsd }
-    /// Optimisers.
+    /// Optimizers.
     OptimizerName for OptimizerKind { Adamw, Sgd, Lion, Adafactor }
     /// Element types.
     PrecisionName for Precision { F32, Bf16 }

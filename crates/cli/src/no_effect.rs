@@ -6,7 +6,6 @@ use clap::ArgMatches;
 use clap::parser::ValueSource;
 use gradus_train::config::{OptimizerKind, ScheduleKind, TrainConfig, Validation};
 use gradus_train::models::{Family, ModelConfig};
-use gradus_train::optimisers::Optimiser;
 use gradus_train::{Error, Result};
 
 /// An option that cannot have an effect.
@@ -38,7 +37,7 @@ fn idle(stated: &TrainArgs, config: &TrainConfig) -> Vec<Idle> {
         let usual = f64::from(ModelConfig::gpt2(1, 1, 1, 1, 1).rope_theta);
         add("rope-theta", differs(stated.rope_theta, usual), "gpt2 has no rotary angles (llama has)");
     }
-    let usual = Optimiser::usual(config.optimizer);
+    let usual = config.optimizer.usual();
     let [beta1, beta2] = [usual.beta1, usual.beta2].map(shortest);
     if config.optimizer == OptimizerKind::Adafactor {
         add("beta1", differs(stated.beta1, beta1), "adafactor keeps no first moment");

@@ -10,7 +10,6 @@ use gradus_train::config::{Batch, CONFIG_FILE, Clip, ExportDtype, OptimizerKind,
 use gradus_train::config::{TokenizerKind, TrainConfig, Validation};
 use gradus_train::data::Corpus;
 use gradus_train::models::{Family, ModelConfig};
-use gradus_train::optimisers::Optimiser;
 use gradus_train::tokenizer::Tokenizer;
 use gradus_train::{Error, Result, training};
 use std::path::{Path, PathBuf, absolute};
@@ -239,7 +238,7 @@ fn train_config(args: &TrainArgs, model: ModelConfig, sequence: usize, paths: Pa
     let vocabulary = if tokenizer == TokenizerKind::Bpe { 0 } else { vocab_size };
     let steps = defaults::steps(args);
     let optimizer = args.optimizer.map_or(OptimizerKind::Adamw, OptimizerKind::from);
-    let usual = Optimiser::usual(optimizer);
+    let usual = optimizer.usual();
     let config = TrainConfig {
         text_field: args.text_field.clone(),
         out: PathBuf::new(),

@@ -8,6 +8,7 @@ pub(crate) use limits::within;
 
 use crate::memory::Budget;
 use crate::models::ModelConfig;
+pub use crate::optimizers::OptimizerKind;
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -73,7 +74,7 @@ pub struct TrainConfig {
     pub decay_steps: Option<u64>,
     /// Seconds of training after which it has fallen, if stated so.
     pub decay_time: Option<f64>,
-    /// The optimiser.
+    /// The optimizer.
     pub optimizer: OptimizerKind,
     /// Decay of matrices, decoupled: times the learning rate, besides what the gradient does.
     pub weight_decay: f64,
@@ -217,17 +218,6 @@ pub enum ScheduleKind {
     Constant,
     /// Not until the last fifth of the run, then along a line.
     Wsd,
-}
-
-/// The rule that updates weights.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-#[allow(missing_docs)]
-pub enum OptimizerKind {
-    Adamw,
-    Sgd,
-    Lion,
-    Adafactor,
 }
 
 /// How gradients are clipped.

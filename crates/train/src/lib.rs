@@ -1,5 +1,6 @@
 //! Models and how they are trained: plain functions on the engine's tensors.
 
+pub mod accumulation;
 pub mod checkpoint;
 pub mod clipping;
 pub mod config;
@@ -13,7 +14,7 @@ mod initializer;
 pub mod memory;
 pub mod metrics;
 pub mod models;
-pub mod optimisers;
+pub mod optimizers;
 pub mod parameters;
 pub mod planning;
 pub mod run;

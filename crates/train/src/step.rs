@@ -9,19 +9,20 @@
 //! sums of the one before. So (without dropout, whose masks follow the micro-batches) their number changes no bit of
 //! the weights, if sequences have a multiple of 32 tokens.
 
+use crate::accumulation::{GradientAccumulator, added_up};
+use crate::clipping::{clip_by_norm, clip_by_value};
 use crate::config::{Batch, Clip, Precision, TrainConfig};
 use crate::generate::{Decoder, Sampling};
 use crate::models::{IGNORED_TARGET, Model, ModelConfig, Parameter, Weights};
-use crate::optimisers::{Optimiser, StepNumbers};
+use crate::optimizers::{GroupedOptimizer, OptimizerKind, Settings, StepNumbers};
 use crate::planning::Chosen;
 use crate::{Error, Result};
 use gradus_engine::backend::Backend;
-use gradus_engine::ops::accumulated;
 use gradus_engine::plan::{Options, Planner};
-use gradus_engine::{DType, Program, Role, Routine, Tensor, Trace, gradient_terms};
+use gradus_engine::{DType, Program, Routine, Tensor, Trace, gradient_terms};
 
 /// What the training program is built from.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct StepConfig {
     /// The model.
     pub model: ModelConfig,
@@ -32,7 +33,7 @@ pub struct StepConfig {
     /// Tokens of a sequence.
     pub sequence: usize,
     /// The update.
-    pub optimiser: Optimiser,
+    pub optimizer: GroupedOptimizer,
     /// Each gradient number's limit, if there is one.
     pub clip_value: Option<f32>,
     /// Share of activations dropped.
@@ -54,7 +55,7 @@ impl StepConfig {
             model,
             micro_batch: batch,
             micro_batches: 1,
-            optimiser: Optimiser::adamw(0.1),
+            optimizer: OptimizerKind::Adamw.grouped(OptimizerKind::Adamw.usual()),
             clip_value: None,
             dropout: 0.0,
             precision: Precision::F32,
@@ -70,12 +71,11 @@ impl StepConfig {
             micro_batch: config.micro_batch,
             micro_batches: config.batch.size().checked_div(config.micro_batch).unwrap_or(0),
             sequence: config.sequence,
-            optimiser: Optimiser {
-                kind: config.optimizer,
+            optimizer: config.optimizer.grouped(Settings {
                 weight_decay: config.weight_decay as f32,
                 beta1: config.beta1 as f32,
                 beta2: config.beta2 as f32,
-            },
+            }),
             clip_value: if let Clip::Value(limit) = config.clip { Some(limit as f32) } else { None },
             dropout: config.dropout as f32,
             precision: config.precision,
@@ -130,8 +130,7 @@ impl StepConfig {
         Decoder::new(&self.model, 1, 1)
     }
 
-    /// Gradients summed over micro-batches in states, and an update from the sums. A weight that is used twice has a
-    /// sum for each use, since the sum of both over the whole batch is that of the two sums.
+    /// Gradients summed over micro-batches in states, and an update from the sums.
     fn accumulation(
         &self,
         trace: &Trace,
@@ -140,61 +139,40 @@ impl StepConfig {
         (total, share): (&Tensor, &Tensor),
         terms: &[Vec<Tensor>],
     ) -> Result<()> {
-        let state = |name: &str, of: &Tensor| {
-            trace.zero_state_with_role(&format!("accumulated.{name}"), Role::Gradient, DType::F32, of.shape())
-        };
-        let mut states = vec![state("loss", total)];
-        let mut gradients = vec![];
-        let mut update = Routine::new("update").times_per_step(1).output("loss", &(&states[0] * share));
-        for ((name, _), terms) in weights.iter().zip(terms) {
-            let use_name = |index: usize| if index == 0 { name.to_string() } else { format!("{name}.{index}") };
-            let sums: Vec<Tensor> =
-                terms.iter().enumerate().map(|(index, term)| state(&use_name(index), term)).collect();
-            let gradient = added_up(&sums);
-            if sums.len() > 1 {
-                // In place of the first sum, which the next step starts anew.
-                update = update.assign(&sums[0], &gradient);
-            }
-            gradients.push(gradient);
-            states.extend(sums);
-        }
-        let terms: Vec<&Tensor> = [total].into_iter().chain(terms.iter().flatten()).collect();
-        let sums = accumulated(&states.iter().collect::<Vec<_>>(), &terms);
-        let assigned = |routine: Routine, values: Vec<&Tensor>| {
-            states.iter().zip(values).fold(routine, |routine, (state, value)| routine.assign(state, value))
-        };
-        let first = assigned(Routine::new("first").times_per_step(1), terms);
-        let others = Routine::new("accumulate").times_per_step(self.micro_batches.saturating_sub(1));
-        let accumulate = assigned(others, sums.iter().collect());
-        let update = self.update(trace, update, weights, &gradients)?;
-        routines.extend([first, accumulate, update, diagnosis(weights, &gradients)]);
+        let named = weights.iter().zip(terms).map(|((name, _), terms)| (name, &terms[..]));
+        let mut accumulator = GradientAccumulator::new(named);
+        let summed = accumulator.sum("loss", total);
+        let update = Routine::new("update").times_per_step(1).output("loss", &(&summed * share));
+        let gradients = accumulator.gradients();
+        let further = Routine::new("accumulate").times_per_step(self.micro_batches.saturating_sub(1));
+        routines.extend([
+            accumulator.first(Routine::new("first").times_per_step(1)),
+            accumulator.accumulate(further),
+            self.update(trace, accumulator.update(update), weights, gradients)?,
+            diagnosis(weights, gradients),
+        ]);
         Ok(())
     }
 
     /// Clipping and the update of every weight.
     fn update(&self, trace: &Trace, routine: Routine, weights: &Weights, gradients: &[Tensor]) -> Result<Routine> {
-        let learning_rate = &trace.input("learning_rate", DType::F32, []);
+        let learning_rate = trace.input("learning_rate", DType::F32, []);
         let threshold = trace.input("clip_norm", DType::F32, []);
         let norm = Tensor::global_norm(&gradients.iter().collect::<Vec<_>>()).check_finite("the gradient norm");
         let routine = routine.output("gradient_norm", &norm);
         // One, but only once the norm is known to be finite: so no update comes before that.
-        let one = &(&norm * 0.0 + 1.0);
+        let one = &norm * 0.0 + 1.0;
         let clipped: Vec<Tensor>;
         let (gradients, scale) = match self.clip_value {
             Some(limit) => {
-                clipped = gradients.iter().map(|gradient| gradient.clamp(-limit, limit)).collect();
-                (&clipped[..], one)
+                clipped = clip_by_value(gradients, limit);
+                (&clipped[..], one.clone())
             }
-            None => (gradients, &(threshold / (&norm + 1e-6)).minimum(&norm.ones_like())),
+            None => (gradients, clip_by_norm(&norm, &threshold)),
         };
         let numbers = StepNumbers { learning_rate, scale, one };
-        Ok(self.optimiser.update_all(trace, routine, weights, gradients, numbers))
+        Ok(self.optimizer.update(routine, weights.iter(), gradients, &numbers))
     }
-}
-
-/// The sum, from the first to the last.
-fn added_up(terms: &[Tensor]) -> Tensor {
-    terms[1..].iter().fold(terms[0].clone(), |sum, term| sum + term)
 }
 
 /// The sum of squares of each weight's gradient, to find where a number that is not finite came from.

@@ -1,9 +1,9 @@
-//! The training step: accumulation, optimisers, clipping, and numbers that are not finite.
+//! The training step: accumulation, optimizers, clipping, and numbers that are not finite.
 
 use gradus_engine::backend::Cpu;
 use gradus_train::config::{OptimizerKind, Precision};
 use gradus_train::models::ModelConfig;
-use gradus_train::optimisers::Optimiser;
+use gradus_train::optimizers::{Settings, Sgd};
 use gradus_train::step::{Outcome, StepConfig, StepScalars, TrainingStep, is_not_finite};
 
 const BATCH: usize = 4;
@@ -58,7 +58,7 @@ fn accumulating_over_micro_batches_equals_the_whole_batch() {
 }
 
 #[test]
-fn every_optimiser_learns() {
+fn every_optimizer_learns() {
     let rules = [
         (OptimizerKind::Adamw, 1e-2),
         (OptimizerKind::Sgd, 3e-1),
@@ -66,7 +66,10 @@ fn every_optimiser_learns() {
         (OptimizerKind::Adafactor, 1e-2),
     ];
     for (kind, learning_rate) in rules {
-        let mut training = new(StepConfig { optimiser: Optimiser { kind, ..Optimiser::adamw(0.01) }, ..config() });
+        let mut training = new(StepConfig {
+            optimizer: kind.grouped(Settings { weight_decay: 0.01, beta1: 0.9, beta2: 0.95 }),
+            ..config()
+        });
         let outcomes = train(&mut training, 80, learning_rate, 1.0);
         let (first, last) = (outcomes[0].loss, outcomes[79].loss);
         assert!(last < 0.7 * first, "{kind:?}: {first} to {last}");
@@ -75,9 +78,9 @@ fn every_optimiser_learns() {
 
 #[test]
 fn clipping_bounds_the_step_and_the_reported_norm_is_the_one_before() {
-    let sgd = Optimiser { kind: OptimizerKind::Sgd, weight_decay: 0.0, beta1: 0.0, beta2: 0.0 };
+    let sgd = Sgd { momentum: 0.0, weight_decay: 0.0, nesterov: false };
     let moved = |clip_norm: f32, clip_value: Option<f32>| {
-        let mut training = new(StepConfig { optimiser: sgd, clip_value, ..config() });
+        let mut training = new(StepConfig { optimizer: sgd.into(), clip_value, ..config() });
         let before = weights(&training);
         let outcome = train(&mut training, 1, 1.0, clip_norm)[0];
         let squares = before

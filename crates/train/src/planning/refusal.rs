@@ -73,11 +73,13 @@ fn changes_to(config: &StepConfig) -> Vec<(String, StepConfig)> {
     if config.micro_batch > 1 {
         changes.push(("--micro-batch 1".to_string(), base.clone()));
     }
-    if config.optimiser.kind == OptimizerKind::Adamw {
-        let optimiser =
-            |kind| StepConfig { optimiser: crate::optimisers::Optimiser { kind, ..config.optimiser }, ..base.clone() };
-        changes.push(("--optimizer lion".to_string(), optimiser(OptimizerKind::Lion)));
-        changes.push(("--optimizer sgd".to_string(), optimiser(OptimizerKind::Sgd)));
+    if config.optimizer.rule().name() == "adamw" {
+        let optimizer = |kind: OptimizerKind| {
+            let optimizer = config.optimizer.clone().with_rule(kind.with(kind.usual()));
+            StepConfig { optimizer, ..base.clone() }
+        };
+        changes.push(("--optimizer lion".to_string(), optimizer(OptimizerKind::Lion)));
+        changes.push(("--optimizer sgd".to_string(), optimizer(OptimizerKind::Sgd)));
     }
     if config.sequence >= 64 {
         let sequence = config.sequence / 2;

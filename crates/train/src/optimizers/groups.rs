@@ -1,0 +1,174 @@
+//! An optimizer over named tensors, by groups.
+
+use super::{Optimizer, Update, WeightAverage};
+use gradus_engine::{DType, Role, Routine, Shape, Tensor};
+use std::fmt;
+use std::sync::Arc;
+
+/// How the weights of a group are treated.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Group {
+    /// What the learning rate is multiplied by.
+    pub learning_rate_factor: f32,
+    /// Their decay; `None`: that of the optimizer.
+    pub weight_decay: Option<f32>,
+}
+
+impl Default for Group {
+    fn default() -> Group {
+        Group { learning_rate_factor: 1.0, weight_decay: None }
+    }
+}
+
+type Predicate = Arc<dyn Fn(&str, &Shape) -> bool + Send + Sync>;
+
+/// An optimizer and the groups of weights that it treats differently. Without any, matrices are decayed and vectors
+/// (biases, gains of norms) are not.
+///
+/// ```
+/// use gradus_train::optimizers::{AdamW, Group, GroupedOptimizer};
+///
+/// let optimizer = GroupedOptimizer::new(AdamW::default())
+///     .group(|name, _| name.starts_with("backbone."), Group { learning_rate_factor: 0.1, ..Group::default() });
+/// ```
+#[derive(Clone)]
+pub struct GroupedOptimizer {
+    rule: Arc<dyn Optimizer>,
+    groups: Vec<(Predicate, Group)>,
+    average: Option<WeightAverage>,
+}
+
+/// Single numbers that all updates of a step take.
+#[derive(Clone, Debug)]
+pub struct StepNumbers {
+    /// The learning rate.
+    pub learning_rate: Tensor,
+    /// What gradients are multiplied by as they are read.
+    pub scale: Tensor,
+    /// By how much the count of steps grows: a 1, which may depend on whatever must be so before anything is updated.
+    pub one: Tensor,
+}
+
+impl StepNumbers {
+    /// Gradients as they are, and an update that waits for nothing.
+    #[track_caller]
+    pub fn new(learning_rate: &Tensor) -> StepNumbers {
+        let one = learning_rate.trace().full(1.0, DType::F32, []);
+        StepNumbers { learning_rate: learning_rate.clone(), scale: one.clone(), one }
+    }
+}
+
+impl<O: Optimizer + 'static> From<O> for GroupedOptimizer {
+    fn from(rule: O) -> GroupedOptimizer {
+        GroupedOptimizer::shared(Arc::new(rule))
+    }
+}
+
+impl GroupedOptimizer {
+    /// This rule for all weights.
+    pub fn new(rule: impl Optimizer + 'static) -> GroupedOptimizer {
+        rule.into()
+    }
+
+    /// As [`GroupedOptimizer::new`], of a rule that others have too.
+    pub fn shared(rule: Arc<dyn Optimizer>) -> GroupedOptimizer {
+        GroupedOptimizer { rule, groups: vec![], average: None }
+    }
+
+    /// Treats the weights for which this is so, by name and shape, as a group. Of several groups that a weight could be
+    /// in, the first counts.
+    pub fn group(mut self, applies: impl Fn(&str, &Shape) -> bool + Send + Sync + 'static, group: Group) -> Self {
+        self.groups.push((Arc::new(applies), group));
+        self
+    }
+
+    /// Keeps an exponential moving average of every weight beside it, named by [`WeightAverage::name`].
+    pub fn average(mut self, decay: f32) -> Self {
+        self.average = Some(WeightAverage { decay });
+        self
+    }
+
+    /// Another rule for the same groups.
+    pub fn with_rule(self, rule: Arc<dyn Optimizer>) -> Self {
+        GroupedOptimizer { rule, ..self }
+    }
+
+    /// The rule.
+    pub fn rule(&self) -> &dyn Optimizer {
+        &*self.rule
+    }
+
+    /// The factor of the learning rate, and the decay, of a weight.
+    fn settings(&self, name: &str, shape: &Shape) -> (f32, f32) {
+        let usual = self.rule.weight_decay();
+        match self.groups.iter().find(|(applies, _)| applies(name, shape)) {
+            Some((_, group)) => (group.learning_rate_factor, group.weight_decay.unwrap_or(usual)),
+            None => (1.0, if shape.rank() >= 2 { usual } else { 0.0 }),
+        }
+    }
+
+    /// Adds the update of every weight to a routine. The steps are counted in a state.
+    #[track_caller]
+    pub fn update<'t>(
+        &self,
+        mut routine: Routine,
+        weights: impl IntoIterator<Item = (&'t str, &'t Tensor)>,
+        gradients: &[Tensor],
+        numbers: &StepNumbers,
+    ) -> Routine {
+        let trace = numbers.one.trace();
+        let count = trace.zero_state_with_role("optimizer.step", Role::Optimizer, DType::F32, []);
+        let step = &(&count + &numbers.one);
+        routine = routine.assign(&count, step);
+        let mut rates = Rates { numbers, scaled: vec![] };
+        for ((name, weight), gradient) in weights.into_iter().zip(gradients) {
+            let shape = weight.shape();
+            let (factor, weight_decay) = self.settings(name, &shape);
+            let state = |(kind, shape): (&str, Shape)| {
+                trace.zero_state_with_role(&format!("optimizer.{kind}.{name}"), Role::Optimizer, DType::F32, shape)
+            };
+            let states: Vec<Tensor> = self.rule.states(&shape).into_iter().map(state).collect();
+            let (states, learning_rate) = (&states[..], &rates.of(factor));
+            let scale = &numbers.scale;
+            let new = self.rule.update(Update { weight, gradient, states, learning_rate, weight_decay, scale, step });
+            routine = routine.assign(weight, &new.weight);
+            routine = states.iter().zip(&new.states).fold(routine, |routine, (old, new)| routine.assign(old, new));
+            if let Some(average) = self.average {
+                routine = average.update(routine, name, &new.weight, step);
+            }
+        }
+        routine
+    }
+}
+
+/// The learning rates of the groups, each traced once.
+struct Rates<'a> {
+    numbers: &'a StepNumbers,
+    scaled: Vec<(f32, Tensor)>,
+}
+
+impl Rates<'_> {
+    #[track_caller]
+    fn of(&mut self, factor: f32) -> Tensor {
+        if factor == 1.0 {
+            return self.numbers.learning_rate.clone();
+        }
+        if let Some((_, rate)) = self.scaled.iter().find(|(known, _)| *known == factor) {
+            return rate.clone();
+        }
+        let rate = &self.numbers.learning_rate * factor;
+        self.scaled.push((factor, rate.clone()));
+        rate
+    }
+}
+
+impl fmt::Debug for GroupedOptimizer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let groups: Vec<&Group> = self.groups.iter().map(|(_, group)| group).collect();
+        f.debug_struct("GroupedOptimizer")
+            .field("rule", &self.rule)
+            .field("groups", &groups)
+            .field("average", &self.average)
+            .finish()
+    }
+}

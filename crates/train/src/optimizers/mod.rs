@@ -1,0 +1,140 @@
+//! Optimizers: the update of every weight, traced like the rest of the step, with what it remembers as states.
+//!
+//! A rule is an [`Optimizer`], one file each here, and any type of another crate that implements it. A
+//! [`GroupedOptimizer`] applies one to any named tensors, by groups that differ in learning rate and decay.
+
+mod average;
+mod groups;
+
+pub use average::WeightAverage;
+pub use gradus_engine::ops::{Adafactor, AdamW, Lion, Sgd};
+pub use groups::{Group, GroupedOptimizer, StepNumbers};
+
+use gradus_engine::{Shape, Tensor};
+use serde::{Deserialize, Serialize};
+use std::fmt::Debug;
+use std::sync::Arc;
+
+/// A rule by which a weight follows its gradient.
+///
+/// ```
+/// use gradus_engine::Shape;
+/// use gradus_train::optimizers::{Optimizer, Update, Updated};
+///
+/// /// Each number moves by the sign of its gradient.
+/// #[derive(Debug)]
+/// struct SignSgd;
+///
+/// impl Optimizer for SignSgd {
+///     fn name(&self) -> &'static str {
+///         "sign-sgd"
+///     }
+///     fn weight_decay(&self) -> f32 {
+///         0.0
+///     }
+///     fn states(&self, _: &Shape) -> Vec<(&'static str, Shape)> {
+///         vec![]
+///     }
+///     fn update(&self, at: Update<'_>) -> Updated {
+///         let decayed = at.weight * (1.0 - at.learning_rate * at.weight_decay);
+///         let sign = at.gradient / (at.gradient.abs() + 1e-30);
+///         Updated { weight: decayed - sign * at.learning_rate, states: vec![] }
+///     }
+/// }
+/// ```
+pub trait Optimizer: Debug + Send + Sync {
+    /// Its name, for messages.
+    fn name(&self) -> &'static str;
+
+    /// The decay of weights that no group says otherwise of.
+    fn weight_decay(&self) -> f32;
+
+    /// What it remembers of a weight of this shape: states in f32, zero at first.
+    fn states(&self, shape: &Shape) -> Vec<(&'static str, Shape)>;
+
+    /// Moves a weight and its states on by one step.
+    fn update(&self, at: Update<'_>) -> Updated;
+}
+
+/// What an update of a weight goes by.
+#[derive(Clone, Copy, Debug)]
+pub struct Update<'a> {
+    /// The weight, in f32.
+    pub weight: &'a Tensor,
+    /// Its gradient.
+    pub gradient: &'a Tensor,
+    /// The states, in the order of [`Optimizer::states`].
+    pub states: &'a [Tensor],
+    /// The learning rate of its group: one f32.
+    pub learning_rate: &'a Tensor,
+    /// The decay of its group, times the learning rate.
+    pub weight_decay: f32,
+    /// What the gradient is to be multiplied by, by clipping: one f32.
+    pub scale: &'a Tensor,
+    /// The number of this step as one f32, 1 at the first.
+    pub step: &'a Tensor,
+}
+
+/// What an update gives.
+#[derive(Clone, Debug)]
+pub struct Updated {
+    /// The new weight.
+    pub weight: Tensor,
+    /// The new states, in the order of [`Optimizer::states`].
+    pub states: Vec<Tensor>,
+}
+
+/// The numbers that state one of the listed optimizers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Settings {
+    /// Decay of matrices, times the learning rate.
+    pub weight_decay: f32,
+    /// First moment's share kept; the momentum of SGD. Adafactor has none.
+    pub beta1: f32,
+    /// Second moment's share kept; that of Lion's only moment. SGD has none, and Adafactor's follows from the step.
+    pub beta2: f32,
+}
+
+/// The optimizers that a configuration can name: a file each, with what is usual and how it is made.
+macro_rules! listed {
+    ($($kind:ident in $file:ident),* $(,)?) => {
+        $(mod $file;)*
+
+        /// An optimizer that a configuration can name.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(rename_all = "kebab-case")]
+        #[allow(missing_docs)]
+        pub enum OptimizerKind { $($kind),* }
+
+        impl OptimizerKind {
+            /// All of them.
+            pub const ALL: &[OptimizerKind] = &[$(OptimizerKind::$kind),*];
+
+            /// The usual settings for language models. Lion goes with a rate that is smaller than AdamW's and SGD with one
+            /// that is larger, so their decays, which are times the rate, are as much larger and smaller.
+            pub fn usual(self) -> Settings {
+                match self { $(OptimizerKind::$kind => $file::USUAL),* }
+            }
+
+            /// The rule with these settings, for all weights alike.
+            pub fn grouped(self, settings: Settings) -> GroupedOptimizer {
+                GroupedOptimizer::shared(self.with(settings))
+            }
+
+            /// The rule with these settings.
+            pub fn with(self, settings: Settings) -> Arc<dyn Optimizer> {
+                match self { $(OptimizerKind::$kind => Arc::new($file::with(settings))),* }
+            }
+        }
+    };
+}
+
+listed! {
+    Adamw in adamw,
+    Sgd in sgd,
+    Lion in lion,
+    Adafactor in adafactor,
+}
+
+#[cfg(test)]
+mod tests;
