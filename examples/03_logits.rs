@@ -8,7 +8,7 @@ use gradus::train::Result;
 use gradus::train::config::ExportDtype;
 use gradus::train::export::{Export, read_model_config, read_model_weights};
 use gradus::train::files::tensors::Tensors;
-use gradus::train::models::{Model, ModelConfig, Weights};
+use gradus::train::models::{CausalModel, ModelConfig};
 use gradus::train::tokenizer::Tokenizer;
 use gradus::{DType, Routine, Trace};
 use std::borrow::Cow;
@@ -31,8 +31,7 @@ fn print_logits(folder: &Path, text: &str) -> Result<()> {
 
     let trace = Trace::new();
     let tokens = trace.input("tokens", DType::I32, [1, ids.len()]);
-    let weights = Weights::zeros(&trace, &config.parameters());
-    let logits = Model::new(&config, &weights).logits(&tokens); // [1, t, v]
+    let logits = config.forward(&config.declare(&trace), &tokens); // [1, t, v]
     let routine = Routine::new("run").output("logits", &logits);
     let mut program = trace.compile(&Cpu::new(2)?, &[routine])?;
 

@@ -4,7 +4,7 @@
 mod support;
 
 use gradus::backend::{Backend, Cpu};
-use gradus::models::{Model, ModelConfig, Parameter, Weights};
+use gradus::models::{CausalModel, ModelConfig};
 use gradus::{Array, DType, Routine, Trace, gradient};
 use support::fixture::Fixture;
 use support::second_machine::SecondMachine;
@@ -31,17 +31,18 @@ fn follow(name: &str, config: &ModelConfig) {
     let (stored_tokens, stored_targets) = (fixture.array("tokens"), fixture.array("targets"));
     let tokens = trace.input("tokens", DType::I32, stored_tokens.shape());
     let targets = trace.input("targets", DType::I32, stored_targets.shape());
-    let stored = |parameter: &Parameter| fixture.array(&format!("weight.{}", parameter.name));
-    let weights = Weights::new(&trace, &config.parameters(), stored);
-    let model = Model::new(config, &weights);
-    let (logits, loss) = (model.logits(&tokens), model.loss(&tokens, &targets));
-    let gradients = gradient(&loss, &weights.tensors()).unwrap();
+    let parameters = config.declare(&trace);
+    let (logits, loss) = (config.forward(&parameters, &tokens), config.loss(&parameters, &tokens, &targets));
+    let gradients = gradient(&loss, &parameters.tensors().iter().collect::<Vec<_>>()).unwrap();
     let mut routine = Routine::new("all").output("logits", &logits).output("loss", &loss);
-    for ((name, _), gradient) in weights.iter().zip(&gradients) {
-        routine = routine.output(&format!("gradient.{name}"), gradient);
+    for (parameter, gradient) in parameters.list().iter().zip(&gradients) {
+        routine = routine.output(&format!("gradient.{}", parameter.name), gradient);
     }
     for backend in [&Cpu::new(2).unwrap() as &dyn Backend, &SecondMachine] {
         let mut program = trace.compile(backend, std::slice::from_ref(&routine)).unwrap();
+        for name in &names {
+            program.write_array(name, &fixture.array(&format!("weight.{name}"))).unwrap();
+        }
         program.write("tokens", &stored_tokens.to_vec::<i32>().unwrap()).unwrap();
         program.write("targets", &stored_targets.to_vec::<i32>().unwrap()).unwrap();
         program.run("all").unwrap();

@@ -1,7 +1,7 @@
 //! A plan as text at each stage: what the planner did can be read, and is what it should do.
 
 use gradus::backend::Cpu;
-use gradus::models::{Model, ModelConfig, Weights};
+use gradus::models::{CausalModel, ModelConfig};
 use gradus::plan::Options;
 use gradus::{DType, Routine, Tensor, Trace, gradient};
 
@@ -73,10 +73,12 @@ fn attention_of_a_joint_projection_needs_no_copies() {
     let config = ModelConfig::gpt2(50, 32, 2, 4, 16);
     let trace = Trace::new();
     let tokens = trace.input("tokens", DType::I32, [3, 16]);
-    let weights = Weights::new(&trace, &config.parameters(), |parameter| parameter.numbers(1));
-    let loss = Model::new(&config, &weights).loss(&tokens, &tokens);
+    let parameters = config.declare(&trace);
+    let loss = config.loss(&parameters, &tokens, &tokens);
     let mut routine = Routine::new("step").output("loss", &loss);
-    for (index, gradient) in gradient(&loss, &weights.tensors()).unwrap().iter().enumerate() {
+    for (index, gradient) in
+        gradient(&loss, &parameters.tensors().iter().collect::<Vec<_>>()).unwrap().iter().enumerate()
+    {
         routine = routine.output(&index.to_string(), gradient);
     }
     let text = &stages(&trace, routine)[3].1;

@@ -4,7 +4,7 @@
 mod support;
 
 use gradus::backend::Cpu;
-use gradus::models::{Model, ModelConfig, Parameter, Weights};
+use gradus::models::{CausalModel, ModelConfig, Weights};
 use gradus::ops::{Conv2dOptions, Sgd, SgdInputs};
 use gradus::optimizers::{AdamW, GroupedOptimizer, StepNumbers};
 use gradus::{Array, DType, Program, Routine, Tensor, Trace, gradient};
@@ -65,9 +65,9 @@ fn a_transformer_trains_as_in_pytorch() {
     let trace = Trace::new();
     let tokens = trace.input("tokens", DType::I32, [3, 13]);
     let targets = trace.input("targets", DType::I32, [3, 13]);
-    let stored = |parameter: &Parameter| fixture.array(&format!("weight.{}", parameter.name));
-    let weights = Weights::new(&trace, &config.parameters(), stored);
-    let loss = Model::new(&config, &weights).loss(&tokens, &targets);
+    let parameters = config.declare(&trace);
+    let weights = Weights::of(&parameters);
+    let loss = config.loss(&parameters, &tokens, &targets);
     let gradients = gradient(&loss, &weights.tensors()).unwrap();
     // PyTorch's AdamW decays vectors too; ours does not, so the fixture gives them no decay.
     let adamw = GroupedOptimizer::new(AdamW { beta2: 0.99, weight_decay: 0.1, ..AdamW::default() });
@@ -76,7 +76,10 @@ fn a_transformer_trains_as_in_pytorch() {
     let step = adamw.update(step, weights.iter(), &gradients, &numbers);
     let routines = [gradients_routine(&weights, &gradients), step];
     for threads in [1, 2] {
-        let program = trace.compile(&Cpu::new(threads).unwrap(), &routines).unwrap();
+        let mut program = trace.compile(&Cpu::new(threads).unwrap(), &routines).unwrap();
+        for (name, _) in weights.iter() {
+            program.write_array(name, &fixture.array(&format!("weight.{name}"))).unwrap();
+        }
         let data = [("tokens", fixture.array("data.tokens")), ("targets", fixture.array("data.targets"))];
         follow(&fixture, program, &data);
     }

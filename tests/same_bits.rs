@@ -3,6 +3,7 @@
 mod support;
 
 use gradus::backend::Cpu;
+use gradus::models::CausalModel;
 use support::training;
 
 #[test]

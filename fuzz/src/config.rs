@@ -5,6 +5,7 @@ use crate::is_one_line;
 use crate::memory::{limit, within};
 use gradus_train::config::TrainConfig;
 use gradus_train::export::read_model_config;
+use gradus_train::models::CausalModel;
 use std::path::Path;
 
 /// The definition of the options, several times, and the names of a model's weights.

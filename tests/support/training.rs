@@ -1,7 +1,7 @@
 //! A small transformer training step, as the tests of replay use it.
 
 use gradus::backend::Backend;
-use gradus::models::{Model, ModelConfig, Weights};
+use gradus::models::{CausalModel, ModelConfig, Weights};
 use gradus::optimizers::{AdamW, GroupedOptimizer, StepNumbers};
 use gradus::{DType, Program, Routine, Trace, gradient};
 
@@ -19,8 +19,9 @@ pub fn compile(backend: &dyn Backend) -> Program {
     let tokens = trace.input("tokens", DType::I32, [BATCH, SEQUENCE]);
     let targets = trace.input("targets", DType::I32, [BATCH, SEQUENCE]);
     let learning_rate = trace.input("learning_rate", DType::F32, []);
-    let weights = Weights::new(&trace, &config.parameters(), |parameter| parameter.numbers(1));
-    let loss = Model::new(&config, &weights).loss(&tokens, &targets).check_finite("the loss");
+    let parameters = config.declare(&trace);
+    let weights = Weights::of(&parameters);
+    let loss = config.loss(&parameters, &tokens, &targets).check_finite("the loss");
     let gradients = gradient(&loss, &weights.tensors()).unwrap();
     let (gradients, norm) = gradus::ops::clip_by_global_norm(&gradients.iter().collect::<Vec<_>>(), 1.0);
     let one = &norm * 0.0 + 1.0;
@@ -28,7 +29,9 @@ pub fn compile(backend: &dyn Backend) -> Program {
     let numbers = StepNumbers { learning_rate, scale: one.clone(), one };
     let adamw = GroupedOptimizer::new(AdamW { beta2: 0.95, weight_decay: 0.1, ..AdamW::default() });
     let step = adamw.update(step, weights.iter(), &gradients, &numbers);
-    trace.compile(backend, &[step]).unwrap()
+    let mut program = trace.compile(backend, &[step]).unwrap();
+    parameters.initialize(&mut program, 1).unwrap();
+    program
 }
 
 /// Writes the batch of a step: tokens that follow a rule, so that there is something to learn.

@@ -5,7 +5,7 @@ use crate::numbers::shortest;
 use clap::ArgMatches;
 use clap::parser::ValueSource;
 use gradus_train::config::{OptimizerKind, ScheduleKind, TrainConfig, Validation};
-use gradus_train::models::{Family, ModelConfig};
+use gradus_train::models::ModelConfig;
 use gradus_train::{Error, Result};
 
 /// An option that cannot have an effect.
@@ -32,10 +32,10 @@ fn idle(stated: &TrainArgs, config: &TrainConfig) -> Vec<Idle> {
     let mut idle = vec![];
     let mut add = |option, differs, why: &str| idle.push(Idle { option, differs, why: why.to_string() });
     let differs = |number: Option<f64>, usual: f64| number.is_some_and(|number| number != usual);
-    if config.model.family == Family::Gpt2 {
-        add("kv-heads", false, "gpt2 has as many heads of keys and values as heads (llama can have fewer)");
-        let usual = f64::from(ModelConfig::gpt2(1, 1, 1, 1, 1).rope_theta);
-        add("rope-theta", differs(stated.rope_theta, usual), "gpt2 has no rotary angles (llama has)");
+    let usual_theta = f64::from(ModelConfig::gpt2(1, 1, 1, 1, 1).rope_theta);
+    for (option, why) in config.model.family.idle_options() {
+        // A run's own file states the angles' base whatever the family.
+        add(option, *option == "rope-theta" && differs(stated.rope_theta, usual_theta), why);
     }
     let usual = config.optimizer.usual();
     let [beta1, beta2] = [usual.beta1, usual.beta2].map(shortest);

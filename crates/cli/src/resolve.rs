@@ -192,10 +192,7 @@ fn sized_model(args: &TrainArgs) -> Result<(ModelConfig, usize)> {
     let sizes = [args.width.unwrap_or(preset.width), args.layers.unwrap_or(preset.layers)];
     let heads = args.heads.unwrap_or(preset.heads);
     let context = args.context.unwrap_or(sequence);
-    let usual = match family {
-        Family::Gpt2 => ModelConfig::gpt2(0, sizes[0], sizes[1], heads, context),
-        Family::Llama => ModelConfig::llama(0, sizes[0], sizes[1], heads, context),
-    };
+    let usual = ModelConfig::new(family, 0, sizes[0], sizes[1], heads, context);
     let same_family = family == preset.family;
     let usual_kv_heads = if same_family && heads == preset.heads { preset.kv_heads } else { heads };
     let usual_feed_forward =

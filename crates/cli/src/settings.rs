@@ -2,7 +2,6 @@
 
 use crate::numbers::{count, duration};
 use gradus_train::config::{Clip, ScheduleKind, TokenizerKind, TrainConfig, Validation};
-use gradus_train::models::Family;
 
 /// The lines, set off from the one they follow.
 pub fn lines(config: &TrainConfig) -> String {
@@ -18,7 +17,7 @@ pub fn lines(config: &TrainConfig) -> String {
 
 fn model(config: &TrainConfig) -> String {
     let model = &config.model;
-    let family = if model.family == Family::Gpt2 { "gpt2" } else { "llama" };
+    let family = model.family.name();
     let grouped = if model.kv_heads < model.heads { format!(" ({} of keys)", model.kv_heads) } else { String::new() };
     let start = config.init.as_ref().map_or(String::new(), |folder| format!(", from {}", folder.display()));
     format!(

@@ -3,10 +3,11 @@
 use crate::config::within;
 use crate::data::Corpus;
 use crate::export;
+use crate::files::tensors::TensorsMut;
 use crate::memory::guard::{self, Doing};
 use crate::memory::{Budget, Held, WORD_BYTES_MIN};
-use crate::models::{IGNORED_TARGET, Model, ModelConfig, Weights};
-use crate::planning::{InferenceMemory, small_model};
+use crate::models::{CausalModel, IGNORED_TARGET};
+use crate::planning::InferenceMemory;
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 use gradus_engine::backend::Backend;
@@ -44,6 +45,9 @@ pub struct Window {
 /// The most sequences that are evaluated at a time.
 const MOST_SEQUENCES: usize = 1 << 16;
 
+/// Puts a model's weights where they are wanted.
+pub type FillWeights<'a> = &'a dyn Fn(&mut dyn TensorsMut) -> Result<()>;
+
 /// Evaluates the model of a folder on a corpus. Every token but the first is predicted once, from what comes before it
 /// in its sequence.
 pub fn evaluate(
@@ -54,13 +58,43 @@ pub fn evaluate(
     progress: &mut dyn FnMut(u64, Option<u64>),
 ) -> Result<Evaluation> {
     let config = export::read_model_config(folder)?;
-    let memory = InferenceMemory::within(window.memory, rehearsal(&config, backend)?, backend.workers());
+    let memory = memory(&config, backend, window)?;
     guard::doing(Doing::OpeningTokenizer);
     let tokenizer = Tokenizer::open(folder)?;
     export::check_vocabulary(&tokenizer, &config, export::USE_ITS_OWN_TOKENIZER)?;
+    let fill = |weights: &mut dyn TensorsMut| export::read_model_weights(folder, &config, weights);
+    evaluate_within(&memory, &config, &fill, (&tokenizer, corpus), backend, window, progress)
+}
+
+/// As [`evaluate`], of any model with a tokenizer: `fill` gives it its weights.
+pub fn evaluate_model(
+    model: &dyn CausalModel,
+    fill: FillWeights<'_>,
+    text: (&Tokenizer, &Corpus),
+    backend: &dyn Backend,
+    window: Window,
+    progress: &mut dyn FnMut(u64, Option<u64>),
+) -> Result<Evaluation> {
+    evaluate_within(&memory(model, backend, window)?, model, fill, text, backend, window, progress)
+}
+
+fn memory(model: &dyn CausalModel, backend: &dyn Backend, window: Window) -> Result<InferenceMemory> {
+    Ok(InferenceMemory::within(window.memory, rehearsal(model, backend)?, backend.workers()))
+}
+
+fn evaluate_within(
+    memory: &InferenceMemory,
+    model: &dyn CausalModel,
+    fill: FillWeights<'_>,
+    (tokenizer, corpus): (&Tokenizer, &Corpus),
+    backend: &dyn Backend,
+    window: Window,
+    progress: &mut dyn FnMut(u64, Option<u64>),
+) -> Result<Evaluation> {
     guard::doing(Doing::Evaluating);
     let reading = corpus.bytes_held()?.saturating_add(tokenizer.encoding_bytes());
-    let mut evaluator = Evaluator::open(folder, config, backend, window, (&memory, reading, &tokenizer))?;
+    let mut evaluator = Evaluator::open(model, backend, window, (memory, reading, tokenizer))?;
+    fill(&mut evaluator.program)?;
     let (mut bytes, mut in_document) = (0, false);
     for document in corpus.documents() {
         let document = document?;
@@ -85,21 +119,20 @@ pub fn evaluate(
 }
 
 /// The program that measures a model's loss on so many sequences at a time.
-fn plan(config: &ModelConfig, batch: usize, sequence: usize, backend: &dyn Backend) -> Result<Plan> {
+fn plan(model: &dyn CausalModel, batch: usize, sequence: usize, backend: &dyn Backend) -> Result<Plan> {
     let trace = Trace::new();
     let tokens = trace.input("tokens", DType::I32, [batch, sequence]);
     let targets = trace.input("targets", DType::I32, [batch, sequence]);
-    let weights = Weights::zeros(&trace, &config.parameters());
-    let loss = Model::new(config, &weights).loss(&tokens, &targets);
+    let loss = model.loss(&model.declare(&trace), &tokens, &targets);
     let routine = Routine::new("evaluate").output("loss", &loss);
     Ok(trace.plan(backend, &[routine], Options::default())?)
 }
 
 /// The same for a model that is small.
-fn rehearsal(config: &ModelConfig, backend: &dyn Backend) -> Result<Held> {
-    let small = small_model(config);
+fn rehearsal(model: &dyn CausalModel, backend: &dyn Backend) -> Result<Held> {
+    let small = &*model.smallest();
     Held::measure(|begin| {
-        let mut program = Program::link(plan(&small, 1, small.context, backend)?, backend)?;
+        let mut program = Program::link(plan(small, 1, small.context(), backend)?, backend)?;
         begin();
         Ok(program.run("evaluate")?)
     })
@@ -118,27 +151,25 @@ struct Evaluator {
 
 impl Evaluator {
     fn open(
-        folder: &Path,
-        config: ModelConfig,
+        model: &dyn CausalModel,
         backend: &dyn Backend,
         window: Window,
         (memory, reading, tokenizer): (&InferenceMemory, u64, &Tokenizer),
     ) -> Result<Evaluator> {
-        let sequence = window.sequence.unwrap_or(config.context);
-        if sequence > config.context {
-            let problem = format!("--sequence {sequence} is longer than the model's context of {}", config.context);
+        let sequence = window.sequence.unwrap_or(model.context());
+        if sequence > model.context() {
+            let problem = format!("--sequence {sequence} is longer than the model's context of {}", model.context());
             return Err(Error::Config(problem));
         }
         within("batch", window.batch, 1..=MOST_SEQUENCES)?;
-        config.validate_work(1, sequence)?;
+        model.check(1, sequence)?;
         let halves = std::iter::successors(Some(window.batch), |batch| (*batch > 1).then_some(batch / 2));
-        let plans = halves.filter(|batch| config.validate_work(*batch, sequence).is_ok());
-        let plans = plans.map(|batch| plan(&config, batch, sequence, backend));
+        let plans = halves.filter(|batch| model.check(*batch, sequence).is_ok());
+        let plans = plans.map(|batch| plan(model, batch, sequence, backend));
         let (plan, left) = memory.first_fitting(reading.saturating_add(WORD_BYTES_MIN), plans)?;
         tokenizer.limit_memory(WORD_BYTES_MIN + left);
-        let mut program = Program::link(plan, backend)?;
+        let program = Program::link(plan, backend)?;
         let batch = program.size("tokens")? / sequence;
-        export::read_model_weights(folder, &config, &mut program)?;
         Ok(Evaluator { program, sequence, batch, waiting: vec![], total: 0.0, tokens: 0 })
     }
 

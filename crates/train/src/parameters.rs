@@ -62,6 +62,8 @@ pub struct Parameters {
 #[derive(Default)]
 struct Shared {
     parameters: RefCell<Vec<(Parameter, Tensor)>>,
+    /// Where in the list a name is.
+    places: RefCell<HashMap<String, usize>>,
     statistics: RefCell<HashMap<String, Tensor>>,
 }
 
@@ -120,10 +122,13 @@ impl Parameters {
     pub fn get(&self, name: &str, shape: impl Into<Shape>, initializer: Initializer) -> Tensor {
         let parameter = Parameter::new(format!("{}{name}", self.prefix), shape, initializer);
         let mut known = self.shared.parameters.borrow_mut();
-        if let Some((before, tensor)) = known.iter().find(|(before, _)| before.name == parameter.name) {
+        let mut places = self.shared.places.borrow_mut();
+        if let Some(&place) = places.get(&parameter.name) {
+            let (before, tensor) = &known[place];
             return if *before == parameter { tensor.clone() } else { disagreement(before, &parameter, tensor) };
         }
         let tensor = self.trace.zero_state(&parameter.name, DType::F32, &parameter.shape);
+        places.insert(parameter.name.clone(), known.len());
         known.push((parameter, tensor.clone()));
         tensor
     }

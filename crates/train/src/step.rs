@@ -13,7 +13,7 @@ use crate::accumulation::{GradientAccumulator, added_up};
 use crate::clipping::{clip_by_norm, clip_by_value};
 use crate::config::{Batch, Clip, Precision, TrainConfig};
 use crate::generate::{Decoder, Sampling};
-use crate::models::{IGNORED_TARGET, Model, ModelConfig, Parameter, Weights};
+use crate::models::{CausalModel, IGNORED_TARGET, ModelConfig, Parameter, Weights};
 use crate::optimizers::{GroupedOptimizer, OptimizerKind, Settings, StepNumbers};
 use crate::planning::Chosen;
 use crate::{Error, Result};
@@ -96,13 +96,14 @@ impl StepConfig {
         let tokens = trace.input("tokens", DType::I32, [self.micro_batch, self.sequence]);
         let targets = trace.input("targets", DType::I32, [self.micro_batch, self.sequence]);
         let key = trace.input("dropout_key", DType::U32, [2]);
-        let weights = Weights::zeros(&trace, &self.model.parameters());
-        let plain = Model::new(&self.model, &weights).with_precision(self.precision);
-        let evaluate = Routine::new("evaluate").output("loss", &plain.loss(&tokens, &targets));
-        let model = plain.with_dropout(self.dropout, key);
+        let model = ModelConfig { dropout: self.dropout, ..self.model.clone() };
+        let parameters = model.declare(&trace);
+        let weights = Weights::of(&parameters);
+        let plain = parameters.with_precision(self.precision);
+        let evaluate = Routine::new("evaluate").output("loss", &model.loss(&plain, &tokens, &targets));
         // The loss is the mean over all micro-batches; each gives its share of it.
         let share = &trace.input("loss_share", DType::F32, []);
-        let total = &model.losses(&tokens, &targets).sum(&[1]).sum_in_order(&[0]);
+        let total = &model.token_losses(&plain.training(&key), &tokens, &targets).sum(&[1]).sum_in_order(&[0]);
         let terms = gradient_terms(&(total * share), &weights.tensors())?;
         let mut routines = vec![evaluate];
         if !self.accumulates() {
@@ -114,7 +115,7 @@ impl StepConfig {
             self.accumulation(&trace, &mut routines, &weights, (total, share), &terms)?;
         }
         if self.samples {
-            routines.extend(self.decoder()?.routines(&trace, &weights));
+            routines.extend(self.decoder()?.routines(&model, &parameters));
         }
         trace.check()?;
         Ok((trace, routines))

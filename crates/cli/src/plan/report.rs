@@ -5,6 +5,7 @@ use gradus_engine::backend::Backend;
 use gradus_train::Result;
 use gradus_train::config::{Precision, TrainConfig};
 use gradus_train::memory::{Budget, Kind};
+use gradus_train::models::CausalModel;
 use gradus_train::planning::{ArenaBytes, Chosen, Point, RunMemory, StepPlans};
 use gradus_train::step::StepConfig;
 use serde::Serialize;

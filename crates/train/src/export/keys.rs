@@ -1,8 +1,8 @@
-//! Every key of a `config.json` that is understood. A key that is in no list here may change what a model computes, so
-//! it is refused.
+//! Every key of a `config.json` that is understood, in the list here or in that of its family. A key that is in none may
+//! change what a model computes, so it is refused.
 
 /// What a key may hold.
-pub(super) enum Rule {
+pub(crate) enum Rule {
     /// It states what is computed, and is read.
     Read,
     /// Nothing that is computed here depends on it.
@@ -14,7 +14,7 @@ pub(super) enum Rule {
 use Rule::{Any, Only, Read};
 
 /// Keys with a rule, in the lists of a family.
-pub(super) type Keys = &'static [(Rule, &'static [&'static str])];
+pub(crate) type Keys = &'static [(Rule, &'static [&'static str])];
 
 /// Keys that any model's configuration may have.
 pub(super) const COMMON: Keys = &[
@@ -45,33 +45,7 @@ pub(super) const COMMON: Keys = &[
     (Only(&["{}", "null"]), &["pruned_heads"]),
 ];
 
-/// Keys of GPT-2.
-pub(super) const GPT2: Keys = &[
-    (Read, &["n_embd", "n_layer", "n_head", "n_inner", "n_positions", "layer_norm_epsilon"]),
-    // Other names of the same sizes.
-    (Read, &["hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings"]),
-    (Any, &["n_ctx", "attn_pdrop", "embd_pdrop", "resid_pdrop", "reorder_and_upcast_attn", "predict_special_tokens"]),
-    (Any, &["summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels"]),
-    (Any, &["summary_first_dropout"]),
-    (Only(&["\"gelu_new\"", "\"gelu_pytorch_tanh\""]), &["activation_function"]),
-    (Only(&["true"]), &["scale_attn_weights"]),
-    (Only(&["false"]), &["scale_attn_by_inverse_layer_idx"]),
-];
-
-/// Keys of Llama.
-pub(super) const LLAMA: Keys = &[
-    (Read, &["hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim"]),
-    (Read, &["intermediate_size", "max_position_embeddings", "rms_norm_eps"]),
-    (Read, &["rope_theta", "rope_parameters", "rope_scaling"]),
-    (Any, &["attention_dropout", "pretraining_tp"]),
-    (Only(&["\"silu\"", "\"swish\""]), &["hidden_act"]),
-    (Only(&["false"]), &["attention_bias", "mlp_bias"]),
-    (Only(&["false", "null"]), &["rope_interleaved", "use_sliding_window"]),
-    (Only(&["null"]), &["sliding_window"]),
-    (Only(&["1.0", "1", "null"]), &["partial_rotary_factor"]),
-];
-
-/// Keys of what states Llama's rotary positions.
+/// Keys of what states rotary positions.
 pub(super) const ROTARY: Keys =
     &[(Read, &["rope_theta", "rope_type", "type"]), (Only(&["1.0", "1"]), &["partial_rotary_factor"])];
 

@@ -7,8 +7,13 @@
 mod companions;
 mod config;
 mod keys;
+mod settings;
 mod tokens;
 mod weights;
+
+pub(crate) use config::decimal;
+pub(crate) use keys::{Keys, Rule};
+pub(crate) use settings::Settings;
 
 pub use companions::{COMPANIONS_FOLDER, keep_companions};
 pub use config::read_model_config;
@@ -20,7 +25,7 @@ use crate::config::ExportDtype;
 use crate::files::atomic;
 use crate::files::json::{read_object as read_json, read_object_if_there};
 use crate::files::tensors::{self, Entry, Tensors};
-use crate::models::{Family, ModelConfig};
+use crate::models::{CausalModel, ModelConfig};
 use crate::tokenizer::Tokenizer;
 use serde_json::{Map, Value, json};
 use std::fs;
@@ -81,11 +86,7 @@ impl Export<'_> {
             Some(origin) => self.updated_config(&origin.join(CONFIG))?,
             None => self.new_config(),
         };
-        let architecture = match self.config.family {
-            Family::Gpt2 => "GPT2LMHeadModel",
-            Family::Llama => "LlamaForCausalLM",
-        };
-        settings.insert("architectures".into(), json!([architecture]));
+        settings.insert("architectures".into(), json!([self.config.family.architecture().published().class]));
         let dtype_key = if settings.contains_key("dtype") { "dtype" } else { "torch_dtype" };
         settings.insert(dtype_key.into(), json!(self.dtype.published_name()));
         if !self.keeps_tokenizer() {
@@ -96,10 +97,7 @@ impl Export<'_> {
 
     fn new_config(&self) -> Map<String, Value> {
         let mut settings = config::sizes_json(self.config);
-        let dropouts: &[&str] = match self.config.family {
-            Family::Gpt2 => &["attn_pdrop", "embd_pdrop", "resid_pdrop"],
-            Family::Llama => &["attention_dropout"],
-        };
+        let dropouts = self.config.family.architecture().published().dropouts;
         settings.extend(dropouts.iter().map(|key| (key.to_string(), json!(0.0))));
         settings.insert("initializer_range".into(), json!(0.02));
         settings.insert("use_cache".into(), json!(true));

@@ -131,7 +131,7 @@ fn what_cannot_be_computed_is_refused() {
     refused(read_model_config(folder.path()), &["holds no config.json"]);
     refuses("{", &["broken JSON"]);
     refuses("[1]", &["not a JSON object"]);
-    refuses("{}", &["\"\" are not known", "gpt2 and llama"]);
+    refuses("{}", &["\"\" are not known", "only gpt2, llama"]);
     refuses(r#"{"model_type": "mamba"}"#, &["\"mamba\""]);
     refuses(r#"{"model_type": "gpt2", "activation_function": "relu"}"#, &["\"relu\"", "\"gelu_new\""]);
     refuses(r#"{"model_type": "gpt2", "scale_attn_by_inverse_layer_idx": true}"#, &["layer_idx true", "only false"]);

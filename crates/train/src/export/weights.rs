@@ -5,7 +5,7 @@ use super::read_json;
 use crate::checkpoint;
 use crate::config::ExportDtype;
 use crate::files::tensors::{Entry, TensorFile, TensorsMut};
-use crate::models::{Family, ModelConfig, Parameter};
+use crate::models::{CausalModel, ModelConfig, Parameter};
 use crate::{Error, Result};
 use gradus_engine::{DType, TensorType};
 use std::collections::{BTreeSet, HashMap};
@@ -126,7 +126,7 @@ fn match_names<'a>(
     let mut places: Vec<Option<(&TensorFile, String)>> = parameters.iter().map(|_| None).collect();
     for file in files {
         for name in file.names() {
-            let prefixed = format!("{}.{name}", prefix(config.family));
+            let prefixed = format!("{}.{name}", config.family.architecture().published().prefix);
             let Some(&index) = by_name.get(&name[..]).or_else(|| by_name.get(&prefixed[..])) else {
                 if is_no_weight(&name, config) {
                     continue;
@@ -148,17 +148,9 @@ fn match_names<'a>(
     places.into_iter().enumerate().map(|(index, place)| place.ok_or_else(|| missing(index))).collect()
 }
 
-/// What the names of all but the projection to logits begin with, and lack where only the blocks were saved.
-fn prefix(family: Family) -> &'static str {
-    match family {
-        Family::Gpt2 => "transformer",
-        Family::Llama => "model",
-    }
-}
-
 /// Whether a tensor is one that files may hold besides the weights: a mask, a table of angles, or a projection to
 /// logits that is the table of tokens again.
 fn is_no_weight(name: &str, config: &ModelConfig) -> bool {
-    let buffers = [".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"];
+    let buffers = config.family.architecture().published().buffers;
     buffers.iter().any(|buffer| name.ends_with(buffer)) || (config.tie_embeddings && name == HEAD)
 }

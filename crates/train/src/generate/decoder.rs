@@ -1,10 +1,11 @@
 //! Decoding: the routines that a program needs for it, and the loop over them.
 
-use super::cache::{Cache, FirstTokens, NextToken};
+use super::cache::{FirstTokens, KeyValueCache, NextToken};
 use super::sampling::{Choice, Sampling};
-use crate::models::{Model, ModelConfig, Weights};
+use crate::models::{CausalModel, WholeSequences};
+use crate::parameters::Parameters;
 use crate::{Error, Result};
-use gradus_engine::{DType, Program, Routine, Trace};
+use gradus_engine::{DType, Program, Routine, Tensor};
 
 /// What is written to a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +25,10 @@ const NEXT: &str = "next";
 /// Continues texts with a program that has the routines for it, be it one that does nothing else or one that trains
 /// the weights.
 pub(crate) struct Decoder {
-    config: ModelConfig,
+    vocabulary: usize,
+    context: usize,
+    /// Whether a text goes on from what is kept of it, rather than being computed anew for each token.
+    is_cached: bool,
     /// Sequences continued at a time.
     count: usize,
     /// How many tokens each prompt routine takes at most, the shortest first.
@@ -39,38 +43,44 @@ pub(crate) struct Decoder {
 
 impl Decoder {
     /// For `count` sequences from prompts of about `prompt_tokens`. Longer prompts are taken too, but slower.
-    pub fn new(config: &ModelConfig, count: usize, prompt_tokens: usize) -> Result<Decoder> {
-        config.validate()?;
+    pub fn new(model: &dyn CausalModel, count: usize, prompt_tokens: usize) -> Result<Decoder> {
+        let (vocabulary, context, is_cached) = (model.vocabulary(), model.context(), model.attends_only());
+        model.check(count, context)?;
         if count == 0 {
             return Err(Error::Config("count is 0, which asks for no text; choose 1 or more".to_string()));
         }
-        let mut prompt_lengths = vec![prompt_tokens.clamp(1, config.context), half(config.context)];
+        let longest = if is_cached { half(context) } else { context };
+        let mut prompt_lengths = vec![prompt_tokens.clamp(1, context), longest];
         prompt_lengths.sort();
         prompt_lengths.dedup();
-        let logits = vec![0.0; count * config.vocabulary];
-        let allowed = (0..config.vocabulary).collect();
-        Ok(Decoder { config: config.clone(), count, prompt_lengths, cached: 0, allowed, logits })
+        let logits = vec![0.0; count * vocabulary];
+        let allowed = (0..vocabulary).collect();
+        Ok(Decoder { vocabulary, context, is_cached, count, prompt_lengths, cached: 0, allowed, logits })
     }
 
     /// Bytes that it takes to choose tokens, besides the program: their logits, and tables of those that are allowed.
     pub fn bytes(&self) -> u64 {
-        (4 * self.logits.len() + 32 * self.config.vocabulary) as u64
+        (4 * self.logits.len() + 32 * self.vocabulary) as u64
     }
 
-    /// The routines over one cache: one for prompts of each capacity, and one for the next token.
-    pub fn routines(&self, trace: &Trace, weights: &Weights) -> Vec<Routine> {
-        let (config, count) = (&self.config, self.count);
-        let model = Model::new(config, weights);
-        let cache = Cache::new(trace, config, count);
-        let last_rows = trace.input("last_rows", DType::I32, [count]);
-        let mut routines = vec![next_routine(trace, &model, &cache, count)];
+    /// The routines of the model: one for prompts of each capacity and, over one cache with those, one for the next token.
+    pub fn routines(&self, model: &dyn CausalModel, parameters: &Parameters) -> Vec<Routine> {
+        let trace = parameters.trace();
+        let cache = KeyValueCache::new(trace, self.context);
+        let last_rows = &trace.input("last_rows", DType::I32, [self.count]);
+        let mut routines = vec![];
+        if self.is_cached {
+            routines.push(next_routine(model, parameters, &cache, self.count));
+        }
         for &sequence in &self.prompt_lengths {
-            let tokens = trace.input(&prompt_tokens_name(sequence), DType::I32, [count, sequence]); // [n, t]
+            let tokens = trace.input(&prompt_tokens_name(sequence), DType::I32, [self.count, sequence]); // [n, t]
             let mut first = FirstTokens { cache: &cache, sequence, filled: vec![] };
-            let hidden = model.hidden_in(&tokens, &mut first); // [n, t, c]
-            // A prompt may be shorter than the routine: what follows its last token changes nothing before it.
-            let last = hidden.reshape([count * sequence, config.width]).embedding(&last_rows); // [n, c]
-            let routine = Routine::new(&prompt_name(sequence)).output("logits", &model.project(&last));
+            let hidden = match self.is_cached {
+                true => model.hidden(parameters, &tokens, &mut first), // [n, t, c]
+                false => model.hidden(parameters, &tokens, &mut WholeSequences::of(&tokens)), // [n, t, c]
+            };
+            let logits = last_logits(model, parameters, &hidden, last_rows); // [n, v]
+            let routine = Routine::new(&prompt_name(sequence)).output("logits", &logits);
             routines.push(cache.assigned(routine, &first.filled));
         }
         routines
@@ -83,7 +93,7 @@ impl Decoder {
 
     /// From now on, only these tokens are written. A model may have room for more than its tokenizer knows.
     pub fn allow_only(&mut self, is_allowed: impl Fn(u32) -> bool) -> Result<()> {
-        self.allowed = (0..self.config.vocabulary).filter(|token| is_allowed(*token as u32)).collect();
+        self.allowed = (0..self.vocabulary).filter(|token| is_allowed(*token as u32)).collect();
         match self.allowed.is_empty() {
             true => {
                 Err(Error::Config("the model has no token of its tokenizer; use the one it was trained with".into()))
@@ -138,7 +148,7 @@ impl Decoder {
         if prompt.is_empty() {
             return wrong("the prompt has no tokens; give it one at least".to_string());
         }
-        let vocabulary = self.config.vocabulary;
+        let vocabulary = self.vocabulary;
         match prompt.iter().find(|token| usize::try_from(**token).map_or(true, |token| token >= vocabulary)) {
             Some(token) => wrong(format!(
                 "the prompt has token {token}, but the model knows 0..{vocabulary}; use the tokenizer it was trained with"
@@ -148,7 +158,7 @@ impl Decoder {
     }
 
     fn choose(&self, settings: &Sampling, choice: Choice) -> Result<i32> {
-        let row = choice.sequence * self.config.vocabulary..(choice.sequence + 1) * self.config.vocabulary;
+        let row = choice.sequence * self.vocabulary..(choice.sequence + 1) * self.vocabulary;
         Ok(settings.choose(&self.logits[row], &self.allowed, choice)? as i32)
     }
 
@@ -156,9 +166,12 @@ impl Decoder {
     /// are new.
     pub(super) fn advance(&mut self, program: &mut Program, sequences: &[Vec<i32>]) -> Result<()> {
         let length = sequences[0].len();
-        if self.cached == 0 || self.cached == self.config.context {
+        if !self.is_cached {
+            return self.begin(program, sequences, length.saturating_sub(self.context));
+        }
+        if self.cached == 0 || self.cached == self.context {
             // Of what does not fit, the last half of a context is kept, so that there is room to go on.
-            let kept = if length <= self.config.context { length } else { half(self.config.context) };
+            let kept = if length <= self.context { length } else { half(self.context) };
             return self.begin(program, sequences, length - kept);
         }
         self.next(program, sequences, length - 1)
@@ -207,11 +220,19 @@ fn prompt_tokens_name(capacity: usize) -> String {
     format!("prompt_tokens of {capacity}")
 }
 
-fn next_routine(trace: &Trace, model: &Model<'_>, cache: &Cache, count: usize) -> Routine {
+fn next_routine(model: &dyn CausalModel, parameters: &Parameters, cache: &KeyValueCache, count: usize) -> Routine {
+    let trace = parameters.trace();
     let tokens = trace.input("next_tokens", DType::I32, [count, 1]); // [n, 1]
     let position = trace.input("position", DType::I32, [1]); // [1]
     let mut next = NextToken::new(cache, &position);
-    let hidden = model.hidden_in(&tokens, &mut next); // [n, 1, c]
-    let routine = Routine::new(NEXT).output("logits", &model.project(&hidden)); // [n, 1, v]
+    let hidden = model.hidden(parameters, &tokens, &mut next); // [n, 1, c]
+    let routine = Routine::new(NEXT).output("logits", &model.logits(parameters, &hidden)); // [n, 1, v]
     cache.assigned(routine, &next.filled)
+}
+
+/// Logits [n, v] after the last tokens of prompts, which may be shorter than the routine: what follows a last token
+/// changes nothing before it.
+fn last_logits(model: &dyn CausalModel, parameters: &Parameters, hidden: &Tensor, last_rows: &Tensor) -> Tensor {
+    let (rows, width) = (hidden.size(0).saturating_mul(hidden.size(1)), hidden.size(-1));
+    model.logits(parameters, &hidden.reshape([rows, width]).embedding(last_rows))
 }

@@ -13,8 +13,8 @@ use crate::Result;
 use crate::config::within;
 use crate::files::tensors::{Entry, TensorsMut};
 use crate::memory::{Budget, Held};
-use crate::models::{ModelConfig, Parameter, Weights};
-use crate::planning::{InferenceMemory, small_model};
+use crate::models::{CausalModel, Parameter};
+use crate::planning::InferenceMemory;
 use gradus_engine::backend::Backend;
 use gradus_engine::plan::{Options, Plan};
 use gradus_engine::{Array, Program, Trace};
@@ -32,37 +32,36 @@ impl Generator {
     /// A generator of `count` sequences from prompts of about `prompt_tokens`, with these weights. Longer prompts
     /// are taken too, but slower.
     pub fn new(
-        config: &ModelConfig,
+        model: &dyn CausalModel,
         weights: impl Fn(&Parameter) -> Array,
         backend: &dyn Backend,
         count: usize,
         prompt_tokens: usize,
     ) -> Result<Generator> {
-        let memory = Generator::memory(config, backend, None)?;
-        let mut generator = Generator::without_weights(config, backend, count, prompt_tokens, &memory)?;
-        for parameter in config.parameters() {
+        let memory = Generator::memory(model, backend, None)?;
+        let mut generator = Generator::without_weights(model, backend, count, prompt_tokens, &memory)?;
+        for parameter in model.parameters() {
             generator.set_weight(&parameter.name, &weights(&parameter).to_vec::<f32>()?)?;
         }
         Ok(generator)
     }
 
     /// The memory of a process that generates, within what is stated.
-    pub fn memory(config: &ModelConfig, backend: &dyn Backend, stated: Option<Budget>) -> Result<InferenceMemory> {
-        Ok(InferenceMemory::within(stated, rehearsal(config, backend)?, backend.workers()))
+    pub fn memory(model: &dyn CausalModel, backend: &dyn Backend, stated: Option<Budget>) -> Result<InferenceMemory> {
+        Ok(InferenceMemory::within(stated, rehearsal(model, backend)?, backend.workers()))
     }
 
     /// As [`Generator::new`], with weights that are zero until each is set, within the memory of the process.
     pub fn without_weights(
-        config: &ModelConfig,
+        model: &dyn CausalModel,
         backend: &dyn Backend,
         count: usize,
         prompt_tokens: usize,
         memory: &InferenceMemory,
     ) -> Result<Generator> {
         Generator::check_count(count)?;
-        config.validate_work(count, config.context)?;
-        let decoder = Decoder::new(config, count, prompt_tokens)?;
-        let (plan, _) = memory.first_fitting(decoder.bytes(), std::iter::once(plan(config, &decoder, backend)))?;
+        let decoder = Decoder::new(model, count, prompt_tokens)?;
+        let (plan, _) = memory.first_fitting(decoder.bytes(), std::iter::once(plan(model, &decoder, backend)))?;
         Ok(Generator { program: Program::link(plan, backend)?, decoder })
     }
 
@@ -106,21 +105,21 @@ impl Generator {
 }
 
 /// The program of a decoder.
-fn plan(config: &ModelConfig, decoder: &Decoder, backend: &dyn Backend) -> Result<Plan> {
+fn plan(model: &dyn CausalModel, decoder: &Decoder, backend: &dyn Backend) -> Result<Plan> {
     let trace = Trace::new();
-    let weights = Weights::zeros(&trace, &config.parameters());
-    Ok(trace.plan(backend, &decoder.routines(&trace, &weights), Options::default())?)
+    let parameters = model.declare(&trace);
+    Ok(trace.plan(backend, &decoder.routines(model, &parameters), Options::default())?)
 }
 
 /// A text of a model that is small.
-fn rehearsal(config: &ModelConfig, backend: &dyn Backend) -> Result<Held> {
-    let small = small_model(config);
-    let mut decoder = Decoder::new(&small, 1, 1)?;
+fn rehearsal(model: &dyn CausalModel, backend: &dyn Backend) -> Result<Held> {
+    let small = &*model.smallest();
+    let mut decoder = Decoder::new(small, 1, 1)?;
     let settings = Sampling { temperature: 1.0, top_k: None, top_p: 1.0, seed: 1 };
     Held::measure(|begin| {
-        let mut program = Program::link(plan(&small, &decoder, backend)?, backend)?;
+        let mut program = Program::link(plan(small, &decoder, backend)?, backend)?;
         begin();
-        decoder.generate(&mut program, &[0], &settings, small.context, &[], &mut |_, _| Ok(())).map(drop)
+        decoder.generate(&mut program, &[0], &settings, small.context(), &[], &mut |_, _| Ok(())).map(drop)
     })
 }
 

@@ -1,7 +1,7 @@
 //! Cached decoding against the whole forward pass.
 
 use super::*;
-use crate::models::Model;
+use crate::models::ModelConfig;
 use gradus_engine::backend::Cpu;
 use gradus_engine::{DType, Routine};
 
@@ -45,9 +45,12 @@ impl Whole {
     fn new(config: &ModelConfig) -> Whole {
         let trace = Trace::new();
         let tokens = trace.input("tokens", DType::I32, [1, CONTEXT]);
-        let weights = Weights::new(&trace, &config.parameters(), numbers);
-        let routine = Routine::new("whole").output("logits", &Model::new(config, &weights).logits(&tokens));
-        let program = trace.compile(&Cpu::new(1).unwrap(), &[routine]).unwrap();
+        let parameters = config.declare(&trace);
+        let routine = Routine::new("whole").output("logits", &config.forward(&parameters, &tokens));
+        let mut program = trace.compile(&Cpu::new(1).unwrap(), &[routine]).unwrap();
+        for parameter in parameters.list() {
+            program.write_array(&parameter.name, &numbers(&parameter)).unwrap();
+        }
         Whole { program, vocabulary: config.vocabulary }
     }
 

@@ -1,18 +1,12 @@
 //! The sizes of a model: what they mean, what they give, and which are impossible.
 
-use super::Parameter;
+use super::causal::check_work;
+use super::products::{Next, linear, rounded};
+use super::{CausalModel, Family, IGNORED_TARGET, KeyValueContext};
+use crate::parameters::{Initializer, Parameters};
 use crate::{Error, Result};
+use gradus_engine::Tensor;
 use serde::{Deserialize, Serialize};
-
-/// The families of models.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Family {
-    /// Learned positions, layer norm, GELU.
-    Gpt2,
-    /// Rotary positions, RMS norm, SwiGLU, grouped heads.
-    Llama,
-}
 
 /// The sizes of a model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -40,24 +34,28 @@ pub struct ModelConfig {
     pub norm_epsilon: f32,
     /// Base of the rotary angles; of no use in GPT-2.
     pub rope_theta: f32,
+    /// Share of activations dropped in training, which is no part of what a model is: it is not saved with it.
+    #[serde(skip)]
+    pub dropout: f32,
 }
 
 /// Sizes up to this keep every product of two far from overflow, and positions exact in f32.
 const LARGEST_SIZE: usize = 1 << 24;
 /// Far more blocks than any model has.
 pub(crate) const MOST_LAYERS: usize = 4096;
-/// Weights whose bytes, with gradients and moments, can be added up.
-const MOST_WEIGHTS: usize = 10_000_000_000_000;
-/// Multiplications of a pass that can be counted.
-const MOST_WORK: f64 = 1e18;
-/// Elements of one tensor whose bytes a process can address.
-const LARGEST_TENSOR: f64 = (1u64 << 44) as f64;
 
 impl ModelConfig {
-    /// A GPT-2 of these sizes, with tied embeddings.
-    pub fn gpt2(vocabulary: usize, width: usize, layers: usize, heads: usize, context: usize) -> ModelConfig {
-        ModelConfig {
-            family: Family::Gpt2,
+    /// A model of these sizes with its family's usual choices.
+    pub fn new(
+        family: Family,
+        vocabulary: usize,
+        width: usize,
+        layers: usize,
+        heads: usize,
+        context: usize,
+    ) -> ModelConfig {
+        family.architecture().usual(ModelConfig {
+            family,
             vocabulary,
             width,
             layers,
@@ -68,31 +66,18 @@ impl ModelConfig {
             tie_embeddings: true,
             norm_epsilon: 1e-5,
             rope_theta: 10_000.0,
-        }
+            dropout: 0.0,
+        })
+    }
+
+    /// A GPT-2 of these sizes, with tied embeddings.
+    pub fn gpt2(vocabulary: usize, width: usize, layers: usize, heads: usize, context: usize) -> ModelConfig {
+        ModelConfig::new(Family::Gpt2, vocabulary, width, layers, heads, context)
     }
 
     /// A Llama of these sizes, with a projection to logits of its own and as many heads of keys and values as heads.
     pub fn llama(vocabulary: usize, width: usize, layers: usize, heads: usize, context: usize) -> ModelConfig {
-        ModelConfig {
-            family: Family::Llama,
-            // Three matrices of this size hold as many numbers as two of four times the width.
-            feed_forward: width.saturating_mul(8).div_ceil(3).next_multiple_of(8),
-            tie_embeddings: false,
-            ..ModelConfig::gpt2(vocabulary, width, layers, heads, context)
-        }
-    }
-
-    /// Every weight, by its published name. The sizes must be possible: see [`ModelConfig::validate`].
-    pub fn parameters(&self) -> Vec<Parameter> {
-        match self.family {
-            Family::Gpt2 => self.gpt2_parameters(),
-            Family::Llama => self.llama_parameters(),
-        }
-    }
-
-    /// How many numbers all weights hold together.
-    pub fn parameter_count(&self) -> usize {
-        self.parameters().iter().map(|parameter| parameter.shape.elements()).sum()
+        ModelConfig::new(Family::Llama, vocabulary, width, layers, heads, context)
     }
 
     /// The size of a head (d). The sizes must be possible: see [`ModelConfig::validate`].
@@ -117,49 +102,76 @@ impl ModelConfig {
         divides(["heads", "width"], self.heads, self.width)?;
         divides(["kv-heads", "heads"], self.kv_heads, self.heads)?;
         above_zero("norm epsilon", self.norm_epsilon)?;
-        match self.family {
-            Family::Gpt2 => self.validate_gpt2(),
-            Family::Llama => self.validate_llama(),
-        }
+        self.family.architecture().validate(self)
     }
 
     /// Refuses to compute so many sequences of so many tokens where not even the cost of it can be reckoned.
     pub fn validate_work(&self, sequences: usize, sequence: usize) -> Result<()> {
-        let (weights, tokens) = (self.parameter_count(), sequences as f64 * sequence as f64);
-        let attention = 4.0 * self.layers as f64 * self.width as f64 * sequence as f64;
-        let widest = [3 * self.width, self.feed_forward, self.vocabulary].into_iter().max().unwrap_or(0);
-        let too_much = tokens * (weights as f64 + attention) > MOST_WORK || tokens * widest as f64 > LARGEST_TENSOR;
-        if weights <= MOST_WEIGHTS && !too_much {
-            return Ok(());
-        }
-        Err(Error::Config(format!(
-            "{weights} weights on {sequences} sequences of {sequence} tokens are beyond any machine; choose a smaller model, batch or sequence"
-        )))
+        let joint = self.heads.saturating_mul(self.head_size());
+        let attention = 4.0 * self.layers as f64 * joint as f64 * sequence as f64;
+        let widest = [3 * self.width, 3 * joint, self.feed_forward, self.vocabulary].into_iter().max().unwrap_or(0);
+        check_work(self.parameter_count(), [sequences, sequence], attention, widest)
     }
 
-    fn validate_gpt2(&self) -> Result<()> {
-        if self.kv_heads == self.heads {
-            return Ok(());
-        }
-        Err(Error::Config(format!(
-            "kv-heads is {} and heads is {}, but GPT-2 has no grouped heads; leave kv-heads out or use the llama model",
-            self.kv_heads, self.heads
-        )))
+    /// The smallest model of a family that is no other kind of computation.
+    pub(crate) fn smallest_of(family: Family) -> ModelConfig {
+        const CONTEXT: usize = 16;
+        ModelConfig::new(family, 2 * CONTEXT, 32, 1, 2, CONTEXT)
     }
 
-    fn validate_llama(&self) -> Result<()> {
-        above_zero("rope theta", self.rope_theta)?;
-        if self.head_size().is_multiple_of(2) {
-            return Ok(());
+    /// The projection to logits: [v, c].
+    #[track_caller]
+    fn head(&self, parameters: &Parameters) -> Tensor {
+        match self.tie_embeddings {
+            true => self.family.architecture().token_table(self, parameters),
+            false => parameters.get("lm_head.weight", [self.vocabulary, self.width], HEAD),
         }
-        Err(Error::Config(format!(
-            "width {} over {} heads makes heads of {} numbers, but rotary positions turn pairs; \
-             choose a width that is an even multiple of heads, such as {}",
-            self.width,
-            self.heads,
-            self.head_size(),
-            self.heads * (self.head_size() + 1)
-        )))
+    }
+}
+
+/// What a projection to logits starts from, in every family.
+const HEAD: Initializer = Initializer::Normal { deviation: 0.02 };
+
+impl CausalModel for ModelConfig {
+    fn vocabulary(&self) -> usize {
+        self.vocabulary
+    }
+
+    fn context(&self) -> usize {
+        self.context
+    }
+
+    fn check(&self, sequences: usize, sequence: usize) -> Result<()> {
+        self.validate()?;
+        self.validate_work(sequences, sequence)
+    }
+
+    fn smallest(&self) -> Box<dyn CausalModel> {
+        let tie_embeddings = self.tie_embeddings;
+        Box::new(ModelConfig { tie_embeddings, ..ModelConfig::smallest_of(self.family) })
+    }
+
+    #[track_caller]
+    fn hidden(&self, parameters: &Parameters, tokens: &Tensor, context: &mut dyn KeyValueContext) -> Tensor {
+        self.family.architecture().hidden(self, parameters, tokens, context)
+    }
+
+    #[track_caller]
+    fn logits(&self, parameters: &Parameters, hidden: &Tensor) -> Tensor {
+        let head = self.head(parameters).transpose(0, 1); // [c, v]
+        linear(parameters, hidden, (&head, None), Next::Residual)
+    }
+
+    /// The logits are held for the gradient if those of one sequence are fewer than the weights, so that every
+    /// micro-batch computes the same; else they are computed a block at a time, twice.
+    #[track_caller]
+    fn losses(&self, parameters: &Parameters, hidden: &Tensor, targets: &Tensor) -> Tensor {
+        let head = self.head(parameters); // [v, c]
+        let weights: usize = parameters.list().iter().map(|weight| weight.shape.elements()).sum();
+        if targets.size(-1).saturating_mul(self.vocabulary) <= weights {
+            return self.logits(parameters, hidden).cross_entropy_rows(targets, Some(IGNORED_TARGET));
+        }
+        rounded(parameters, hidden).linear_cross_entropy_rows(&head, targets, Some(IGNORED_TARGET))
     }
 }
 
@@ -180,7 +192,7 @@ fn divides([name, of_name]: [&str; 2], size: usize, of: usize) -> Result<()> {
     )))
 }
 
-fn above_zero(name: &str, number: f32) -> Result<()> {
+pub(super) fn above_zero(name: &str, number: f32) -> Result<()> {
     if number > 0.0 && number.is_finite() {
         return Ok(());
     }

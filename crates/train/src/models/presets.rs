@@ -87,6 +87,7 @@ impl ModelConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::models::CausalModel;
 
     #[test]
     fn every_preset_is_possible_and_has_a_name_of_its_own() {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::config::Precision;
 use gradus_engine::backend::Cpu;
-use gradus_engine::{Program, Routine, Trace, gradient};
+use gradus_engine::{DType, Program, Routine, Tensor, Trace, gradient};
 
 const BATCH: usize = 2;
 const SEQUENCE: usize = 11;
@@ -13,20 +13,21 @@ fn configs() -> [ModelConfig; 2] {
     [ModelConfig::gpt2(53, 36, 2, 3, SEQUENCE), llama]
 }
 
-/// Loss and gradients of a model, changed as `change` says.
-fn program(config: &ModelConfig, change: impl for<'a> Fn(Model<'a>, Tensor) -> Model<'a>) -> Program {
+/// Loss and gradients of a model, traced as `change` says.
+fn program(config: &ModelConfig, change: impl Fn(Parameters, Tensor) -> Parameters) -> Program {
     let trace = Trace::new();
     let tokens = trace.input("tokens", DType::I32, [BATCH, SEQUENCE]);
     let targets = trace.input("targets", DType::I32, [BATCH, SEQUENCE]);
     let key = trace.input("key", DType::U32, [2]);
-    let weights = Weights::new(&trace, &config.parameters(), |parameter| parameter.numbers(3));
-    let loss = change(Model::new(config, &weights), key).loss(&tokens, &targets);
-    let gradients = gradient(&loss, &weights.tensors()).unwrap();
+    let parameters = config.declare(&trace);
+    let loss = config.loss(&change(parameters.clone(), key), &tokens, &targets);
+    let gradients = gradient(&loss, &parameters.tensors().iter().collect::<Vec<_>>()).unwrap();
     let mut routine = Routine::new("loss").output("loss", &loss);
-    for ((name, _), gradient) in weights.iter().zip(&gradients) {
-        routine = routine.output(&format!("gradient.{name}"), gradient);
+    for (parameter, gradient) in parameters.list().iter().zip(&gradients) {
+        routine = routine.output(&format!("gradient.{}", parameter.name), gradient);
     }
     let mut program = trace.compile(&Cpu::new(1).unwrap(), &[routine]).unwrap();
+    parameters.initialize(&mut program, 3).unwrap();
     let ids: Vec<i32> = (0..(BATCH * SEQUENCE) as i32).map(|index| index * 17 % 53).collect();
     program.write("tokens", &ids).unwrap();
     program.write("targets", &ids.iter().map(|id| (id * 3 + 1) % 53).collect::<Vec<i32>>()).unwrap();
@@ -41,8 +42,8 @@ fn loss(program: &mut Program) -> f32 {
 #[test]
 fn bf16_products_give_nearly_the_loss_and_gradients_of_f32() {
     for config in configs() {
-        let mut accurate = program(&config, |model, _| model);
-        let mut rounded = program(&config, |model, _| model.with_precision(Precision::Bf16));
+        let mut accurate = program(&config, |parameters, _| parameters);
+        let mut rounded = program(&config, |parameters, _| parameters.with_precision(Precision::Bf16));
         let (exact, near) = (loss(&mut accurate), loss(&mut rounded));
         assert!((exact - near).abs() < 1e-2 * exact, "{:?}: {exact} and {near}", config.family);
         assert!(exact != near, "{:?}: bf16 must round something", config.family);
@@ -59,8 +60,9 @@ fn bf16_products_give_nearly_the_loss_and_gradients_of_f32() {
 #[test]
 fn dropout_depends_on_its_key_alone() {
     for config in configs() {
-        let without = loss(&mut program(&config, |model, _| model));
-        let mut dropping = program(&config, |model, key| model.with_dropout(0.3, key));
+        let without = loss(&mut program(&config, |parameters, _| parameters));
+        let dropping = ModelConfig { dropout: 0.3, ..config };
+        let mut dropping = program(&dropping, |parameters, key| parameters.training(&key));
         let mut losses = [[1u32, 1], [1, 2], [1, 1]].map(|key| {
             dropping.write("key", &key).unwrap();
             loss(&mut dropping)
@@ -72,18 +74,9 @@ fn dropout_depends_on_its_key_alone() {
 }
 
 #[test]
-fn each_site_of_dropout_has_a_stream_of_its_own() {
-    let layers = (0..5).flat_map(|layer| [DropoutSite::Attention { layer }, DropoutSite::FeedForward { layer }]);
-    let mut streams: Vec<u32> = layers.chain([DropoutSite::Embeddings]).map(|site| site.stream()).collect();
-    streams.sort();
-    streams.dedup();
-    assert_eq!(streams.len(), 11);
-}
-
-#[test]
 fn ignored_targets_do_not_count() {
     let config = &configs()[0];
-    let mut program = program(config, |model, _| model);
+    let mut program = program(config, |parameters, _| parameters);
     let mut targets = vec![IGNORED_TARGET; BATCH * SEQUENCE];
     targets[3] = 7;
     program.write("targets", &targets).unwrap();

@@ -2,7 +2,7 @@
 
 use crate::Result;
 use crate::memory::Held;
-use crate::models::{Family, ModelConfig};
+use crate::models::ModelConfig;
 use crate::step::{StepConfig, StepScalars, TrainingStep};
 use gradus_engine::backend::Backend;
 
@@ -12,11 +12,7 @@ const MICRO_BATCHES: usize = 2;
 
 /// A model of the same family that is as small as it can be without being another kind of computation.
 pub fn small(model: &ModelConfig) -> ModelConfig {
-    let small = match model.family {
-        Family::Gpt2 => ModelConfig::gpt2,
-        Family::Llama => ModelConfig::llama,
-    };
-    ModelConfig { tie_embeddings: model.tie_embeddings, ..small(2 * SEQUENCE, 32, 1, 2, SEQUENCE) }
+    ModelConfig { tie_embeddings: model.tie_embeddings, ..ModelConfig::smallest_of(model.family) }
 }
 
 /// Of a run: a few steps of the same kind.
