@@ -218,13 +218,13 @@ fn a_function_of_too_few_tensors() {
 }
 
 #[test]
-fn integers_are_not_reckoned_with() {
+fn numbers_that_an_integer_type_does_not_have() {
     let trace = Trace::new();
     let tokens = trace.input("tokens", DType::U32, [3]);
     let line = line!() + 1;
-    let error = (&tokens + 1.0).handle().unwrap_err();
+    let error = (&tokens + 1.5).handle().unwrap_err();
     assert!(matches!(error, Error::DType { .. }));
-    says(&error, line, &["add", "u32[3]", "cast"]);
+    says(&error, line, &["add", "u32[3]", "1.5", "cast"]);
 }
 
 #[test]

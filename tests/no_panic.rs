@@ -5,10 +5,11 @@ mod support;
 
 use gradus::backend::Cpu;
 use gradus::ops::{
-    Adafactor, AdafactorInputs, AdamW, AdamWInputs, AttentionOptions, Conv2dOptions, Function, Lion, LionInputs,
-    ProductTypes, SecondMoment, Sgd, SgdInputs, clip_by_global_norm, clip_by_value,
+    Adafactor, AdafactorInputs, AdamW, AdamWInputs, AttentionOptions, Conv1dOptions, Conv2dOptions, Function, Lion,
+    LionInputs, Order, Pool1dOptions, Pool2dOptions, ProductTypes, SecondMoment, Sgd, SgdInputs, clip_by_global_norm,
+    clip_by_value,
 };
-use gradus::{DType, Error, Routine, Tensor, Trace, gradient};
+use gradus::{DType, Error, Routine, Tensor, Trace, gradient, gradient_or_zeros};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use support::numbers::Random;
 
@@ -83,6 +84,10 @@ impl Guess<'_> {
         [self.size(), self.size()]
     }
 
+    fn pool(&mut self) -> Pool2dOptions {
+        Pool2dOptions { stride: self.pair(), padding: self.pair(), ..Pool2dOptions::new(self.pair()) }
+    }
+
     fn number(&mut self) -> f32 {
         [0.0, 1.0, -1.0, 0.5, 2.0, f32::NAN, f32::INFINITY, 1e-30][self.random.below(8)]
     }
@@ -100,7 +105,7 @@ impl Guess<'_> {
     fn results(&mut self) -> Vec<Tensor> {
         let (x, y, z) = (self.tensor(), self.tensor(), self.tensor());
         let (axis, axes, number) = (self.axis(), self.axes(), self.number());
-        let one = match self.random.below(56) {
+        let one = match self.random.below(72) {
             0 => x.sum(&axes),
             1 => x.sum_keep(&axes),
             2 => x.sum_all(),
@@ -119,7 +124,7 @@ impl Guess<'_> {
             15 => x.group_norm(self.size(), &y, &z, number),
             16 => x.check_finite("x"),
             17 => x.reshape(self.sizes()),
-            18 => x.permute(&self.sizes()),
+            18 => x.permute(&axes),
             19 => x.transpose(axis, self.axis()),
             20 => x.slice(axis, self.size()..self.size()),
             21 => x.slice_by(axis, self.size()..self.size(), self.size()),
@@ -140,12 +145,23 @@ impl Guess<'_> {
             36 => x.softmax(axis),
             37 => x.log_softmax(axis),
             38 => x.dropout(number, &y, 1),
-            39 => x.max_pool2d(self.pair(), self.pair(), self.pair()),
-            40 => x.max_pool1d(self.size(), self.size(), self.size()),
-            41 => x.avg_pool2d(self.pair(), self.pair(), self.pair()),
-            42 => x.avg_pool1d(self.size(), self.size(), self.size()),
+            39 => x.max_pool2d(self.pool()),
+            40 => x.max_pool1d(Pool1dOptions {
+                stride: self.size(),
+                padding: self.size(),
+                ..Pool1dOptions::new(self.size())
+            }),
+            41 => x.avg_pool2d(self.pool()),
+            42 => x.avg_pool1d(Pool1dOptions {
+                stride: self.size(),
+                padding: self.size(),
+                ..Pool1dOptions::new(self.size())
+            }),
             43 => x.conv2d(&y, self.maybe().as_ref(), self.options()),
-            44 => x.conv1d(&y, self.maybe().as_ref(), self.size(), self.size(), self.size(), self.size()),
+            44 => {
+                let [stride, padding, dilation, groups] = [(); 4].map(|()| self.size());
+                x.conv1d(&y, self.maybe().as_ref(), Conv1dOptions { stride, padding, dilation, groups })
+            }
             45 => {
                 let pool: Vec<Tensor> = (0..self.random.below(4)).map(|_| self.tensor()).collect();
                 Tensor::concat(&pool.iter().collect::<Vec<_>>(), axis)
@@ -186,7 +202,7 @@ impl Guess<'_> {
                 let sgd = Sgd { momentum: number, ..Sgd::default() };
                 sgd.update(SgdInputs { weight: &x, gradient: &y, buffer: &z, learning_rate, scale }).weight
             }
-            _ => {
+            55 => {
                 let second_moment = &match self.random.below(2) {
                     0 => SecondMoment::Whole(z),
                     _ => SecondMoment::Factored { rows: z, columns: self.tensor() },
@@ -195,6 +211,25 @@ impl Guess<'_> {
                 let at = AdafactorInputs { weight: &x, gradient: &y, second_moment, learning_rate, step, scale };
                 Adafactor { clip: number, ..Adafactor::default() }.update(at).weight
             }
+            56 => return vec![x.sort(axis, Order::Ascending).values, x.argsort(axis, Order::Descending)],
+            57 => x.top_k(axis, self.size(), Order::Descending).values,
+            58 => return vec![x.argmax(axis), x.argmin_keep(axis)],
+            59 => x.cumulative_sum(axis),
+            60 => x.random_uniform(3, self.sizes()),
+            61 => x.random_normal(3, self.sizes()),
+            62 => x.random_categorical(&y, 1),
+            63 => return vec![x.tril(axis), x.triu(axis)],
+            64 => x.norm(number, &axes),
+            65 => return vec![x.log_sum_exp(&axes), x.standard_deviation_keep(&axes), x.max_keep(&axes)],
+            66 => x.one_hot(self.size()) + x.trace().arange(self.size(), DType::F32),
+            67 => x.index_select(axis, &y),
+            68 => return vec![x.squeeze(axis), x.unsqueeze(axis), x.flatten(axis), Tensor::stack(&[&x, &y], axis)],
+            69 => return vec![x.select(&y, &z), x.masked_fill(&y, number), x.abs(), -&x],
+            70 => return vec![&x + &y, &x * number, number - &x, x.less(&y), x.maximum(&y)],
+            _ => match gradient_or_zeros(&x, &[&y]) {
+                Ok(mut slope) => slope.remove(0),
+                Err(_) => x,
+            },
         };
         vec![one]
     }

@@ -87,7 +87,7 @@ fn arrive(
     match arrival {
         Arrival::Dense => input(name.to_string(), ty.shape.to_vec(), numbers.to_vec()),
         Arrival::Transposed => {
-            let backwards: Vec<usize> = (0..rank).rev().collect();
+            let backwards: Vec<isize> = (0..rank as isize).rev().collect();
             let reals = Reals::new(&ty.shape, numbers.to_vec());
             let shape: Vec<usize> = ty.shape.iter().rev().copied().collect();
             let turned = Reals::from_fn(&shape.clone().into(), |index| {

@@ -5,7 +5,7 @@ mod support;
 
 use gradus::backend::Cpu;
 use gradus::models::{CausalModel, ModelConfig, Weights};
-use gradus::ops::{Conv2dOptions, Sgd, SgdInputs};
+use gradus::ops::{Conv2dOptions, Pool2dOptions, Sgd, SgdInputs};
 use gradus::optimizers::{AdamW, GroupedOptimizer, StepNumbers};
 use gradus::{Array, DType, Program, Routine, Tensor, Trace, gradient};
 use support::fixture::Fixture;
@@ -119,11 +119,11 @@ fn convolutional<'a>(images: &Tensor, labels: &Tensor, weight: &dyn Fn(&str) -> 
     let same = Conv2dOptions { padding: [1, 1], ..Conv2dOptions::default() };
     let x = images.conv2d(weight("conv1.weight"), None, same); // [n, 6, 13, 16]
     let x = x.batch_norm(weight("norm1.weight"), weight("norm1.bias"), 1e-5).output.relu();
-    let x = x.max_pool2d([2, 2], [2, 2], [0, 0]); // [n, 6, 6, 8]
+    let x = x.max_pool2d(Pool2dOptions::new([2, 2])); // [n, 6, 6, 8]
     let wide = Conv2dOptions { stride: [2, 2], padding: [2, 2], dilation: [2, 2], groups: 2 };
     let x = x.conv2d(weight("conv2.weight"), Some(weight("conv2.bias")), wide); // [n, 12, 3, 4]
     let x = x.group_norm(2, weight("norm2.weight"), weight("norm2.bias"), 1e-5).silu();
-    let x = x.avg_pool2d([2, 2], [2, 2], [0, 0]); // [n, 12, 1, 2]
+    let x = x.avg_pool2d(Pool2dOptions::new([2, 2])); // [n, 12, 1, 2]
     let x = x.reshape([4, 24]).linear(&weight("head.weight").transpose(0, 1), Some(weight("head.bias"))); // [n, 5]
     x.cross_entropy(labels, None)
 }

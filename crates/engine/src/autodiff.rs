@@ -64,6 +64,16 @@ pub fn gradient(output: &Tensor, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
     Ok(trace.differentiating(|| trace.attributing(at, None, || terms.into_iter().map(sum).collect())))
 }
 
+/// As [`gradient`], with zeros for an input that `output` does not depend on in a way that can be differentiated.
+#[track_caller]
+pub fn gradient_or_zeros(output: &Tensor, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
+    let at = Place::caller();
+    let terms = terms_or_none(output, inputs, at)?;
+    let trace = output.trace();
+    let sum = |(terms, input): (Vec<Tensor>, &&Tensor)| added_up(&terms).unwrap_or_else(|| input.zeros_like());
+    Ok(trace.differentiating(|| trace.attributing(at, None, || terms.into_iter().zip(inputs).map(sum).collect())))
+}
+
 /// As [`gradient`], without adding up: for each input a gradient for each of its uses, the last use first.
 #[track_caller]
 pub fn gradient_terms(output: &Tensor, inputs: &[&Tensor]) -> Result<Vec<Vec<Tensor>>> {
@@ -71,14 +81,31 @@ pub fn gradient_terms(output: &Tensor, inputs: &[&Tensor]) -> Result<Vec<Vec<Ten
 }
 
 fn gradient_terms_at(output: &Tensor, inputs: &[&Tensor], at: Place) -> Result<Vec<Vec<Tensor>>> {
+    let found = terms_or_none(output, inputs, at)?;
+    match found.iter().position(Vec::is_empty) {
+        None => Ok(found),
+        Some(index) => {
+            let what = output.trace().graph().nodes()[inputs[index].handle()?.node].label();
+            let problem = format!(
+                "the result does not depend, in a way that can be differentiated, on argument {index} ({what}, {}); \
+                 leave it out, use it, or ask for zeros with gradient_or_zeros",
+                inputs[index].ty()
+            );
+            Err(Error::NoGradient { problem, at })
+        }
+    }
+}
+
+/// For each input a gradient for each of its uses; none where the output does not depend on it.
+fn terms_or_none(output: &Tensor, inputs: &[&Tensor], at: Place) -> Result<Vec<Vec<Tensor>>> {
     let trace = output.trace();
     trace.check()?;
     if let Some(foreign) = inputs.iter().find(|input| !input.is_of(trace)) {
         return Err(foreign.foreign("gradient", at));
     }
-    let no_gradient = |problem: String| Error::NoGradient { problem, at };
     if output.dtype().is_integer() {
-        return Err(no_gradient(format!("a result of {} cannot be differentiated; cast it to a float", output.ty())));
+        let problem = format!("a result of {} cannot be differentiated; cast it to a float", output.ty());
+        return Err(Error::NoGradient { problem, at });
     }
     let inputs: Vec<Tensor> = inputs.iter().map(|&input| input.clone()).collect();
     let gradients = trace.differentiating(|| {
@@ -86,19 +113,25 @@ fn gradient_terms_at(output: &Tensor, inputs: &[&Tensor], at: Place) -> Result<V
         backward(trace, std::slice::from_ref(output), &[Some(seed)], &inputs, 0)
     });
     trace.check()?;
-    let mut found = Vec::with_capacity(inputs.len());
-    for (index, (gradient, input)) in gradients.into_iter().zip(&inputs).enumerate() {
-        if gradient.is_empty() {
-            let what = trace.graph().nodes()[input.handle()?.node].label();
-            return Err(no_gradient(format!(
-                "the result does not depend, in a way that can be differentiated, on argument {index} ({what}, {}); \
-                 leave it out or use it",
-                input.ty()
-            )));
+    Ok(gradients)
+}
+
+impl Tensor {
+    /// Whether this is computed from `other`, in whatever way. What is computed from it in a way that cannot be
+    /// differentiated has a gradient of zeros in [`gradient_or_zeros`], and none in [`gradient`].
+    pub fn depends_on(&self, other: &Tensor) -> bool {
+        let (Ok(output), Ok(input)) = (self.handle(), other.handle()) else { return false };
+        if !other.is_of(self.trace()) || input.node > output.node {
+            return false;
         }
-        found.push(gradient);
+        let graph = self.trace().graph();
+        let mut depends = vec![false; output.node + 1 - input.node];
+        for node in input.node..=output.node {
+            let reads = |read: &Value| *read == input || (read.node >= input.node && depends[read.node - input.node]);
+            depends[node - input.node] = graph.nodes()[node].inputs.iter().any(reads);
+        }
+        output == input || depends[output.node - input.node]
     }
-    Ok(found)
 }
 
 /// Walks back from `outputs` to `inputs` over the nodes from `first_node` on: the gradients that came to each input.

@@ -234,19 +234,29 @@ impl Mismatch {
         Err(Mismatch::DType(format!("takes integer indices, not {}; make them i32 or u32", input.dtype)))
     }
 
+    /// Checks that an operand is a key of random numbers.
+    pub(crate) fn unless_key(input: &TensorType) -> Result<(), Mismatch> {
+        if input.dtype != DType::U32 {
+            return Err(Mismatch::DType(format!("takes a key of u32, not {}", input.dtype)));
+        }
+        Mismatch::unless_shape("the key", input, &[2].into())
+    }
+
     /// Checks that all operands are floating point of one type.
     pub(crate) fn unless_same_float(inputs: &[TensorType]) -> Result<DType, Mismatch> {
-        for input in inputs {
-            Mismatch::unless_float(input)?;
-            if input.dtype != inputs[0].dtype {
-                let problem = format!(
-                    "takes operands of one element type, not {} and {}; cast one",
-                    inputs[0].dtype, input.dtype
-                );
-                return Err(Mismatch::DType(problem));
-            }
+        inputs.iter().try_for_each(Mismatch::unless_float)?;
+        Mismatch::unless_same_type(inputs)
+    }
+
+    /// Checks that all operands are of one element type.
+    pub(crate) fn unless_same_type(inputs: &[TensorType]) -> Result<DType, Mismatch> {
+        match inputs.iter().find(|input| input.dtype != inputs[0].dtype) {
+            Some(other) => Err(Mismatch::DType(format!(
+                "takes operands of one element type, not {} and {}; cast one",
+                inputs[0].dtype, other.dtype
+            ))),
+            None => Ok(inputs[0].dtype),
         }
-        Ok(inputs[0].dtype)
     }
 
     /// Checks that an operand has a certain shape.

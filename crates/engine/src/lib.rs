@@ -18,7 +18,7 @@ mod tape;
 mod trace;
 
 pub use array::Array;
-pub use autodiff::{gradient, gradient_terms};
+pub use autodiff::{gradient, gradient_or_zeros, gradient_terms};
 pub use dtype::{DType, Native};
 pub use error::{Error, Place, Result};
 pub use graph::Role;

@@ -29,10 +29,7 @@ impl Operation for Dropout {
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, Mismatch> {
         Mismatch::unless_float(&inputs[0])?;
-        if inputs[1].dtype != DType::U32 {
-            return Err(Mismatch::DType(format!("takes a key of u32, not {}", inputs[1].dtype)));
-        }
-        Mismatch::unless_shape("the key", &inputs[1], &[2].into())?;
+        Mismatch::unless_key(&inputs[1])?;
         if !(0.0..1.0).contains(&self.rate) {
             let problem = format!("the rate must be at least 0 and less than 1, not {}", self.rate);
             return Err(Mismatch::Parameter(problem));

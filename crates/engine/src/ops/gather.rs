@@ -23,7 +23,7 @@ fn check_index(axis: usize, x: &TensorType, index: &TensorType) -> Result<(), Mi
         return Ok(());
     }
     Err(Mismatch::Shape(format!(
-        "the index must have the operand's sizes on every axis but {axis}; broadcast or slice it"
+        "the index must have the operand's axes, and its sizes or less on every one but {axis}; broadcast or slice it"
     )))
 }
 
@@ -104,6 +104,10 @@ impl Operation for Gather {
             Case::with_inputs(name, inputs, move |x| vec![x[0].gather(axis as isize, &x[1])])
         };
         let signed = vec![CaseInput::uniform([4, 3], -2.0, 2.0), CaseInput::integers(crate::DType::I32, [4, 1], 3)];
+        let fewer =
+            vec![CaseInput::uniform([4, 3, 5], -2.0, 2.0), CaseInput::integers(crate::DType::I32, [2, 6, 4], 3)];
+        let slices = vec![CaseInput::uniform([3, 4, 2], -2.0, 2.0), CaseInput::integers(crate::DType::U32, [5], 2)];
+        let classes = vec![CaseInput::integers(crate::DType::I32, [3, 2], 4)];
         vec![
             case("one of each row", &[6, 9], 1, 1),
             case("first axis, more than there are", &[3, 5], 0, 7),
@@ -113,6 +117,11 @@ impl Operation for Gather {
             case("no rows", &[0, 3], 1, 2),
             case("large", &[3, 11, 130], 1, 60),
             Case::with_inputs("last axis, signed index", signed, |x| vec![x[0].gather(-1, &x[1])]),
+            Case::with_inputs("an index of fewer rows", fewer, |x| vec![x[0].gather(1, &x[1])]),
+            Case::with_inputs("whole slices", slices, |x| {
+                vec![x[0].index_select(1, &x[1]), x[0].index_select(-1, &x[1].slice(0, 0..1))]
+            }),
+            Case::with_inputs("one-hot", classes, |x| vec![x[0].one_hot(4)]),
         ]
     }
 }
@@ -241,12 +250,44 @@ impl Kernels for ScatterAdd {
 }
 
 impl Tensor {
-    /// Elements picked along an axis: `y[.., i, ..] = x[.., index[.., i, ..], ..]`. The index has the same sizes as
-    /// this tensor on all other axes.
+    /// Elements picked along an axis: `y[.., i, ..] = x[.., index[.., i, ..], ..]`. The index has as many axes as this
+    /// tensor, and on the others at most its sizes; what is beyond them is not looked at.
     #[track_caller]
     pub fn gather(&self, axis: isize, index: &Tensor) -> Tensor {
         let Some(axis) = self.axis("gather", axis) else { return self.trace().poisoned() };
-        self.trace().apply_one(Gather { axis }, &[self, index])
+        let (own, sizes) = (self.shape(), index.shape());
+        let mut from = self.clone();
+        if own.rank() == sizes.rank() {
+            for at in (0..own.rank()).filter(|&at| at != axis && sizes[at] < own[at]) {
+                from = from.slice(at as isize, 0..sizes[at]);
+            }
+        }
+        self.trace().apply_one(Gather { axis }, &[&from, index])
+    }
+
+    /// The slices along an axis that the numbers [n] pick: the axis has n of them.
+    #[track_caller]
+    pub fn index_select(&self, axis: isize, index: &Tensor) -> Tensor {
+        let Some(axis) = self.axis("index_select", axis) else { return self.trace().poisoned() };
+        let (own, picked) = (self.shape(), index.shape());
+        let &[count] = &picked[..] else {
+            if index.is_poisoned() {
+                return index.clone();
+            }
+            return index.parameter_error("index_select", format!("takes an index of 1 axis, not {}", picked.rank()));
+        };
+        let along = (0..own.rank()).map(|at| if at == axis { count } else { 1 }).collect::<crate::Shape>();
+        self.gather(axis as isize, &index.reshape(along).broadcast(own.with(axis, count)))
+    }
+
+    /// Each of these classes as a row [..., classes] with a one at its place and zeros else, in f32. A number that is no
+    /// class is an error of the replay.
+    #[track_caller]
+    pub fn one_hot(&self, classes: usize) -> Tensor {
+        let index = self.unsqueeze(-1); // [..., 1]
+        let ones = self.trace().full(1.0, crate::DType::F32, index.shape());
+        let rows = [&self.shape()[..], &[classes]].concat();
+        self.trace().full(0.0, crate::DType::F32, rows).scatter_add(-1, &index, &ones)
     }
 
     /// This tensor with updates added along an axis, each at its index; where an index occurs again, all its

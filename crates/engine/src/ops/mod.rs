@@ -268,35 +268,42 @@ macro_rules! operations {
 
 mod accumulation;
 mod attention;
+mod axes;
 mod batch_norm;
 mod check_finite;
 mod concat;
-
 mod conv2d;
 mod cross_entropy;
+mod cumulative_sum;
 mod dropout;
 mod elementwise;
 mod embedding;
 mod gather;
+mod integers;
 mod layer_norm;
 mod linear_cross_entropy;
+mod masks;
 mod matmul;
 mod pool2d;
+mod random;
 mod reduce;
 mod rms_norm;
 mod rotary;
 mod softmax;
+mod top_k;
 mod updates;
 mod view;
 
 pub use accumulation::{Accumulation, accumulated};
 pub use attention::AttentionOptions;
 pub use batch_norm::BatchNorm;
-pub use conv2d::Conv2dOptions;
+pub use conv2d::{Conv1dOptions, Conv2dOptions};
 pub use elementwise::{Argument, Elementwise, Function, Instruction, ScalarProgram};
 pub use layer_norm::LayerNormGradient;
 pub use matmul::{FusedMatmul, Matmul, ProductTypes};
+pub use pool2d::{Pool1dOptions, Pool2dOptions};
 pub use rotary::rotary_tables;
+pub use top_k::{Order, Sorted};
 pub use updates::{Adafactor, AdafactorInputs, AdafactorOutputs, SecondMoment};
 pub use updates::{AdamW, AdamWInputs, AdamWOutputs};
 pub use updates::{Lion, LionInputs, LionOutputs};
@@ -316,6 +323,10 @@ operations! {
     accumulation::Accumulation,
     gather::Gather,
     gather::ScatterAdd,
+    top_k::TopK,
+    cumulative_sum::CumulativeSum,
+    integers::Integers,
+    random::RandomUniform,
     embedding::Embedding,
     embedding::EmbeddingGradient,
     reduce::Reduce,

@@ -133,6 +133,33 @@ impl Operation for Reduce {
             let distinct = CaseInput::filled(shape, Fill::Distinct);
             cases.push(Case::with_inputs(&name, vec![distinct], move |x| vec![x[0].max(axes), x[0].min(axes)]));
         }
+        cases.push(Case::new("that stay", &[&[2, 3, 4]], |x| {
+            vec![x[0].sum_keep(&[1]), x[0].mean_keep(&[-1, 0]), x[0].variance_keep(&[2]), x[0].sum_of_squares_keep(&[])]
+        }));
+        let distinct = || CaseInput::filled([3, 4], Fill::Distinct);
+        cases.push(Case::with_inputs("the largest, that stay", vec![distinct()], |x| {
+            vec![x[0].max_keep(&[0]), x[0].min_keep(&[1]), x[0].log_sum_exp(&[1]), x[0].log_sum_exp_keep(&[0, 1])]
+        }));
+        let far = CaseInput::filled([2, 3], Fill::Numbers(vec![-400.0, -401.0, -400.5, 90.0, 91.0, 90.5]));
+        cases.push(Case::with_inputs("log-sum-exp of large numbers", vec![far], |x| vec![x[0].log_sum_exp(&[-1])]));
+        for order in [0.5, 1.0, 2.0, 3.0, -1.0, f32::INFINITY, f32::NEG_INFINITY] {
+            let apart = CaseInput::filled(
+                [3, 4],
+                Fill::Numbers((0..12).map(|at| (at as f64 * 0.37 + 0.2) * [1.0, -1.0][at % 2]).collect()),
+            );
+            cases.push(Case::with_inputs(&format!("norm of order {order}"), vec![apart], move |x| {
+                vec![x[0].norm(order, &[1]), x[0].norm_keep(order, &[0, 1])]
+            }));
+        }
+        let sparse = CaseInput::integers(DType::F32, [3, 5], 2);
+        cases.push(Case::with_inputs("norms of zeros", vec![sparse], |x| {
+            let zeros = &(&x[0] * 0.0);
+            let orders = [0.0, 0.5, 1.0, 2.0, 2.5, f32::INFINITY];
+            orders.iter().flat_map(|&order| [x[0].norm(order, &[1]), zeros.norm(order, &[0])]).collect()
+        }));
+        cases.push(Case::new("standard deviation", &[&[3, 5]], |x| {
+            vec![x[0].standard_deviation(&[1]), x[0].standard_deviation_keep(&[0])]
+        }));
         cases.push(Case::new("in order", &[&[3, 2, 5]], |x| vec![x[0].sum_in_order(&[0]), x[0].sum_in_order(&[1, 0])]));
         cases.push(Case::new("all in order", &[&[7]], |x| vec![x[0].sum_in_order(&[0])]));
         cases.push(Case::new("many in order", &[&[9, 1100]], |x| vec![x[0].sum_in_order(&[0])]));
@@ -183,18 +210,37 @@ fn widened(dtype: DType) -> DType {
     if dtype.size() == 2 { DType::F32 } else { dtype }
 }
 
+/// The form of a reduction whose axes stay with size 1.
+macro_rules! keep_forms {
+    ($($name:ident of $reduction:ident($($argument:ident: $ty:ty)?);)*) => {
+        impl Tensor {$(
+            #[doc = concat!("As [`Tensor::", stringify!($reduction), "`]; the axes stay with size 1.")]
+            #[track_caller]
+            pub fn $name(&self, $($argument: $ty,)? axes: &[isize]) -> Tensor {
+                let reduced = self.$reduction($($argument,)? axes);
+                self.keep_axes(reduced, axes)
+            }
+        )*}
+    };
+}
+
+keep_forms! {
+    sum_keep of sum();
+    sum_of_squares_keep of sum_of_squares();
+    max_keep of max();
+    min_keep of min();
+    mean_keep of mean();
+    variance_keep of variance();
+    standard_deviation_keep of standard_deviation();
+    log_sum_exp_keep of log_sum_exp();
+    norm_keep of norm(order: f32);
+}
+
 impl Tensor {
     /// The sum over these axes; negative ones count from the last.
     #[track_caller]
     pub fn sum(&self, axes: &[isize]) -> Tensor {
         self.reduce(Reduction::Sum, axes, false)
-    }
-
-    /// The sum over these axes, which stay with size 1.
-    #[track_caller]
-    pub fn sum_keep(&self, axes: &[isize]) -> Tensor {
-        let sum = self.sum(axes);
-        self.keep_axes(sum, axes)
     }
 
     /// The sum of all elements.
@@ -228,13 +274,6 @@ impl Tensor {
         (self.reduce(Reduction::Sum, axes, true) * (1.0 / count as f32)).cast(self.dtype())
     }
 
-    /// The mean over these axes, which stay with size 1.
-    #[track_caller]
-    pub fn mean_keep(&self, axes: &[isize]) -> Tensor {
-        let mean = self.mean(axes);
-        self.keep_axes(mean, axes)
-    }
-
     /// The mean of all elements.
     #[track_caller]
     pub fn mean_all(&self) -> Tensor {
@@ -248,6 +287,56 @@ impl Tensor {
         let (x, count) = (self.cast(widened(self.dtype())), self.count_over(axes));
         let squares = (&x - x.mean_keep(axes)).sum_of_squares(axes);
         (squares * (1.0 / count as f32)).cast(self.dtype())
+    }
+
+    /// The square root of the variance over these axes, divided by the count. Its gradient at 0 is 0.
+    #[track_caller]
+    pub fn standard_deviation(&self, axes: &[isize]) -> Tensor {
+        self.variance(axes).root(2.0)
+    }
+
+    /// The logarithm of the sum of exponentials over these axes, without overflow.
+    #[track_caller]
+    pub fn log_sum_exp(&self, axes: &[isize]) -> Tensor {
+        // Whatever is subtracted and added again changes nothing; infinities would.
+        let largest = self.max(axes).stop_gradient();
+        let finite = largest.abs().less(&largest.full_like(f32::INFINITY));
+        let shift = finite.select(&largest, &largest.zeros_like());
+        let below = self - self.keep_axes(shift.clone(), axes);
+        below.exp().sum(axes).log() + shift
+    }
+
+    /// The norm of this order over these axes: `(sum of |x|^p)^(1/p)`. Order 0 counts what is not zero, infinity is the
+    /// largest absolute value, minus infinity the smallest. Its gradient where all is zero is 0.
+    #[track_caller]
+    pub fn norm(&self, order: f32, axes: &[isize]) -> Tensor {
+        if order.is_nan() {
+            return self
+                .parameter_error("norm", "there is no norm of order NaN; take a number or infinity".to_string());
+        }
+        let size = self.abs();
+        match order {
+            0.0 => self.not_equal(&self.zeros_like()).sum(axes),
+            1.0 => size.sum(axes),
+            2.0 => self.sum_of_squares(axes).root(2.0),
+            f32::INFINITY => size.max(axes),
+            f32::NEG_INFINITY => size.min(axes),
+            _ => size.power(order).sum(axes).root(order),
+        }
+    }
+
+    /// To a power, of numbers that are not negative; where they are zero, the gradient is 0.
+    #[track_caller]
+    fn power(&self, exponent: f32) -> Tensor {
+        let is_zero = self.equal(&self.zeros_like());
+        let elsewhere = is_zero.select(&self.ones_like(), self).powf(exponent);
+        is_zero.select(&self.full_like(0f32.powf(exponent)), &elsewhere)
+    }
+
+    /// The root of this order, of numbers that are not negative; where they are zero, the gradient is 0.
+    #[track_caller]
+    fn root(&self, order: f32) -> Tensor {
+        self.power(1.0 / order)
     }
 
     /// The square root of the sum of all squares of several tensors, in f32.

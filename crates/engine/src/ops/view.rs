@@ -104,12 +104,14 @@ impl Operation for Reshape {
         vec![Some(at.gradient(0).reshape(at.inputs[0].shape()))]
     }
     fn cases() -> Vec<Case> {
-        vec![
+        let mut cases = vec![
             Case::new("split and join axes", &[&[4, 6]], |x| vec![x[0].reshape([2, 2, 3, 2])]),
             Case::new("of a permuted operand", &[&[3, 4, 5]], |x| vec![x[0].permute(&[2, 0, 1]).reshape([15, 4])]),
             Case::new("to one number", &[&[1, 1]], |x| vec![x[0].reshape([])]),
             Case::new("empty", &[&[0, 3]], |x| vec![x[0].reshape([3, 0])]),
-        ]
+        ];
+        cases.extend(super::axes::cases());
+        cases
     }
     view_operation!();
 }
@@ -148,11 +150,11 @@ impl Operation for Permute {
             inverse[from] = to;
         }
         let g = at.gradient(0);
-        vec![Some(before_permuting_back(&g, &inverse).unwrap_or_else(|| g.permute(&inverse)))]
+        vec![Some(before_permuting_back(&g, &inverse).unwrap_or_else(|| g.permuted(inverse)))]
     }
     fn cases() -> Vec<Case> {
         vec![
-            Case::new("three axes", &[&[2, 3, 5]], |x| vec![x[0].permute(&[1, 2, 0])]),
+            Case::new("three axes", &[&[2, 3, 5]], |x| vec![x[0].permute(&[1, 2, 0]), x[0].permute(&[-1, 0, -2])]),
             Case::new("no axes", &[&[]], |x| vec![x[0].permute(&[])]),
         ]
     }
@@ -343,10 +345,20 @@ impl Tensor {
         self.trace().apply_one(Reshape { shape }, &[self])
     }
 
-    /// The axes in another order: result axis `i` is axis `order[i]`.
+    /// The axes in another order: result axis `i` is axis `order[i]`; negative ones count from the last.
     #[track_caller]
-    pub fn permute(&self, order: &[usize]) -> Tensor {
-        self.trace().apply_one(Permute { order: order.to_vec() }, &[self])
+    pub fn permute(&self, order: &[isize]) -> Tensor {
+        let mut axes = Vec::with_capacity(order.len());
+        for &axis in order {
+            let Some(axis) = self.axis("permute", axis) else { return self.trace().poisoned() };
+            axes.push(axis);
+        }
+        self.permuted(axes)
+    }
+
+    #[track_caller]
+    fn permuted(&self, order: Vec<usize>) -> Tensor {
+        self.trace().apply_one(Permute { order }, &[self])
     }
 
     /// Two axes swapped; negative ones count from the last.
@@ -357,7 +369,7 @@ impl Tensor {
         };
         let mut order: Vec<usize> = (0..self.shape().rank()).collect();
         order.swap(first, second);
-        self.permute(&order)
+        self.permuted(order)
     }
 
     /// A range along one axis.

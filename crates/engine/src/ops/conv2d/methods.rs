@@ -1,6 +1,6 @@
 //! Convolution as methods of [`Tensor`], and the shapes that the cases share.
 
-use super::{Conv2d, Conv2dInputGradient, Conv2dOptions, Conv2dWeightGradient, output_shape, size};
+use super::{Conv1dOptions, Conv2d, Conv2dInputGradient, Conv2dOptions, Conv2dWeightGradient, output_shape, size};
 use crate::error::Mismatch;
 use crate::{Error, Tensor};
 
@@ -45,19 +45,10 @@ impl Tensor {
     /// Convolution of rows `[n, c, l]` with filters `[o, c / groups, k]`, and a number added for each filter:
     /// `[n, o, ol]`.
     #[track_caller]
-    pub fn conv1d(
-        &self,
-        weight: &Tensor,
-        bias: Option<&Tensor>,
-        stride: usize,
-        padding: usize,
-        dilation: usize,
-        groups: usize,
-    ) -> Tensor {
+    pub fn conv1d(&self, weight: &Tensor, bias: Option<&Tensor>, options: Conv1dOptions) -> Tensor {
         let Some(x) = self.as_planes("conv1d") else { return self.trace().poisoned() };
         let Some(weight) = weight.as_planes("conv1d") else { return self.trace().poisoned() };
-        let options = Conv2dOptions { stride: [1, stride], padding: [0, padding], dilation: [1, dilation], groups };
-        x.conv2d(&weight, bias, options).without_plane_rows()
+        x.conv2d(&weight, bias, options.into()).without_plane_rows()
     }
 
     /// `[a, b, l]` as `[a, b, 1, l]`; `None`, and an error of the trace, if there are not three axes.
@@ -163,7 +154,7 @@ mod tests {
         let trace = Trace::new();
         let x = trace.input("x", DType::F32, [2, 3]);
         let weight = trace.input("weight", DType::F32, [4, 3, 3]);
-        let (y, line) = (x.conv1d(&weight, None, 1, 0, 1, 1), line!());
+        let (y, line) = (x.conv1d(&weight, None, Conv1dOptions::default()), line!());
         let message = y.handle().expect_err("rows without an axis").to_string();
         assert!(message.contains(&format!("methods.rs:{line}: conv1d")), "{message}");
     }

@@ -6,8 +6,8 @@
 mod methods;
 mod sizes;
 
-pub use sizes::Conv2dOptions;
 pub(super) use sizes::window_outputs;
+pub use sizes::{Conv1dOptions, Conv2dOptions};
 
 use super::*;
 use crate::Shape;
@@ -106,10 +106,10 @@ impl Operation for Conv2d {
             vec![t[0].conv2d(&t[1], Some(&t[2]), Conv2dOptions::default())]
         }));
         cases.push(Case::new("one axis", &[&[2, 3, 9], &[4, 3, 3], &[4]], |t| {
-            vec![t[0].conv1d(&t[1], Some(&t[2]), 1, 1, 1, 1)]
+            vec![t[0].conv1d(&t[1], Some(&t[2]), Conv1dOptions { padding: 1, ..Default::default() })]
         }));
         cases.push(Case::new("one axis, strided, dilated, in groups", &[&[1, 4, 17], &[6, 2, 3]], |t| {
-            vec![t[0].conv1d(&t[1], None, 2, 3, 2, 2)]
+            vec![t[0].conv1d(&t[1], None, Conv1dOptions { stride: 2, padding: 3, dilation: 2, groups: 2 })]
         }));
         cases
     }

@@ -20,7 +20,34 @@ pub struct Conv2dOptions {
 
 impl Default for Conv2dOptions {
     fn default() -> Conv2dOptions {
-        Conv2dOptions { stride: [1, 1], padding: [0, 0], dilation: [1, 1], groups: 1 }
+        Conv1dOptions::default().into()
+    }
+}
+
+/// How the window moves along rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Conv1dOptions {
+    /// How far the window moves from one output to the next.
+    pub stride: usize,
+    /// Zeros around the input, on each side.
+    pub padding: usize,
+    /// How far apart the input elements under a filter lie.
+    pub dilation: usize,
+    /// Groups of channels that do not mix; as many as there are channels for a depthwise convolution.
+    pub groups: usize,
+}
+
+impl Default for Conv1dOptions {
+    fn default() -> Conv1dOptions {
+        Conv1dOptions { stride: 1, padding: 0, dilation: 1, groups: 1 }
+    }
+}
+
+impl From<Conv1dOptions> for Conv2dOptions {
+    /// Of rows as planes of one row.
+    fn from(options: Conv1dOptions) -> Conv2dOptions {
+        let Conv1dOptions { stride, padding, dilation, groups } = options;
+        Conv2dOptions { stride: [1, stride], padding: [0, padding], dilation: [1, dilation], groups }
     }
 }
 

@@ -259,6 +259,7 @@ pub(super) fn cases() -> Vec<Case> {
     cases.push(Case::new("no operands", &[&[2]], |x| vec![x[0].ones_like() * 3.0]));
     let integers = CaseInput::integers(DType::I32, [3, 5], 40);
     cases.push(Case::with_inputs("cast of integers", vec![integers], |x| vec![x[0].cast(DType::F32) * 2.0]));
+    cases.extend(super::super::masks::cases());
     let halves = CaseInput::filled([4], Fill::Numbers(vec![-2.5, -0.5, 0.5, 7.9])).without_gradient();
     cases.push(Case::with_inputs("cast to integers", vec![halves], |x| vec![x[0].cast(DType::I32)]));
     cases

@@ -1,7 +1,8 @@
 //! The element-wise functions as methods and operators of [`Tensor`].
 
 use super::*;
-use crate::{Shape, Trace};
+use crate::ops::integers::{Integers, of_integers};
+use crate::{Array, Shape, Trace};
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
 impl Trace {
@@ -16,13 +17,16 @@ impl Trace {
                 return self.fail(crate::Error::mismatch(&name, types, mismatch, self.place()));
             }
         };
-        let arguments: Vec<Argument> = (0..operands.len()).map(Argument::Input).collect();
-        let ty = TensorType::new(types[0].dtype, &shape);
         let mut repeated = Vec::with_capacity(operands.len());
         for operand in operands {
             repeated.push(operand.broadcast(&shape));
         }
         let inputs: Vec<&Tensor> = repeated.iter().collect();
+        let ty = TensorType::new(types[0].dtype, &shape);
+        if let (true, Some(function)) = (ty.dtype.is_integer(), of_integers(function)) {
+            return self.apply_one(Integers { function }, &inputs);
+        }
+        let arguments: Vec<Argument> = (0..operands.len()).map(Argument::Input).collect();
         self.apply_one(Elementwise::of(function, &arguments, inputs.len(), ty), &inputs)
     }
 
@@ -47,7 +51,10 @@ fn joined_shape(function: Function, types: &[TensorType]) -> Result<Shape, Misma
         };
         shape = joined;
     }
-    Mismatch::unless_same_float(types)?;
+    if of_integers(function).is_none() || types.iter().any(|ty| ty.dtype.is_float()) {
+        types.iter().try_for_each(Mismatch::unless_float)?;
+    }
+    Mismatch::unless_same_type(types)?;
     Ok(shape)
 }
 
@@ -64,8 +71,6 @@ macro_rules! unary {
 }
 
 unary! {
-    /// The absolute value; its gradient at 0 is 0.
-    abs = Abs;
     /// The exponential.
     exp = Exp;
     /// The natural logarithm.
@@ -127,10 +132,22 @@ binary! {
 }
 
 impl Tensor {
-    /// `yes` where this is not zero, else `no`.
+    /// The absolute value; its gradient at 0 is 0.
+    #[track_caller]
+    pub fn abs(&self) -> Tensor {
+        if self.dtype() == DType::I32 { self.maximum(&-self) } else { self.trace().function(Function::Abs, &[self]) }
+    }
+
+    /// `yes` where this is not zero, else `no`: what others call `where`. The condition may be of any type.
     #[track_caller]
     pub fn select(&self, yes: &Tensor, no: &Tensor) -> Tensor {
-        self.trace().function(Function::Select, &[self, yes, no])
+        let dtype = yes.dtype();
+        if self.dtype() == dtype {
+            return self.trace().function(Function::Select, &[self, yes, no]);
+        }
+        // Ones and zeros are the same in every type.
+        let condition = self.not_equal(&self.full_like(0.0)).cast(DType::F32).cast(dtype);
+        self.trace().function(Function::Select, &[&condition, yes, no])
     }
 
     /// To a fixed power; small whole powers and the square root are made of products.
@@ -189,16 +206,28 @@ impl Tensor {
     /// A function of this tensor and a number.
     #[track_caller]
     fn with_constant(&self, function: Function, number: f32, number_first: bool) -> Tensor {
-        if let Err(mismatch) = Mismatch::unless_float(&self.ty()) {
-            // Programs compute in f32, which does not hold every integer.
-            let name = format!("{function:?}").to_lowercase();
-            return self.trace().fail(crate::Error::mismatch(&name, vec![self.ty()], mismatch, self.trace().place()));
+        if self.dtype().is_integer() {
+            return self.with_whole_constant(function, number, number_first);
         }
         let mut arguments = [Argument::Input(0), Argument::Constant(number)];
         if number_first {
             arguments.reverse();
         }
         self.trace().apply_one(Elementwise::of(function, &arguments, 1, self.ty()), &[self])
+    }
+
+    /// A function of this tensor of integers and a number, which must be one of its type.
+    #[track_caller]
+    fn with_whole_constant(&self, function: Function, number: f32, number_first: bool) -> Tensor {
+        let (least, most) =
+            if self.dtype() == DType::U32 { (0.0, 2f64.powi(32)) } else { (-2f64.powi(31), 2f64.powi(31)) };
+        if number.fract() != 0.0 || !(least..most).contains(&(number as f64)) {
+            let mismatch = Mismatch::DType(format!("{number} is no {}; cast the operand first", self.dtype()));
+            let name = format!("{function:?}").to_lowercase();
+            return self.trace().fail(crate::Error::mismatch(&name, vec![self.ty()], mismatch, self.trace().place()));
+        }
+        let number = self.trace().constant(Array::from_f64(TensorType::new(self.dtype(), []), &[number as f64]));
+        self.trace().function(function, &if number_first { [&number, self] } else { [self, &number] })
     }
 }
 
@@ -274,7 +303,7 @@ impl Neg for &Tensor {
     type Output = Tensor;
     #[track_caller]
     fn neg(self) -> Tensor {
-        self.trace().function(Function::Neg, &[self])
+        if self.dtype().is_integer() { 0.0 - self } else { self.trace().function(Function::Neg, &[self]) }
     }
 }
 

@@ -233,6 +233,12 @@ impl Operation for Matmul {
                 vec![x[0].slice_by(1, 1..10, 2).slice(0, 2..6).matmul(&x[1].slice(0, 3..8).slice_by(1, 0..8, 3))]
             }),
         ];
+        cases.extend([
+            plain("vector times matrix", &[&[5], &[5, 3]]),
+            plain("matrices times vector", &[&[2, 4, 5], &[5]]),
+            plain("vector times matrices", &[&[5], &[2, 5, 3]]),
+            plain("two vectors", &[&[7], &[7]]),
+        ]);
         cases.push(Case::new("with the sums of columns", &[&[7, 40], &[40, 37]], |x| {
             let op = Matmul::with_column_sums(ProductTypes::all(x[0].dtype()));
             x[0].trace().apply(op, &[&x[0], &x[1]])
@@ -393,7 +399,8 @@ fn rows_joined(x: &Tensor) -> Tensor {
 }
 
 impl Tensor {
-    /// The matrix product: [..., m, k] with [..., k, n] is [..., m, n]; the leading axes broadcast.
+    /// The matrix product: [..., m, k] with [..., k, n] is [..., m, n]; the leading axes broadcast. A vector counts as
+    /// one row before, as one column after, which the result does not have.
     #[track_caller]
     pub fn matmul(&self, other: &Tensor) -> Tensor {
         self.matmul_as(other, ProductTypes::all(self.dtype()))
@@ -402,7 +409,13 @@ impl Tensor {
     /// The matrix product computed and stored in these types.
     #[track_caller]
     pub fn matmul_as(&self, other: &Tensor, types: ProductTypes) -> Tensor {
-        self.trace().apply_one(Matmul { has_bias: false, types, column_sums: false }, &[self, other])
+        let (is_row, is_column) = (self.shape().rank() == 1, other.shape().rank() == 1);
+        let first = if is_row { self.unsqueeze(0) } else { self.clone() };
+        let second = if is_column { other.unsqueeze(1) } else { other.clone() };
+        let op = Matmul { has_bias: false, types, column_sums: false };
+        let product = self.trace().apply_one(op, &[&first, &second]); // [..., m, n]
+        let product = if is_column { product.squeeze(-1) } else { product };
+        if is_row { product.squeeze(if is_column { -1 } else { -2 }) } else { product }
     }
 
     /// `self @ weight + bias`, with a weight of `[inputs, outputs]` and a bias of `[outputs]`.

@@ -5,13 +5,13 @@ use super::*;
 /// The mean of each window, zeros in the padding included: `[n, c, h, w] -> [n, c, oh, ow]`.
 #[derive(Debug)]
 pub struct AvgPool2d {
-    window: Window,
+    window: Pool2dOptions,
 }
 
 /// `g: [n, c, oh, ow] -> dx: [n, c, h, w]`: each element's share in its windows, for planes of this size.
 #[derive(Debug)]
 pub struct AvgPool2dGradient {
-    window: Window,
+    window: Pool2dOptions,
     input: [usize; 2],
 }
 
@@ -73,10 +73,11 @@ impl Operation for AvgPool2d {
     fn cases() -> Vec<Case> {
         let mut cases = vec![];
         for (name, shape, window) in shapes() {
-            let Window { kernel, stride, padding } = window;
-            cases.push(Case::new(name, &[&shape], move |x| vec![x[0].avg_pool2d(kernel, stride, padding)]));
+            cases.push(Case::new(name, &[&shape], move |x| vec![x[0].avg_pool2d(window)]));
         }
-        cases.push(Case::new("one axis", &[&[2, 3, 9]], |x| vec![x[0].avg_pool1d(3, 2, 1)]));
+        cases.push(Case::new("one axis", &[&[2, 3, 9]], |x| {
+            vec![x[0].avg_pool1d(Pool1dOptions { kernel: 3, stride: 2, padding: 1 })]
+        }));
         cases
     }
 }
@@ -186,17 +187,16 @@ impl Kernels for AvgPool2dGradient {
 }
 
 impl Tensor {
-    /// The mean of each window of planes `[n, c, h, w]`. Padding is at most half a window, and its zeros count.
+    /// The mean of each window of planes `[n, c, h, w]`. Zeros of the padding count.
     #[track_caller]
-    pub fn avg_pool2d(&self, kernel: [usize; 2], stride: [usize; 2], padding: [usize; 2]) -> Tensor {
-        self.trace().apply_one(AvgPool2d { window: Window { kernel, stride, padding } }, &[self])
+    pub fn avg_pool2d(&self, options: Pool2dOptions) -> Tensor {
+        self.trace().apply_one(AvgPool2d { window: options }, &[self])
     }
 
-    /// The mean of each window of rows `[n, c, l]`. Padding is at most half a window, and its zeros count.
+    /// The mean of each window of rows `[n, c, l]`. Zeros of the padding count.
     #[track_caller]
-    pub fn avg_pool1d(&self, kernel: usize, stride: usize, padding: usize) -> Tensor {
+    pub fn avg_pool1d(&self, options: Pool1dOptions) -> Tensor {
         let Some(x) = self.as_planes("avg_pool1d") else { return self.trace().poisoned() };
-        let window = Window::along_rows(kernel, stride, padding);
-        self.trace().apply_one(AvgPool2d { window }, &[&x]).without_plane_rows()
+        self.trace().apply_one(AvgPool2d { window: options.into() }, &[&x]).without_plane_rows()
     }
 }

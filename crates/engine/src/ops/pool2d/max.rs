@@ -10,7 +10,7 @@ use crate::DType;
 /// first of equal ones is taken, and NaN before any number.
 #[derive(Debug)]
 pub struct MaxPool2d {
-    window: Window,
+    window: Pool2dOptions,
 }
 
 /// `indices, g: [n, c, oh, ow] -> dx: [n, c, h, w]`: each number added at its position in a plane of this size.
@@ -97,10 +97,13 @@ impl Operation for MaxPool2d {
             }));
         }
         let distinct = CaseInput::filled([2, 3, 9], Fill::Distinct);
-        cases.push(Case::with_inputs("one axis", vec![distinct], |x| vec![x[0].max_pool1d(3, 2, 1)]));
+        cases.push(Case::with_inputs("one axis", vec![distinct], |x| {
+            vec![x[0].max_pool1d(Pool1dOptions { kernel: 3, stride: 2, padding: 1 })]
+        }));
         let equal = CaseInput::filled([1, 1, 2, 4], Fill::Numbers(vec![1.0, 2.0, 2.0, 0.0, 2.0, 1.0, 0.0, 2.0]));
         cases.push(Case::with_inputs("the first of equal ones", vec![equal.without_gradient()], |x| {
-            x[0].trace().apply(MaxPool2d { window: Window::along_rows(2, 1, 0) }, &[&x[0]])
+            x[0].trace()
+                .apply(MaxPool2d { window: Pool1dOptions { kernel: 2, stride: 1, padding: 0 }.into() }, &[&x[0]])
         }));
         cases
     }
@@ -328,17 +331,16 @@ impl Kernels for MaxPool2dGather {
 }
 
 impl Tensor {
-    /// The largest element of each window of planes `[n, c, h, w]`. Padding is at most half a window.
+    /// The largest element of each window of planes `[n, c, h, w]`.
     #[track_caller]
-    pub fn max_pool2d(&self, kernel: [usize; 2], stride: [usize; 2], padding: [usize; 2]) -> Tensor {
-        self.trace().apply_one(MaxPool2d { window: Window { kernel, stride, padding } }, &[self])
+    pub fn max_pool2d(&self, options: Pool2dOptions) -> Tensor {
+        self.trace().apply_one(MaxPool2d { window: options }, &[self])
     }
 
-    /// The largest element of each window of rows `[n, c, l]`. Padding is at most half a window.
+    /// The largest element of each window of rows `[n, c, l]`.
     #[track_caller]
-    pub fn max_pool1d(&self, kernel: usize, stride: usize, padding: usize) -> Tensor {
+    pub fn max_pool1d(&self, options: Pool1dOptions) -> Tensor {
         let Some(x) = self.as_planes("max_pool1d") else { return self.trace().poisoned() };
-        let window = Window::along_rows(kernel, stride, padding);
-        self.trace().apply_one(MaxPool2d { window }, &[&x]).without_plane_rows()
+        self.trace().apply_one(MaxPool2d { window: options.into() }, &[&x]).without_plane_rows()
     }
 }

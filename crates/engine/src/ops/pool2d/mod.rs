@@ -11,18 +11,47 @@ use super::*;
 use crate::Shape;
 use gradus_kernels::pooling as kernel;
 
-/// How the window moves. Pairs are (vertical, horizontal).
+/// The window and how it moves. Pairs are (vertical, horizontal).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Window {
-    kernel: [usize; 2],
-    stride: [usize; 2],
-    padding: [usize; 2],
+pub struct Pool2dOptions {
+    /// The size of the window.
+    pub kernel: [usize; 2],
+    /// How far the window moves from one output to the next.
+    pub stride: [usize; 2],
+    /// What lies around the planes, on each side: at most half a window.
+    pub padding: [usize; 2],
 }
 
-impl Window {
-    /// A window along the last axis only.
-    fn along_rows(kernel: usize, stride: usize, padding: usize) -> Window {
-        Window { kernel: [1, kernel], stride: [1, stride], padding: [0, padding] }
+/// The window and how it moves along rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pool1dOptions {
+    /// The size of the window.
+    pub kernel: usize,
+    /// How far the window moves from one output to the next.
+    pub stride: usize,
+    /// What lies around the rows, on each side: at most half a window.
+    pub padding: usize,
+}
+
+impl Pool1dOptions {
+    /// Windows of this size side by side.
+    pub fn new(kernel: usize) -> Pool1dOptions {
+        Pool1dOptions { kernel, stride: kernel, padding: 0 }
+    }
+}
+
+impl From<Pool1dOptions> for Pool2dOptions {
+    /// Of rows as planes of one row.
+    fn from(options: Pool1dOptions) -> Pool2dOptions {
+        let Pool1dOptions { kernel, stride, padding } = options;
+        Pool2dOptions { kernel: [1, kernel], stride: [1, stride], padding: [0, padding] }
+    }
+}
+
+impl Pool2dOptions {
+    /// Windows of this size side by side.
+    pub fn new(kernel: [usize; 2]) -> Pool2dOptions {
+        Pool2dOptions { kernel, stride: kernel, padding: [0, 0] }
     }
 
     /// The shape of the result of pooling planes of this shape, or why they do not fit.
@@ -43,7 +72,7 @@ impl Window {
 
     /// The sizes that the kernels take.
     fn sizes(&self, x: &Shape, y: &Shape) -> kernel::Windows {
-        let Window { kernel, stride, padding } = *self;
+        let Pool2dOptions { kernel, stride, padding } = *self;
         let (input, output) = ([x[2], x[3]], [y[2], y[3]]);
         kernel::Windows { planes: x[0] * x[1], input, kernel, stride, padding, output }
     }
@@ -65,7 +94,7 @@ impl Window {
     }
 
     fn attributes(&self) -> String {
-        let Window { kernel, stride, padding } = self;
+        let Pool2dOptions { kernel, stride, padding } = self;
         format!("window {kernel:?}, stride {stride:?}, padding {padding:?}")
     }
 }
@@ -84,8 +113,8 @@ fn unless_planes(what: &str, ty: &TensorType) -> Result<(), Mismatch> {
 }
 
 /// The shapes that the cases share.
-fn shapes() -> Vec<(&'static str, [usize; 4], Window)> {
-    let window = |kernel, stride, padding| Window { kernel, stride, padding };
+fn shapes() -> Vec<(&'static str, [usize; 4], Pool2dOptions)> {
+    let window = |kernel, stride, padding| Pool2dOptions { kernel, stride, padding };
     vec![
         ("one number", [1, 1, 1, 1], window([1, 1], [1, 1], [0, 0])),
         ("side by side", [2, 3, 4, 6], window([2, 2], [2, 2], [0, 0])),
@@ -100,6 +129,7 @@ fn shapes() -> Vec<(&'static str, [usize; 4], Window)> {
 
 #[cfg(test)]
 mod tests {
+    use super::{Pool1dOptions, Pool2dOptions};
     use crate::{DType, Tensor, Trace};
 
     fn refused(pool: impl Fn(&Tensor) -> Tensor) -> String {
@@ -110,13 +140,14 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_said_in_words() {
-        let message = refused(|x| x.max_pool2d([2, 2], [2, 2], [0, 2]));
+        let options = |kernel, padding| Pool2dOptions { kernel, stride: [2, 2], padding };
+        let message = refused(|x| x.max_pool2d(options([2, 2], [0, 2])));
         assert!(message.contains("padding 2 is more than half of the window's 2"), "{message}");
-        let message = refused(|x| x.avg_pool2d([6, 2], [2, 2], [1, 0]));
+        let message = refused(|x| x.avg_pool2d(options([6, 2], [1, 0])));
         assert!(message.contains("the smallest input that fits has 4"), "{message}");
-        let message = refused(|x| x.max_pool2d([2, 0], [2, 2], [0, 0]));
+        let message = refused(|x| x.max_pool2d(options([2, 0], [0, 0])));
         assert!(message.contains("must be at least 1"), "{message}");
-        let message = refused(|x| x.max_pool1d(2, 2, 0));
+        let message = refused(|x| x.max_pool1d(Pool1dOptions::new(2)));
         assert!(message.contains("takes tensors of 3 axes, not 4"), "{message}");
     }
 }
