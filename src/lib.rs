@@ -33,4 +33,4 @@
 struct ReadmeExamples;
 
 pub use gradus_engine::*;
-pub use gradus_train::{self as train, config, generate, models, optimizers, parameters};
+pub use gradus_train::{self as train, config, generate, layers, losses, models, optimizers, parameters};

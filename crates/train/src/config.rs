@@ -10,6 +10,7 @@ use crate::memory::Budget;
 use crate::models::ModelConfig;
 pub use crate::optimizers::OptimizerKind;
 use crate::{Error, Result};
+use gradus_engine::DType;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -241,6 +242,16 @@ pub enum Clip {
 pub enum Precision {
     F32,
     Bf16,
+}
+
+impl Precision {
+    /// The element type of matrix products.
+    pub fn dtype(self) -> DType {
+        match self {
+            Precision::F32 => DType::F32,
+            Precision::Bf16 => DType::Bf16,
+        }
+    }
 }
 
 impl fmt::Display for TokenizerKind {

@@ -11,6 +11,8 @@ pub mod export;
 pub mod files;
 pub mod generate;
 mod initializer;
+pub mod layers;
+pub mod losses;
 pub mod memory;
 pub mod metrics;
 pub mod models;

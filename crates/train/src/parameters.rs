@@ -3,9 +3,11 @@
 use crate::Result;
 use crate::config::Precision;
 pub use crate::initializer::Initializer;
+use gradus_engine::graph::Role;
 use gradus_engine::{Array, DType, Program, Shape, Tensor, Trace};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::fmt;
 use std::rc::Rc;
 
 /// A weight of a model before it has numbers.
@@ -86,7 +88,7 @@ impl Parameters {
     }
 
     /// The same list, with names that start with `name.`.
-    pub fn within(&self, name: impl std::fmt::Display) -> Parameters {
+    pub fn within(&self, name: impl fmt::Display) -> Parameters {
         Parameters { prefix: format!("{}{name}.", self.prefix), ..self.clone() }
     }
 
@@ -133,22 +135,30 @@ impl Parameters {
         tensor
     }
 
-    /// A state of this name that is no weight, as a batch norm's running mean: with these numbers at first, and the
-    /// same tensor ever after. What it becomes is said by [`Parameters::update`].
+    /// A state of this name in f32 that is no weight, as a batch norm's running mean: the same number everywhere at first,
+    /// and the same tensor ever after. What it becomes is said by [`Parameters::update`].
     #[track_caller]
-    pub fn statistics(&self, name: &str, initial: Array) -> Tensor {
-        let name = format!("{}{name}", self.prefix);
+    pub fn statistics(&self, name: &str, shape: impl Into<Shape>, initial: f32) -> Tensor {
+        let (name, shape) = (format!("{}{name}", self.prefix), shape.into());
         let mut known = self.shared.statistics.borrow_mut();
         if let Some(tensor) = known.get(&name) {
-            let problem = || format!("it is {} here; give each state its own name", initial.ty());
-            let same = tensor.ty() == *initial.ty();
+            let problem = || format!("it is of shape {shape} here; give each state its own name");
+            let same = tensor.shape() == shape;
             return if same {
                 tensor.clone()
             } else {
                 tensor.parameter_error(&format!("statistics {name:?}"), problem())
             };
         }
-        let tensor = self.trace.state(&name, initial);
+        // Their numbers are held by the trace, unlike those of weights.
+        const MOST: usize = 1 << 24;
+        if shape.elements() > MOST {
+            let problem = format!("there are at most {MOST} numbers in a state that is no weight");
+            let refused = self.trace.zero_state_with_role(&name, Role::Statistics, DType::F32, shape);
+            return refused.parameter_error(&format!("statistics {name:?}"), problem);
+        }
+        let numbers = Array::new(&shape, &vec![initial; shape.elements()]).expect("as many numbers as the shape has");
+        let tensor = self.trace.state_with_role(&name, Role::Statistics, numbers);
         known.insert(name, tensor.clone());
         tensor
     }
@@ -191,6 +201,12 @@ impl Parameters {
             program.write_array(&parameter.name, &parameter.numbers(seed))?;
         }
         Ok(())
+    }
+}
+
+impl fmt::Debug for Parameters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "parameters within {:?}: {:?}", self.prefix, self.list())
     }
 }
 
@@ -246,8 +262,8 @@ mod tests {
         let key = trace.input("key", DType::U32, [2]);
         let training = parameters.training(&key);
         assert!(training.within("norm").is_training() && !parameters.is_training());
-        let mean = training.within("norm").statistics("mean", Array::new([2], &[1f32, 2.0]).unwrap());
-        assert_eq!(parameters.statistics("norm.mean", Array::zeros(DType::F32, [2])).handle(), mean.handle());
+        let mean = training.within("norm").statistics("mean", [2], 1.5);
+        assert_eq!(parameters.statistics("norm.mean", [2], 1.5).handle(), mean.handle());
         training.within("norm").update(&mean, &(&mean + &weight));
         parameters.update(&mean, &weight);
         assert!(parameters.updates().is_empty());
@@ -256,7 +272,7 @@ mod tests {
         let mut program = trace.compile(&Cpu::new(1).unwrap(), &[step]).unwrap();
         parameters.initialize(&mut program, 0).unwrap();
         program.run("step").unwrap();
-        assert_eq!(program.read("norm.mean").unwrap().to_vec::<f32>().unwrap(), [4.0, 5.0]);
+        assert_eq!(program.read("norm.mean").unwrap().to_vec::<f32>().unwrap(), [4.5, 4.5]);
     }
 
     #[test]
