@@ -2,8 +2,8 @@
 
 use gradus::backend::Cpu;
 use gradus::models::{CausalModel, ModelConfig};
-use gradus::plan::Options;
-use gradus::{DType, Routine, Tensor, Trace, gradient};
+use gradus::plan::{BufferKind, Options};
+use gradus::{Array, DType, Routine, Tensor, Trace, gradient};
 
 fn stages(trace: &Trace, routine: Routine) -> Vec<(String, String)> {
     let mut texts = vec![];
@@ -24,13 +24,14 @@ fn every_stage_can_be_printed() {
     let y = (&x * &w).tanh() + 1.0;
     let stages = stages(&trace, Routine::new("step").output("y", &y).assign(&w, &(&w + y.sum(&[0]))));
     let names: Vec<&str> = stages.iter().map(|(stage, _)| &stage[..]).collect();
-    assert_eq!(names, ["simplify", "lower", "schedule", "memory"]);
-    let [simplified, lowered, scheduled, planned] = [0, 1, 2, 3].map(|index| &stages[index].1);
+    assert_eq!(names, ["simplify", "lower", "schedule", "recompute", "memory"]);
+    let [simplified, lowered, scheduled, recomputed, planned] = [0, 1, 2, 3, 4].map(|index| &stages[index].1);
     // The chain of three is one operation; the broadcast is a view.
     assert_eq!(lines_with(simplified, "= elementwise"), 2, "{simplified}");
     assert!(simplified.contains("r0 = Mul(x0, x1); r1 = Tanh(r0); r2 = Add(r1, 1.0); r2"), "{simplified}");
     assert!(lowered.contains("state:w[[2, 3] by [0, 1] from 0]"), "{lowered}");
     assert_eq!(lines_with(scheduled, " = "), lines_with(lowered, " = "), "{scheduled}");
+    assert_eq!(recomputed, scheduled, "nothing is made twice unless asked for");
     assert!(planned.starts_with("arena ") && planned.contains("@"), "{planned}");
     assert!(planned.contains("assign state:w = "), "{planned}");
 }
@@ -40,14 +41,14 @@ fn views_are_free_and_copies_are_made_only_where_strides_cannot_say_it() {
     let trace = Trace::new();
     let x = trace.input("x", DType::F32, [4, 6]);
     let free = x.reshape([2, 2, 6]).permute(&[2, 0, 1]).slice(0, 1..4).broadcast([5, 3, 2, 2]);
-    let text = &stages(&trace, Routine::new("r").output("y", &free.exp()))[3].1;
+    let text = &stages(&trace, Routine::new("r").output("y", &free.exp()))[4].1;
     assert_eq!(lines_with(text, "= elementwise"), 1, "{text}");
     let turned = x.transpose(0, 1).reshape([24]);
-    let text = &stages(&trace, Routine::new("r").output("y", &turned.exp()))[3].1;
+    let text = &stages(&trace, Routine::new("r").output("y", &turned.exp()))[4].1;
     assert_eq!(lines_with(text, "= elementwise"), 2, "{text}");
     // A copy that two readers need is made once.
     let both = Tensor::concat(&[&turned, &turned.softmax(-1)], 0);
-    let text = &stages(&trace, Routine::new("r").output("y", &both))[3].1;
+    let text = &stages(&trace, Routine::new("r").output("y", &both))[4].1;
     assert_eq!(lines_with(text, "= elementwise"), 1, "{text}");
 }
 
@@ -81,9 +82,24 @@ fn attention_of_a_joint_projection_needs_no_copies() {
     {
         routine = routine.output(&index.to_string(), gradient);
     }
-    let text = &stages(&trace, routine)[3].1;
+    let text = &stages(&trace, routine)[4].1;
     assert_eq!(lines_with(text, "= attention_gradient"), 2, "{text}");
     assert_eq!(lines_with(text, "= concat"), 0, "{text}");
     let copies = text.lines().filter(|line| line.contains("{f32[3, 16, ") && line.ends_with(": x0}"));
     assert_eq!(copies.count(), 0, "{text}");
+}
+
+#[test]
+fn constants_that_hold_the_same_are_one() {
+    let trace = Trace::new();
+    let x = trace.input("x", DType::F32, [2]);
+    let constant = |numbers: [f32; 2]| trace.constant(Array::new([2], &numbers).unwrap());
+    let y = &x + constant([1.0, 2.0]);
+    let z = &x + constant([1.0, 2.0]);
+    let other = &x + constant([1.0, -2.0]);
+    let routines =
+        [Routine::new("a").output("y", &y).output("z", &z), Routine::new("b").output("other", &(other * &z))];
+    let plan = trace.plan(&Cpu::new(1).unwrap(), &routines, Options::default()).unwrap();
+    let constants = plan.buffers.iter().filter(|buffer| matches!(buffer.kind, BufferKind::Constant(_))).count();
+    assert_eq!((constants, plan.routines[0].steps.len()), (2, 1), "{plan}");
 }

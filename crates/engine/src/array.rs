@@ -5,7 +5,7 @@ use crate::{DType, Error, Result, Shape, TensorType};
 use gradus_kernels::{Element, bf16, f16};
 
 /// A tensor's numbers in ordinary memory, last axis fastest.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Array {
     ty: TensorType,
     bytes: Vec<u8>,

@@ -132,9 +132,7 @@ impl Trace {
         options: Options,
         report: &mut Report<'_>,
     ) -> Result<Plan> {
-        let plan = self.planner_in_stages(backend, routines, options, report)?.plan(usize::MAX);
-        report("memory", &plan);
-        Ok(plan)
+        Ok(self.planner_in_stages(backend, routines, options, report)?.plan_in_stages(usize::MAX, report))
     }
 
     /// What plans the routines within any limit of memory.

@@ -5,9 +5,13 @@ use super::{Buffer, BufferId, BufferKind, Machine, Operand, Reading, Request, Ro
 use crate::error::Place;
 use crate::graph::{Graph, Node, Part, Source, Value};
 use crate::ops::{Elementwise, Lowering, Operation};
-use crate::{DType, TensorType};
+use crate::{Array, DType, TensorType};
 use std::collections::HashMap;
 use std::sync::Arc;
+
+/// A routine's steps in the order of the graph. Assignments only name the new values, and nothing is known yet of what
+/// steps take.
+pub(super) struct Lowered(pub Routine);
 
 /// All buffers of a plan; those that persist are the same for every routine.
 #[derive(Default)]
@@ -16,11 +20,11 @@ pub(super) struct Buffers {
     leaves: HashMap<Leaf, BufferId>,
 }
 
-/// What tells leaves apart: their name, or for constants the numbers' address.
+/// What tells leaves apart: their name, or for constants what they hold.
 #[derive(PartialEq, Eq, Hash)]
 enum Leaf {
     Named(Arc<str>),
-    Constant(usize),
+    Constant(Arc<Array>),
 }
 
 impl Buffers {
@@ -44,9 +48,7 @@ impl Buffers {
         let (leaf, kind) = match source {
             Source::Input(name) => (Leaf::Named(name.clone()), BufferKind::Input(name.clone())),
             Source::State(state) => (Leaf::Named(state.name.clone()), BufferKind::State(state.clone())),
-            Source::Constant(array) => {
-                (Leaf::Constant(Arc::as_ptr(array) as usize), BufferKind::Constant(array.clone()))
-            }
+            Source::Constant(array) => (Leaf::Constant(array.clone()), BufferKind::Constant(array.clone())),
             Source::Op(_) => unreachable!("an operation is not a leaf"),
         };
         if let Some(&known) = self.leaves.get(&leaf) {
@@ -81,7 +83,7 @@ struct Lowerer<'a> {
 }
 
 /// The steps of a request, in the order of the graph.
-pub(super) fn lower(graph: &Graph, request: &Request, buffers: &mut Buffers, machine: &dyn Machine) -> Routine {
+pub(super) fn lower(graph: &Graph, request: &Request, buffers: &mut Buffers, machine: &dyn Machine) -> Lowered {
     let mut lowerer = Lowerer { buffers, machine, steps: vec![], operands: HashMap::new(), copies: vec![] };
     for (index, node) in graph.nodes().iter().enumerate() {
         lowerer.node(index, node);
@@ -90,13 +92,13 @@ pub(super) fn lower(graph: &Graph, request: &Request, buffers: &mut Buffers, mac
     let end = Origin { place, part: Part::default() };
     let assigns = lowerer.assigns(request, end);
     let outputs = lowerer.outputs(request, &assigns, end);
-    Routine {
+    Lowered(Routine {
         name: request.name.clone(),
         times_per_step: request.times_per_step,
         steps: lowerer.steps,
         outputs,
         assigns,
-    }
+    })
 }
 
 impl Lowerer<'_> {

@@ -1,21 +1,23 @@
-//! Planning: from a graph to steps with an address for every byte. Pure functions, one file a stage:
+//! Planning: from a graph to steps with an address for every byte. Pure functions, one file or folder a stage:
 //!
-//! | stage | what it decides |
-//! |---|---|
-//! | `simplify` | which nodes there are: equal ones merged, dead ones dropped, element-wise chains joined |
-//! | `lower` | views become layouts; dense copies where a kernel needs them; every value a buffer |
-//! | `schedule` | the order of the steps |
-//! | `recompute` | which steps occur a second time instead of keeping their results |
-//! | `memory` | which buffers share bytes, and an offset for every one |
+//! | stage | from → to | what it decides |
+//! |---|---|---|
+//! | `simplify` | `Graph` → `Graph` | which nodes there are: equal ones merged, dead ones dropped, element-wise chains joined, products given epilogues |
+//! | `lower` | `Graph` → `Lowered` | views become layouts; copies where a kernel needs them; every value a buffer |
+//! | `schedule` | `Lowered` → `Scheduled` | the order of the steps; where new values of states are written; then each step's scratch and time |
+//! | `recompute` | `Scheduled` → `Ways` → `Recomputed` | which steps occur a second time instead of keeping their results |
+//! | `memory` | `Recomputed` → [`Plan`] | which buffers share bytes, and an offset for every one |
 //!
-//! A plan names no device. What it needs to know of the machine it asks through [`Machine`]. Each stage is checked
-//! by [`verify`] in debug builds; the plan itself always, for what is a [`Plan`] is carried out as it says.
+//! `planner` takes them one after another. A plan names no device. What it needs to know of the machine it asks through
+//! [`Machine`]. Each stage can be printed, and is checked by [`verify`] in debug builds; the plan itself always, for what is
+//! a [`Plan`] is carried out as it says.
 
 mod checks;
-mod lifetimes;
+mod liveness;
 mod lower;
 mod machine;
 mod memory;
+mod planner;
 mod recompute;
 mod schedule;
 mod simplify;
@@ -23,18 +25,16 @@ mod text;
 pub mod verify;
 
 use crate::error::Place;
-use crate::graph::{Graph, Part, State, Value};
+use crate::graph::{Part, State, Value};
 use crate::ops::{Cost, Effect, Operation};
-use crate::{Array, DType, Handles, Layout, Result, Shape, TensorType};
-pub use lifetimes::Lifetime;
+use crate::{Array, DType, Handles, Layout, Shape, TensorType};
+pub use liveness::Lifetime;
 pub use machine::{FusionLimits, Machine, Reading, Scratch};
+pub use planner::{Estimate, Planner};
 pub use recompute::Recompute;
-use recompute::{Flow, Ladder};
-use std::cell::OnceCell;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
-use text::RoutineText;
 
 /// One thing a program can do: what it gives, and which states it assigns.
 #[derive(Clone, Debug)]
@@ -279,128 +279,21 @@ impl Parts {
     }
 }
 
-/// Routines that are ordered and weighed, and wait for a limit: the fastest plan that keeps it is found quickly.
-pub struct Planner<'a> {
-    machine: &'a dyn Machine,
-    options: Options,
-    /// What persists has its place already.
-    buffers: Vec<Buffer>,
-    /// All but the transients, which depend on the limit.
-    regions: Regions,
-    drafts: Vec<Draft>,
-    worker_scratch: usize,
-    handles: Handles,
-}
-
-/// A routine without addresses, and the ways to carry it out.
-struct Draft {
-    routine: Routine,
-    flow: Flow,
-    ladder: Ladder,
-    /// By rung of the ladder, once known.
-    sizes: Vec<OnceCell<memory::Size>>,
-}
-
-/// What a plan comes to, without the plan.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Estimate {
-    /// The size of the arena.
-    pub arena: usize,
-    /// How long a training step takes, about: every routine as often as it occurs in one.
-    pub seconds: f64,
-}
-
-impl<'a> Planner<'a> {
-    /// Takes routines over one graph as far as it goes without a limit. What each stage made is shown to `report`,
-    /// with the stage's name.
-    pub(crate) fn new(
-        graph: &Graph,
-        requests: &[Request],
-        machine: &'a dyn Machine,
-        options: Options,
-        report: &mut Report<'_>,
-    ) -> Result<Planner<'a>> {
-        let mut buffers = lower::Buffers::of_leaves(graph);
-        let mut routines = vec![];
-        let mut worker_scratch = 0;
-        for request in requests {
-            let mut routine = ordered(graph, request, &mut buffers, (machine, options), report);
-            for step in &mut routine.steps {
-                let needs = machine.scratch(step)?;
-                worker_scratch = worker_scratch.max(needs.per_worker);
-                if needs.shared > 0 {
-                    step.scratch = Some(buffers.add(BufferKind::Scratch, bytes_type(needs.shared)));
-                }
-                step.seconds = machine.seconds(step);
-            }
-            routines.push(routine);
-        }
-        let worker_scratch = worker_scratch.next_multiple_of(machine.alignment());
-        let mut buffers = buffers.all;
-        let workers = machine.workers() * worker_scratch;
-        let regions = Regions { workers, ..memory::place_what_persists(&mut buffers, machine.alignment()) };
-        let draft = |routine| Draft::new(routine, &buffers, machine, options.recompute);
-        let drafts = routines.into_iter().map(draft).collect::<Result<_>>()?;
-        Ok(Planner { machine, options, buffers, regions, drafts, worker_scratch, handles: Handles::default() })
-    }
-
-    /// The same planner, whose plans know these handles.
-    pub(crate) fn with_handles(self, handles: Handles) -> Planner<'a> {
-        Planner { handles, ..self }
-    }
-
-    /// The fastest plan whose arena has at most this many bytes; if there is none, the smallest there is.
-    pub fn plan(&self, limit: usize) -> Plan {
-        Plan::new(memory::place(self, limit)).unwrap_or_else(|problem| wrong_plan(&problem))
-    }
-
-    /// What [`Planner::plan`] would give for this limit: much sooner, if it was asked for similar limits before.
-    pub fn estimate(&self, limit: usize) -> Estimate {
-        memory::estimate(self, limit)
-    }
-}
-
-impl Draft {
-    fn new(routine: Routine, buffers: &[Buffer], machine: &dyn Machine, policy: Recompute) -> Result<Draft> {
-        let flow = Flow::of(&routine, buffers, machine)?;
-        let ladder = match policy {
-            Recompute::Auto => Ladder::climb(&flow),
-            _ => Ladder::fixed(&flow, recompute::evicted_by(policy, &flow, &routine.steps)),
-        };
-        let sizes = ladder.rungs().iter().map(|_| OnceCell::new()).collect();
-        Ok(Draft { routine, flow, ladder, sizes })
-    }
-
-    /// The routine's steps in the way of a rung, over buffers that grow by what is made twice.
-    fn at(&self, rung: &recompute::Rung, buffers: &mut Vec<Buffer>) -> Routine {
-        let routine = self.flow.apply(&self.routine, &self.ladder.evicted(&self.flow, rung), buffers);
-        debug_check(|| verify::verify_draft(&routine, buffers));
-        routine
-    }
-}
-
-/// A request's steps in order.
-fn ordered(
-    graph: &Graph,
-    request: &Request,
-    buffers: &mut lower::Buffers,
-    (machine, options): (&dyn Machine, Options),
-    report: &mut Report<'_>,
-) -> Routine {
-    let (graph, request) = simplify::simplify(graph, request, machine, options.simplify);
-    debug_check(|| graph.verify());
-    report("simplify", &graph);
-    let lowered = lower::lower(&graph, &request, buffers, machine);
-    debug_check(|| verify::verify_draft(&lowered, &buffers.all));
-    report("lower", &RoutineText { routine: &lowered, buffers: &buffers.all });
-    let routine = schedule::schedule(lowered, &buffers.all, options.reorder);
-    debug_check(|| verify::verify_draft(&routine, &buffers.all));
-    report("schedule", &RoutineText { routine: &routine, buffers: &buffers.all });
-    routine
-}
-
 /// Is shown a stage's name and what the stage made.
 pub type Report<'a> = dyn FnMut(&str, &dyn fmt::Display) + 'a;
+
+/// Whether the step's in-place rule lets `output` lie over `input`, for every operand that reads it.
+fn covers_all_reads(step: &Step, input: BufferId, output: BufferId, buffers: &[Buffer]) -> bool {
+    let pairs = step.op.in_place();
+    let output = step.outputs.iter().position(|operand| operand.buffer == output).expect("the step's own output");
+    let result = &step.outputs[output];
+    step.inputs.iter().enumerate().filter(|(_, operand)| operand.buffer == input).all(|(position, operand)| {
+        pairs.contains(&(output, position))
+            && operand.is_whole(buffers)
+            && operand.dtype.size() == result.dtype.size()
+            && operand.layout.shape.elements() == result.layout.shape.elements()
+    })
+}
 
 /// Scratch is counted in bytes, held here as 16-bit elements, the smallest there are.
 fn bytes_type(bytes: usize) -> TensorType {

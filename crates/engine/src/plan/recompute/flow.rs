@@ -2,13 +2,14 @@
 //! becomes when some results are evicted.
 
 use crate::Result;
-use crate::ops::Form;
+use crate::ops::{Effect, Form};
+use crate::plan::liveness::Liveness;
 use crate::plan::{Buffer, BufferId, BufferKind, Machine, Routine, Step};
 use std::collections::HashMap;
 use std::sync::Arc;
 
 /// A routine's steps in numbers. The second making of buffer `id` is known as `id + buffers`.
-pub(in crate::plan) struct Flow {
+pub(super) struct Flow {
     /// The routine's steps, then short ways to make a result again.
     steps: Vec<FlowStep>,
     /// How many of the steps are the routine's own.
@@ -88,11 +89,13 @@ impl Flow {
                 flow.short_ways.push(short_way);
             }
         }
+        let (deadlines, first_late) = (deadlines(routine, buffers), first_late_reads(routine));
         for step in routine.steps.iter().filter(|step| step.part.backward) {
             for input in &step.inputs {
                 let forward = flow.writer[input.buffer].is_some_and(|writer| !routine.steps[writer].part.backward);
                 // Indices are small, and once found good they must stay the same numbers.
-                if forward && !input.dtype.is_integer() && !flow.given.contains(&input.buffer) {
+                let in_time = first_late[&input.buffer] <= deadlines[input.buffer];
+                if forward && in_time && !input.dtype.is_integer() && !flow.given.contains(&input.buffer) {
                     flow.candidate[input.buffer] = true;
                 }
             }
@@ -196,14 +199,13 @@ impl Flow {
     pub(super) fn walk(&self, evicted: &[bool]) -> Walk {
         let count = self.bytes.len();
         let order = self.occurrences(evicted);
-        // When each is read last; never, if not at all.
-        let (mut last, never) = (vec![usize::MAX; 2 * count], usize::MAX);
+        let mut liveness = Liveness::new(2 * count);
         let (mut last_early, mut first_late) = (vec![0; count], vec![usize::MAX; count]);
         for (at, &occurrence) in order.iter().enumerate() {
             let step = &self.steps[occurrence.step];
             for &input in &step.inputs {
                 let name = self.read_as(occurrence, input, evicted);
-                last[name] = at;
+                liveness.read(name, at);
                 match occurrence.again || step.backward {
                     true if name == input => first_late[input] = first_late[input].min(at),
                     true => {}
@@ -211,28 +213,28 @@ impl Flow {
                 }
             }
         }
-        self.given.iter().for_each(|&id| last[id] = order.len());
+        self.given.iter().for_each(|&id| liveness.kept(id, order.len()));
         let (mut now, mut peak, mut peak_at) = (0, 0, 0);
         for (at, &occurrence) in order.iter().enumerate() {
             let step = &self.steps[occurrence.step];
             now += step.outputs.iter().map(|&output| self.bytes[output]).sum::<usize>();
-            let shared: usize = self.written_over(occurrence, at, &last, evicted);
+            let shared: usize = self.written_over(occurrence, at, &liveness, evicted);
             let here = now + step.scratch - shared;
             if here > peak {
                 (peak, peak_at) = (here, at);
             }
             for &output in &step.outputs {
-                if last[self.written_as(occurrence, output)] == never {
+                if liveness.last(self.written_as(occurrence, output)).is_none() {
                     now -= self.bytes[output];
                 }
             }
             for &input in &step.inputs {
-                if last[self.read_as(occurrence, input, evicted)] == at {
+                if liveness.ends_at(self.read_as(occurrence, input, evicted), at) {
                     now -= self.bytes[input];
                 }
             }
         }
-        let alive = self.alive_at(peak_at, &order, &last);
+        let alive = self.alive_at(peak_at, &order, &liveness);
         let idle = |id: &BufferId| last_early[*id] < peak_at && first_late[*id] > peak_at;
         let waiting = self.candidates().filter(|&id| alive[id] && !evicted[id]).filter(idle).collect();
         let seconds = order.iter().map(|occurrence| self.steps[occurrence.step].seconds).sum();
@@ -240,11 +242,11 @@ impl Flow {
     }
 
     /// Bytes of results that lie over operands which end here.
-    fn written_over(&self, occurrence: Occurrence, at: usize, last: &[usize], evicted: &[bool]) -> usize {
+    fn written_over(&self, occurrence: Occurrence, at: usize, liveness: &Liveness, evicted: &[bool]) -> usize {
         let step = &self.steps[occurrence.step];
         let (mut shared, mut used): (usize, Vec<BufferId>) = (0, vec![]);
         for &(output, input) in &step.over {
-            let ends = last[self.read_as(occurrence, input, evicted)] == at;
+            let ends = liveness.ends_at(self.read_as(occurrence, input, evicted), at);
             if ends && !used.contains(&output) && !used.contains(&input) {
                 used.extend([output, input]);
                 shared += self.bytes[output].min(self.bytes[input]);
@@ -254,11 +256,11 @@ impl Flow {
     }
 
     /// By buffer, first makings only: whether it is written before and read after this place.
-    fn alive_at(&self, at: usize, order: &[Occurrence], last: &[usize]) -> Vec<bool> {
+    fn alive_at(&self, at: usize, order: &[Occurrence], liveness: &Liveness) -> Vec<bool> {
         let mut alive = vec![false; self.bytes.len()];
         for occurrence in order[..at].iter().filter(|occurrence| !occurrence.again) {
             for &output in &self.steps[occurrence.step].outputs {
-                alive[output] = last[output] != usize::MAX && last[output] > at;
+                alive[output] = liveness.last(output).is_some_and(|last| last > at);
             }
         }
         alive
@@ -291,6 +293,33 @@ impl Flow {
         }
         Routine { steps, ..routine.clone() }
     }
+}
+
+/// By buffer: the last step before which it can be made again from whatever persists. A state that has its new value
+/// cannot be read any more, and what others take part in is not done twice.
+fn deadlines(routine: &Routine, buffers: &[Buffer]) -> Vec<usize> {
+    let mut deadlines = vec![usize::MAX; buffers.len()];
+    let written = routine.liveness(buffers.len());
+    for &(state, new) in &routine.assigns {
+        deadlines[state] = written.first(new).unwrap_or(usize::MAX);
+    }
+    for step in &routine.steps {
+        let of_operands = step.inputs.iter().map(|input| deadlines[input.buffer]).min().unwrap_or(usize::MAX);
+        let deadline = if step.effect() == Effect::Collective { 0 } else { of_operands };
+        step.outputs.iter().for_each(|output| deadlines[output.buffer] = deadline);
+    }
+    deadlines
+}
+
+/// By buffer: the first step of the gradient that reads it.
+fn first_late_reads(routine: &Routine) -> HashMap<BufferId, usize> {
+    let mut first = HashMap::new();
+    for (at, step) in routine.steps.iter().enumerate().filter(|(_, step)| step.part.backward) {
+        step.inputs.iter().for_each(|input| {
+            first.entry(input.buffer).or_insert(at);
+        });
+    }
+    first
 }
 
 fn copy_of(id: BufferId, buffers: &mut Vec<Buffer>) -> BufferId {

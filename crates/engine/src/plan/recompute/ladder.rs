@@ -6,7 +6,7 @@ use super::flow::Walk;
 use crate::plan::BufferId;
 
 /// Ways to carry a routine out, from the fastest to the smallest.
-pub(in crate::plan) struct Ladder {
+pub(super) struct Ladder {
     /// Results in the order in which they are evicted.
     order: Vec<BufferId>,
     rungs: Vec<Rung>,

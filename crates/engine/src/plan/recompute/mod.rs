@@ -7,10 +7,55 @@
 mod flow;
 mod ladder;
 
-pub(super) use flow::Flow;
-pub(super) use ladder::{Ladder, Rung};
+pub(super) use ladder::Rung;
 
-use super::{BufferId, Step};
+use super::schedule::Scheduled;
+use super::{Buffer, BufferId, Machine, Routine, Step};
+use crate::Result;
+use flow::Flow;
+use ladder::Ladder;
+
+/// The ways to carry a routine out, from the fastest to the smallest.
+pub(super) struct Ways {
+    routine: Routine,
+    flow: Flow,
+    ladder: Ladder,
+}
+
+/// A routine in one of its ways.
+pub(super) struct Recomputed(pub Routine);
+
+impl Ways {
+    /// The ways that a policy allows.
+    pub fn of(
+        Scheduled { routine, .. }: Scheduled,
+        buffers: &[Buffer],
+        machine: &dyn Machine,
+        policy: Recompute,
+    ) -> Result<Ways> {
+        let flow = Flow::of(&routine, buffers, machine)?;
+        let ladder = match policy {
+            Recompute::Auto => Ladder::climb(&flow),
+            _ => Ladder::fixed(&flow, evicted_by(policy, &flow, &routine.steps)),
+        };
+        Ok(Ways { routine, flow, ladder })
+    }
+
+    /// The ways, from the fastest to the smallest.
+    pub fn rungs(&self) -> &[Rung] {
+        self.ladder.rungs()
+    }
+
+    /// How often the routine is replayed in a training step.
+    pub fn times_per_step(&self) -> usize {
+        self.routine.times_per_step
+    }
+
+    /// The routine in the way of a rung, over buffers that grow by what is made twice.
+    pub fn at(&self, rung: &Rung, buffers: &mut Vec<Buffer>) -> Recomputed {
+        Recomputed(self.flow.apply(&self.routine, &self.ladder.evicted(&self.flow, rung), buffers))
+    }
+}
 
 /// How it is chosen what to keep for the gradient and what to compute again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,7 +79,7 @@ pub enum Recompute {
 }
 
 /// What a policy that needs no limit evicts.
-pub(super) fn evicted_by(policy: Recompute, flow: &Flow, steps: &[Step]) -> Vec<BufferId> {
+fn evicted_by(policy: Recompute, flow: &Flow, steps: &[Step]) -> Vec<BufferId> {
     let candidates = flow.candidates();
     match policy {
         Recompute::None | Recompute::Auto => vec![],

@@ -6,10 +6,12 @@ mod continuing;
 mod fuse;
 
 use super::{Machine, Request};
+use crate::Array;
 use crate::graph::{Graph, Node, Source, Value};
-use crate::ops::Operation;
+use crate::ops::{Effect, Operation};
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// The part of a graph that a request needs, simplified if asked for.
 pub(super) fn simplify(graph: &Graph, request: &Request, machine: &dyn Machine, simplify: bool) -> (Graph, Request) {
@@ -99,15 +101,26 @@ fn identity(op: &dyn Operation, inputs: &[Value]) -> Identity {
     ((op as &dyn Any).type_id(), op.attributes(), inputs.to_vec())
 }
 
-/// Equal operations on equal operands are one.
+/// Equal operations on equal operands are one, and so are constants that hold the same.
 fn merge(graph: &Graph, request: &Request) -> (Graph, Request) {
     let mut rewrite = Rewrite::of(graph);
     let mut seen: HashMap<Identity, usize> = HashMap::new();
+    let mut constants: HashMap<Arc<Array>, usize> = HashMap::new();
     for (index, node) in graph.nodes().iter().enumerate() {
         let inputs = rewrite.inputs(node);
-        let Source::Op(op) = &node.source else {
-            rewrite.push(index, node.clone());
-            continue;
+        let op = match &node.source {
+            Source::Constant(array) => {
+                match constants.get(array) {
+                    Some(&earlier) => rewrite.stand_in(index, earlier),
+                    None => drop(constants.insert(array.clone(), rewrite.push(index, node.clone()))),
+                }
+                continue;
+            }
+            Source::Op(op) if op.effect(&graph.input_types(node)) != Effect::Collective => op,
+            _ => {
+                rewrite.push(index, Node { inputs, ..node.clone() });
+                continue;
+            }
         };
         let key = identity(op.as_ref(), &inputs);
         match seen.get(&key) {

@@ -1,14 +1,47 @@
-//! The order of the steps: that of the trace, or one that frees memory sooner, whichever needs less.
+//! The order of the steps: that of the trace, or one that frees memory sooner, whichever needs less. Then where the new
+//! values of states are written, and at last, when all steps are known, what each takes.
+
+mod assign;
 
 use super::checks::first_looks;
-use super::{Buffer, BufferId, Routine};
+use super::liveness::Liveness;
+use super::lower::{Buffers, Lowered};
+use super::{Buffer, BufferId, BufferKind, Machine, Options, Routine, bytes_type};
+use crate::Result;
+use crate::ops::Effect;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-/// Orders a routine's steps. Steps that write a state's new value come after the other readers of its old value
+/// A routine in order, its assignments settled, its steps weighed.
+pub(super) struct Scheduled {
+    pub routine: Routine,
+    /// Scratch that each worker needs, in bytes.
+    pub worker_scratch: usize,
+}
+
+/// Orders a routine's steps, settles its assignments and asks the machine what its steps take.
+pub(super) fn schedule(
+    Lowered(routine): Lowered,
+    buffers: &mut Buffers,
+    machine: &dyn Machine,
+    options: Options,
+) -> Result<Scheduled> {
+    let mut routine = ordered(routine, &buffers.all, options.reorder);
+    assign::settle(&mut routine, buffers, options);
+    let mut worker_scratch = 0;
+    for step in &mut routine.steps {
+        let needs = machine.scratch(step)?;
+        worker_scratch = worker_scratch.max(needs.per_worker);
+        step.scratch = (needs.shared > 0).then(|| buffers.add(BufferKind::Scratch, bytes_type(needs.shared)));
+        step.seconds = machine.seconds(step);
+    }
+    Ok(Scheduled { routine, worker_scratch })
+}
+
+/// The steps in order. Those that write a state's new value come after the other readers of its old value
 /// wherever they can, so that the new value can be written over it; and so after all steps that may end the replay
 /// because the data are bad. What looks at the same data once more, as gradients do, comes after the first that does and
 /// need not be waited for.
-pub(super) fn schedule(mut routine: Routine, buffers: &[Buffer], reorder: bool) -> Routine {
+fn ordered(mut routine: Routine, buffers: &[Buffer], reorder: bool) -> Routine {
     let links = Links::of(&routine);
     let in_trace_order = links.ordered(|ready| *ready.first().expect("a step is ready"));
     let mut order = in_trace_order;
@@ -57,6 +90,10 @@ impl Links {
                 links.add(first, index);
             }
         }
+        // What others take part in comes in the order of the trace.
+        let collectives: Vec<usize> =
+            (0..looks.len()).filter(|&index| routine.steps[index].effect() == Effect::Collective).collect();
+        collectives.windows(2).for_each(|pair| links.add(pair[0], pair[1]));
         let checks: Vec<usize> = (0..looks.len()).filter(|&index| looks[index] == Some(index)).collect();
         for &(state, new) in &routine.assigns {
             let readers = readers.get(&state).into_iter().flatten();
@@ -175,25 +212,21 @@ fn transient_inputs(routine: &Routine, buffers: &[Buffer], index: usize) -> Vec<
 
 /// The most bytes alive at once in this order.
 fn peak(routine: &Routine, buffers: &[Buffer], order: &[usize]) -> usize {
-    let mut live = Live::of(routine, buffers);
+    let live = Live::of(routine, buffers);
+    let mut liveness = Liveness::new(buffers.len());
+    for (at, &index) in order.iter().enumerate() {
+        live.inputs[index].iter().for_each(|&buffer| liveness.read(buffer, at));
+    }
+    routine.outputs.iter().for_each(|(_, output)| liveness.kept(output.buffer, order.len()));
     let (mut now, mut peak) = (0, 0);
-    for &index in order {
-        let step = &routine.steps[index];
-        now += step.outputs.iter().map(|output| live.bytes(output.buffer)).sum::<usize>();
+    for (at, &index) in order.iter().enumerate() {
+        let outputs = routine.steps[index].outputs.iter().map(|output| output.buffer);
+        now += outputs.clone().map(|output| live.bytes(output)).sum::<usize>();
         peak = peak.max(now);
-        for output in &step.outputs {
-            // A result that nobody reads is gone at once.
-            if !live.readers_left.contains_key(&output.buffer) {
-                now -= live.bytes(output.buffer);
-            }
-        }
-        for &buffer in &live.inputs[index] {
-            let left = live.readers_left.get_mut(&buffer).expect("a transient that is read");
-            *left -= 1;
-            if *left == 0 {
-                now -= live.bytes(buffer);
-            }
-        }
+        // A result that nobody reads is gone at once.
+        let unread = outputs.filter(|&output| liveness.last(output).is_none());
+        let ending = live.inputs[index].iter().copied().filter(|&input| liveness.ends_at(input, at));
+        now -= unread.chain(ending).map(|buffer| live.bytes(buffer)).sum::<usize>();
     }
     peak
 }
