@@ -79,6 +79,14 @@ pub fn footer_bytes(file: &File) -> io::Result<u64> {
     }
 }
 
+/// Checks that what a file says of itself, in so many bytes at its end, is there: the library counts out a list of truths
+/// of any stated length, though it takes no bytes.
+pub fn check_footer(file: &File, footer_bytes: u64) -> io::Result<()> {
+    let mut reader = BufReader::new(file);
+    reader.seek(SeekFrom::End(-8 - footer_bytes as i64))?;
+    skip(&mut reader, STRUCTURE, 0)
+}
+
 /// What is read of a page's header, which is in Thrift's compact form.
 #[derive(Default)]
 struct PageHeader {
@@ -136,7 +144,7 @@ fn next_field(reader: &mut impl Read, id: &mut i64) -> io::Result<Option<u8>> {
 /// Passes over a value.
 fn skip(reader: &mut (impl BufRead + Seek), kind: u8, depth: usize) -> io::Result<()> {
     if depth == DEPTH_MAX {
-        return Err(invalid("its pages have no headers that can be read"));
+        return Err(invalid("what it says of itself or of its pages cannot be read"));
     }
     match kind {
         // Both truths are said by the kind alone.
@@ -168,7 +176,7 @@ fn skip(reader: &mut (impl BufRead + Seek), kind: u8, depth: usize) -> io::Resul
             }
             Ok(())
         }
-        _ => Err(invalid("its pages have no headers that can be read")),
+        _ => Err(invalid("what it says of itself or of its pages cannot be read")),
     }
 }
 

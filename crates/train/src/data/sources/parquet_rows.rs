@@ -1,7 +1,7 @@
 //! A Parquet file: one column of it, each row a document.
 
 use super::decompress::{self, Compression, read_error};
-use super::parquet_pages::{footer_bytes, page_sizes};
+use super::parquet_pages::{check_footer, footer_bytes, page_sizes};
 use super::pieces::{PIECE_BYTES, piece_end};
 use super::{Document, SourceFile, guess_field, one_line};
 use crate::memory::Size;
@@ -149,6 +149,7 @@ impl Table {
         let path = &source.path;
         let footer_bytes = footer_bytes(&file).map_err(|error| broken(path, error))?;
         source.check_memory(FOOTER_FACTOR * footer_bytes, "its description at the end", FEWER_GROUPS)?;
+        check_footer(&file, footer_bytes).map_err(|error| broken(path, error))?;
         let copy = file.try_clone().map_err(Error::io("read", path))?;
         let reader = guarded(|| SerializedFileReader::new(copy)).map_err(|error| broken(path, error))?;
         let column = choose_column(path, reader.metadata().file_metadata().schema_descr(), text_field)?;

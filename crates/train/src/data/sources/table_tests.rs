@@ -124,6 +124,21 @@ fn sizes_that_are_not_true_are_found_out() {
 }
 
 #[test]
+fn a_list_that_is_said_to_be_longer_than_the_file_is_refused() {
+    let folder = Folder::new("truths");
+    let mut bytes = table(&["one text"], plain());
+    let footer = bytes.len() - 8;
+    let footer_bytes = u32::from_le_bytes(bytes[footer..footer + 4].try_into().unwrap());
+    // One more field: a list of 2^31 - 1 truths, none of which takes a byte if they are skipped by their kind.
+    let list = [0xf9, 0xf2, 0xff, 0xff, 0xff, 0xff, 0x07];
+    bytes.splice(footer - 1..footer - 1, list);
+    let footer = bytes.len() - 8;
+    bytes[footer..footer + 4].copy_from_slice(&(footer_bytes + list.len() as u32).to_le_bytes());
+    let told = pieces(&folder.write("truths.parquet", &bytes), None).unwrap_err().to_string();
+    assert!(told.contains("not a whole Parquet file"), "{told}");
+}
+
+#[test]
 fn a_packed_table_that_is_far_larger_unpacked_is_refused() {
     let folder = Folder::new("bomb");
     let path = folder.write("bomb.parquet.gz", gzip(&vec![0; 300 << 20]));
