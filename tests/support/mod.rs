@@ -1,10 +1,9 @@
 //! What the test files share.
 
-#![allow(dead_code)]
+#![allow(dead_code, unused_imports)]
 
-pub mod comparison;
+pub use gradus::testing::{comparison, numbers, rounding};
+
 pub mod fixture;
-pub mod numbers;
-pub mod rounding;
 pub mod second_machine;
 pub mod training;

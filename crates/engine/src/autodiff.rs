@@ -194,13 +194,27 @@ fn differentiate(
     let outputs: Vec<Tensor> =
         (0..node.outputs.len()).map(|output| trace.tensor(Value { node: index, output })).collect();
     let rule = op.gradient(&Differentiation { inputs: &inputs, outputs: &outputs, gradients, wanted });
-    debug_assert_eq!(rule.len(), inputs.len(), "gradients of {}", op.name());
-    for (gradient, input) in rule.iter().zip(&inputs) {
-        if let Some(gradient) = gradient.as_ref().filter(|gradient| !gradient.is_poisoned()) {
-            debug_assert_eq!(gradient.ty(), input.ty(), "a gradient of {}", op.name());
-        }
+    if let Some(problem) = wrong_rule(&rule, &inputs) {
+        let types = inputs.iter().map(Tensor::ty).collect();
+        trace.fail(Error::Parameter { op: op.name().to_string(), inputs: types, problem, at: node.place });
+        return inputs.iter().map(|_| None).collect();
     }
     rule
+}
+
+/// What is wrong with the gradients that a rule gave, if anything is: each must be of its operand's type.
+fn wrong_rule(rule: &[Option<Tensor>], inputs: &[Tensor]) -> Option<String> {
+    if rule.len() != inputs.len() {
+        return Some(format!("its gradient gives {} tensors for {} operands", rule.len(), inputs.len()));
+    }
+    if rule.iter().flatten().any(|gradient| !gradient.is_of(inputs[0].trace())) {
+        return Some("its gradient gives a tensor of another trace".to_string());
+    }
+    rule.iter().zip(inputs).enumerate().find_map(|(index, (gradient, input))| {
+        let given = gradient.as_ref().filter(|gradient| !gradient.is_poisoned())?.ty();
+        let wanted = input.ty();
+        (given != wanted).then(|| format!("its gradient gives {given} for operand {index}, which is {wanted}"))
+    })
 }
 
 /// For each node from `first_node` to `last_node`: whether one of its inputs leads back to `inputs`.

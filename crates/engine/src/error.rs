@@ -170,6 +170,16 @@ pub enum Error {
         /// The line of the operation.
         at: Place,
     },
+    /// A kernel from outside that panicked.
+    #[error("{at}: the kernel of {op} panicked: {message}; states may be half written, so make the program anew")]
+    Panicked {
+        /// The operation.
+        op: String,
+        /// What the panic said.
+        message: String,
+        /// The line of the operation.
+        at: Place,
+    },
     /// A plan that was made for another machine than the one that it is linked on.
     #[error("the plan cannot be linked: {problem}; plan again with the backend that will run it")]
     OtherMachine {
@@ -177,7 +187,7 @@ pub enum Error {
         problem: String,
     },
     /// A program that was left without a plan.
-    #[error("the program has no plan to replay since relinking it failed; make it anew")]
+    #[error("the program has nothing to replay since relinking it failed or a kernel of it panicked; make it anew")]
     Unlinked,
     /// More memory than the machine has.
     #[error("the plan needs {needed} bytes and {available} are available; use a smaller batch or a smaller model")]
@@ -219,7 +229,7 @@ fn list(inputs: &[TensorType]) -> String {
 /// What the shape rules of the operations say in common.
 impl Mismatch {
     /// Checks that an operand is floating point.
-    pub(crate) fn unless_float(input: &TensorType) -> Result<(), Mismatch> {
+    pub fn unless_float(input: &TensorType) -> Result<(), Mismatch> {
         if input.dtype.is_float() {
             return Ok(());
         }
@@ -227,7 +237,7 @@ impl Mismatch {
     }
 
     /// Checks that an operand is made of integers.
-    pub(crate) fn unless_integer(input: &TensorType) -> Result<(), Mismatch> {
+    pub fn unless_integer(input: &TensorType) -> Result<(), Mismatch> {
         if input.dtype.is_integer() {
             return Ok(());
         }
@@ -235,7 +245,7 @@ impl Mismatch {
     }
 
     /// Checks that an operand is a key of random numbers.
-    pub(crate) fn unless_key(input: &TensorType) -> Result<(), Mismatch> {
+    pub fn unless_key(input: &TensorType) -> Result<(), Mismatch> {
         if input.dtype != DType::U32 {
             return Err(Mismatch::DType(format!("takes a key of u32, not {}", input.dtype)));
         }
@@ -243,13 +253,13 @@ impl Mismatch {
     }
 
     /// Checks that all operands are floating point of one type.
-    pub(crate) fn unless_same_float(inputs: &[TensorType]) -> Result<DType, Mismatch> {
+    pub fn unless_same_float(inputs: &[TensorType]) -> Result<DType, Mismatch> {
         inputs.iter().try_for_each(Mismatch::unless_float)?;
         Mismatch::unless_same_type(inputs)
     }
 
     /// Checks that all operands are of one element type.
-    pub(crate) fn unless_same_type(inputs: &[TensorType]) -> Result<DType, Mismatch> {
+    pub fn unless_same_type(inputs: &[TensorType]) -> Result<DType, Mismatch> {
         match inputs.iter().find(|input| input.dtype != inputs[0].dtype) {
             Some(other) => Err(Mismatch::DType(format!(
                 "takes operands of one element type, not {} and {}; cast one",
@@ -260,7 +270,7 @@ impl Mismatch {
     }
 
     /// Checks that an operand has a certain shape.
-    pub(crate) fn unless_shape(what: &str, input: &TensorType, expected: &Shape) -> Result<(), Mismatch> {
+    pub fn unless_shape(what: &str, input: &TensorType, expected: &Shape) -> Result<(), Mismatch> {
         if input.shape == *expected {
             return Ok(());
         }
@@ -268,7 +278,7 @@ impl Mismatch {
     }
 
     /// Checks that an operand has at least so many axes.
-    pub(crate) fn unless_rank(what: &str, input: &TensorType, rank: usize) -> Result<(), Mismatch> {
+    pub fn unless_rank(what: &str, input: &TensorType, rank: usize) -> Result<(), Mismatch> {
         if input.shape.rank() >= rank {
             return Ok(());
         }

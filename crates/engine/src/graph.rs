@@ -90,6 +90,8 @@ pub struct Part {
     pub layer: Option<usize>,
     /// Whether it was recorded while differentiating.
     pub backward: bool,
+    /// The part that is made again rather than kept ([`crate::Trace::checkpoint`]), if it is in one.
+    pub checkpoint: Option<usize>,
 }
 
 /// A node: where its values come from, what it reads, what it gives, and the user's line that asked for it.

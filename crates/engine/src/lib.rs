@@ -15,14 +15,16 @@ mod process;
 mod program;
 mod shape;
 mod tape;
+pub mod testing;
 mod trace;
 
 pub use array::Array;
 pub use autodiff::{gradient, gradient_or_zeros, gradient_terms};
 pub use dtype::{DType, Native};
-pub use error::{Error, Place, Result};
+pub use error::{Error, Mismatch, Place, Result};
 pub use graph::Role;
 pub use handles::{Handles, RoutineKey, TensorKey};
+pub use ops::custom_gradient;
 pub use process::{ProcessMemory, available_memory};
 pub use program::{Program, Routine};
 pub use shape::{Layout, Shape, TensorType};

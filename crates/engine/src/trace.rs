@@ -36,6 +36,8 @@ struct Recording {
     attributed_to: Cell<Option<Place>>,
     /// The part of the step that is being recorded.
     part: Cell<Part>,
+    /// How many parts were asked to be made again.
+    checkpoints: Cell<usize>,
 }
 
 impl Default for Recording {
@@ -50,6 +52,7 @@ impl Default for Recording {
             first_error: RefCell::default(),
             attributed_to: Cell::default(),
             part: Cell::default(),
+            checkpoints: Cell::default(),
         }
     }
 }
@@ -198,9 +201,22 @@ impl Trace {
         self.in_part(Part { layer: Some(layer), ..self.0.part.get() }, work)
     }
 
+    /// Runs `work`; what it records is made again where its gradient needs it, instead of being kept, whatever the budget
+    /// and the policy. What others read of it is kept.
+    pub fn checkpoint<R>(&self, work: impl FnOnce() -> R) -> R {
+        let checkpoint = self.0.checkpoints.get();
+        self.0.checkpoints.set(checkpoint + 1);
+        self.in_part(Part { checkpoint: Some(checkpoint), ..self.0.part.get() }, work)
+    }
+
     /// Runs `work` as part of differentiating.
     pub(crate) fn differentiating<R>(&self, work: impl FnOnce() -> R) -> R {
-        self.in_part(Part { backward: true, ..self.0.part.get() }, work)
+        self.in_part(Part { backward: true, checkpoint: None, ..self.0.part.get() }, work)
+    }
+
+    /// The part of the step that is being recorded.
+    pub(crate) fn part(&self) -> Part {
+        self.0.part.get()
     }
 
     /// Runs `work` as part of whatever this says.

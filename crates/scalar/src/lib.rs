@@ -119,3 +119,18 @@ pub struct ScalarProgram {
     /// The value of the program.
     pub result: Argument,
 }
+
+impl ScalarProgram {
+    /// Whether it reads nothing but so many operands and the results of earlier instructions.
+    pub fn is_whole(&self, operands: usize) -> bool {
+        let is_there = |argument: &Argument, results: usize| match *argument {
+            Argument::Input(index) => index < operands,
+            Argument::Result(index) => index < results,
+            Argument::Constant(_) => true,
+        };
+        let whole = |(index, instruction): (usize, &Instruction)| {
+            instruction.arguments[..instruction.function.arity()].iter().all(|argument| is_there(argument, index))
+        };
+        self.instructions.iter().enumerate().all(whole) && is_there(&self.result, self.instructions.len())
+    }
+}

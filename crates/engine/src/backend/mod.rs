@@ -10,8 +10,10 @@ mod reference;
 pub use cpu::{Cpu, Linker, Operand, Unsupported};
 pub use reference::{Reference, evaluate};
 
+use crate::ops::Trusted;
 use crate::plan::{self, BufferId, Machine, Plan};
 use crate::{Layout, Result};
+use std::any::Any;
 use std::ops::Range;
 
 /// Something that can compute plans.
@@ -49,8 +51,9 @@ pub trait Executable: Send {
     fn look_mut(&mut self, buffer: BufferId) -> Option<&mut [u8]>;
 }
 
-/// An operation's kernels: one method a backend.
-pub trait Kernels {
+/// An operation's kernels: one method a backend. They are the operation itself, of whose operands they know what its
+/// rule lets pass.
+pub trait Kernels: Trusted + Any {
     /// Whether the kernels read this operand in this layout; if not, the planner puts a dense copy in.
     fn takes(&self, input: usize, layout: &Layout) -> bool;
 

@@ -37,7 +37,7 @@ impl Accumulation {
     fn kernels(&self) -> &dyn Kernels {
         match self.op.lowering() {
             Lowering::Kernels(kernels) | Lowering::SideBySide(_, kernels) => kernels,
-            Lowering::View(_) => unreachable!("a view sums nothing"),
+            _ => unreachable!("only what has kernels goes on from earlier sums"),
         }
     }
 }
@@ -212,8 +212,9 @@ fn going_on(of: &Tensor, node: usize, wanted: &[(usize, usize)], earlier: &[&Ten
     let op = node.op()?.clone();
     let sums = op.accumulates();
     let same = sums.iter().eq(wanted.iter().map(|(output, _)| output));
-    let float = sums.iter().all(|&sum| node.outputs[sum].dtype == DType::F32);
-    if sums.is_empty() || !same || !float {
+    let float = sums.iter().all(|&sum| node.outputs.get(sum).is_some_and(|output| output.dtype == DType::F32));
+    let has_kernels = matches!(op.lowering(), Lowering::Kernels(_) | Lowering::SideBySide(..));
+    if sums.is_empty() || !same || !float || !has_kernels {
         return None;
     }
     let operands: Vec<Tensor> = node.inputs.iter().map(|&input| trace.tensor(input)).collect();

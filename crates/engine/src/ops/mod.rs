@@ -4,25 +4,28 @@
 //! machines know of an operation, they learn from it: no list elsewhere names one. The list below drives the tests.
 
 mod cases;
-mod listed;
 mod reals;
+mod slices;
+mod trusted;
 
 pub use crate::autodiff::Differentiation;
 pub use crate::backend::{Kernels, Linker, Unsupported};
 pub use cases::{Case, CaseInput, Fill};
 pub use reals::Reals;
+pub use slices::{Cut, Numbers, NumbersMut, SliceKernel};
+pub use trusted::Trusted;
 
 use crate::error::{Mismatch, Place};
 use crate::shape::Layout;
 use crate::{Error, Tensor, TensorType};
-use listed::Listed;
 use std::any::{Any, TypeId};
 use std::fmt::Debug;
 
 /// What an operation is, from its shapes to its kernels.
 ///
-/// Operations are those of the list below and no others: what their kernels do with memory is trusted.
-pub trait Operation: Listed + Any + Debug + Send + Sync {
+/// The list below has our own; any other type may be one, and is planned, verified, differentiated and tested alike. What
+/// it says is never trusted with memory, but for kernels that are [`Trusted`].
+pub trait Operation: Any + Debug + Send + Sync {
     /// Its name in messages, plans and profiles.
     fn name(&self) -> &'static str;
 
@@ -178,10 +181,14 @@ impl Check {
 pub enum Lowering<'a> {
     /// As other looks at the operand's bytes, where strides can say it.
     View(&'a dyn ViewRule),
-    /// By kernels.
-    Kernels(&'a dyn Kernels),
+    /// By kernels of its own.
+    Kernels(&'a (dyn Kernels + 'static)),
     /// As one look at the operands' bytes, where they lie side by side along this axis already; else by kernels.
-    SideBySide(usize, &'a dyn Kernels),
+    SideBySide(usize, &'a (dyn Kernels + 'static)),
+    /// By a function on slices.
+    Slices(&'a dyn SliceKernel),
+    /// Not at all: each result is the operand of the same number, as it lies.
+    Identity,
 }
 
 /// An operation that only looks at its operand's bytes in another way.
@@ -251,17 +258,25 @@ pub struct Entry {
     pub cases: fn() -> Vec<Case>,
 }
 
+impl Entry {
+    /// The line of an operation.
+    pub fn of<O: Operation>() -> Entry {
+        let path = std::any::type_name::<O>();
+        Entry { id: TypeId::of::<O>(), type_name: path.rsplit("::").next().unwrap_or(path), cases: O::cases }
+    }
+}
+
 macro_rules! operations {
     ($($module:ident::$op:ident,)*) => {
-        $(impl Listed for $module::$op {})*
+        $(
+            // SAFETY: the operations here are tested on every kernel, element type, kind of operand and number of threads,
+            // and in debug builds every slice that their jobs take is checked against its operand.
+            unsafe impl Trusted for $module::$op {}
+        )*
 
         /// The list that drives the tests.
         pub fn all() -> Vec<Entry> {
-            vec![$(Entry {
-                id: TypeId::of::<$module::$op>(),
-                type_name: stringify!($op),
-                cases: <$module::$op as Operation>::cases,
-            }),*]
+            vec![$(Entry::of::<$module::$op>()),*]
         }
     };
 }
@@ -275,6 +290,7 @@ mod concat;
 mod conv2d;
 mod cross_entropy;
 mod cumulative_sum;
+mod custom_gradient;
 mod dropout;
 mod elementwise;
 mod embedding;
@@ -298,7 +314,8 @@ pub use accumulation::{Accumulation, accumulated};
 pub use attention::AttentionOptions;
 pub use batch_norm::BatchNorm;
 pub use conv2d::{Conv1dOptions, Conv2dOptions};
-pub use elementwise::{Argument, Elementwise, Function, Instruction, ScalarProgram};
+pub use custom_gradient::{CustomGradient, custom_gradient};
+pub use elementwise::{Argument, Elementwise, Function, Instruction, Scalar, ScalarProgram};
 pub use layer_norm::LayerNormGradient;
 pub use matmul::{FusedMatmul, Matmul, ProductTypes};
 pub use pool2d::{Pool1dOptions, Pool2dOptions};
@@ -318,6 +335,7 @@ operations! {
     view::Split,
     view::Broadcast,
     view::StopGradient,
+    custom_gradient::CustomGradient,
     check_finite::CheckFinite,
     concat::Concat,
     accumulation::Accumulation,

@@ -120,7 +120,12 @@ impl Lowerer<'_> {
                     self.operands.insert(Value { node: index, output }, Operand { layout, ..operand });
                 }
             }
-            Lowering::Kernels(_) => self.kernels(index, node, op, &inputs),
+            Lowering::Kernels(_) | Lowering::Slices(_) => self.kernels(index, node, op, &inputs),
+            Lowering::Identity => {
+                for (output, operand) in inputs.into_iter().take(node.outputs.len()).enumerate() {
+                    self.operands.insert(Value { node: index, output }, operand);
+                }
+            }
             Lowering::SideBySide(axis, _) => match side_by_side(&inputs, axis) {
                 Some(operand) => {
                     self.operands.insert(Value { node: index, output: 0 }, operand);

@@ -143,7 +143,7 @@ impl<'a> Replay<'a> {
 
     fn step(&mut self, step: &Step) -> Verdict {
         check_types(step)?;
-        if let Lowering::View(_) = step.op.lowering() {
+        if let Lowering::View(_) | Lowering::Identity = step.op.lowering() {
             return Err("a view is not a step".to_string());
         }
         step.inputs.iter().try_for_each(|input| self.readable(input))?;

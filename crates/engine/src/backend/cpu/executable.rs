@@ -1,5 +1,6 @@
 //! A plan linked on the CPU.
 
+use super::slices::Panicked;
 use super::{Cpu, Linked};
 use crate::arena::Arena;
 use crate::backend::Executable;
@@ -14,7 +15,7 @@ use std::ops::Range;
 /// Jobs over an arena.
 pub(super) struct CpuExecutable {
     /// By routine; the jobs hold addresses in the arena and of the fault cell, so they go first. None, if relinking
-    /// failed halfway.
+    /// failed halfway or a kernel panicked.
     routines: Vec<Vec<LinkedStep>>,
     arena: Arena,
     fault: Box<FaultCell>,
@@ -29,6 +30,8 @@ struct LinkedStep {
     jobs: Vec<Box<dyn Job>>,
     /// What its kernels look for in the data.
     check: Option<Check>,
+    /// What its kernel said when it panicked, if that is a function from outside.
+    panicked: Option<Panicked>,
     op: &'static str,
     place: Place,
 }
@@ -75,8 +78,8 @@ impl CpuExecutable {
         let address = |id: BufferId| base.wrapping_add(plan.buffers[id].offset);
         let linked = self.cpu.link_step(step, address, fault)?;
         check_scratch(plan, step, linked.needs())?;
-        let Linked { jobs, .. } = linked;
-        Ok(LinkedStep { jobs, check, op: step.op.name(), place: step.place })
+        let Linked { jobs, panicked, .. } = linked;
+        Ok(LinkedStep { jobs, check, panicked, op: step.op.name(), place: step.place })
     }
 }
 
@@ -132,6 +135,12 @@ impl Executable for CpuExecutable {
                 && let Some((_, detail)) = self.fault.take()
             {
                 return Err(check.error(step.op, detail, step.place));
+            }
+            if let Some(message) = step.panicked.as_ref().and_then(|panicked| panicked.get()) {
+                let (op, message, at) = (step.op.to_string(), message.clone(), step.place);
+                // States may be half written: nothing goes on from them.
+                self.routines.clear();
+                return Err(Error::Panicked { op, message, at });
             }
             done(index);
         }

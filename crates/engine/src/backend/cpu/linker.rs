@@ -48,6 +48,18 @@ impl Operand {
         Out::new(self.first::<T>(), self.layout.shape.elements())
     }
 
+    /// The bytes of an operand that lies densely, to be read.
+    pub(super) fn bytes(&self) -> In<u8> {
+        let first = self.buffer.wrapping_add(self.layout.offset * self.dtype.size());
+        In::new(first, self.layout.shape.elements() * self.dtype.size())
+    }
+
+    /// The bytes of a result, to be written.
+    pub(super) fn bytes_mut(&self) -> Out<u8> {
+        let bytes = self.bytes();
+        Out::new(bytes.as_ptr().cast_mut(), bytes.len())
+    }
+
     /// The sizes of the axes.
     pub fn shape(&self) -> &crate::Shape {
         &self.layout.shape
@@ -88,7 +100,7 @@ impl<'a> Linker<'a> {
     }
 
     pub(super) fn finish(self) -> Linked {
-        Linked { jobs: self.jobs, scratch: self.scratch_used }
+        Linked { jobs: self.jobs, scratch: self.scratch_used, panicked: None }
     }
 }
 

@@ -3,6 +3,7 @@
 #[macro_use]
 mod linker;
 mod executable;
+mod slices;
 mod speeds;
 
 pub use linker::{Linker, Operand, Unsupported};
@@ -14,6 +15,7 @@ use crate::{DType, Error, Layout, Result};
 use executable::CpuExecutable;
 use gradus_kernels::{Fault, Isa, Pool};
 use linker::ALIGNMENT;
+use std::any::Any;
 use std::sync::Arc;
 
 /// A CPU with a number of threads and an instruction set. Programs linked on one share its threads.
@@ -60,6 +62,9 @@ impl Cpu {
         let inputs: Vec<Operand> = step.inputs.iter().map(operand).collect();
         let outputs: Vec<Operand> = step.outputs.iter().map(operand).collect();
         let scratch = step.scratch.map_or(std::ptr::without_provenance_mut(ALIGNMENT), &address);
+        if let Lowering::Slices(kernel) = step.op.lowering() {
+            return slices::link(kernel, step, &inputs, &outputs);
+        }
         let mut linker = Linker::new((self.isa, self.pool.threads()), &inputs, &outputs, scratch, fault);
         kernels(step.op.as_ref()).cpu(&mut linker).map_err(|Unsupported(dtype)| Error::Unsupported {
             backend: self.name(),
@@ -72,18 +77,22 @@ impl Cpu {
     }
 }
 
-/// The kernels of an operation that is a step.
+/// The kernels of an operation that is a step. They must be its own: those of another operation rely on that one's rule.
 fn kernels(op: &dyn Operation) -> &dyn Kernels {
-    match op.lowering() {
-        Lowering::Kernels(kernels) | Lowering::SideBySide(_, kernels) => kernels,
-        Lowering::View(_) => unreachable!("a view is not a step"),
-    }
+    let (Lowering::Kernels(kernels) | Lowering::SideBySide(_, kernels)) = op.lowering() else {
+        unreachable!("{} is not a step with kernels", op.name())
+    };
+    let same_type = (op as &dyn Any).type_id() == (kernels as &dyn Any).type_id();
+    assert!(same_type && std::ptr::addr_eq(op, kernels), "{} has kernels that are not its own", op.name());
+    kernels
 }
 
 /// A linked step: its jobs and the scratch they share.
 struct Linked {
     jobs: Vec<Box<dyn gradus_kernels::Job>>,
     scratch: usize,
+    /// What its kernel said when it panicked, if that is a function from outside.
+    panicked: Option<slices::Panicked>,
 }
 
 impl Linked {
@@ -112,13 +121,20 @@ impl Machine for Cpu {
     }
 
     fn reads(&self, op: &dyn Operation, input: usize, dtype: DType, layout: &Layout) -> Reading {
-        match kernels(op).takes(input, layout) {
+        let takes = match op.lowering() {
+            Lowering::Slices(_) => layout.is_dense(),
+            _ => kernels(op).takes(input, layout),
+        };
+        match takes {
             true => Reading::AsItLies,
             false => Reading::Copied(dtype),
         }
     }
 
     fn scratch(&self, step: &Step) -> Result<Scratch> {
+        if let Lowering::Slices(_) = step.op.lowering() {
+            return Ok(Scratch::default());
+        }
         // Jobs are built to be asked, at addresses that nothing follows; nothing raises a fault meanwhile.
         let nowhere = |_| std::ptr::without_provenance_mut(ALIGNMENT);
         let fault = step.effect().check().map(|_| Fault::new(std::ptr::null(), 0));

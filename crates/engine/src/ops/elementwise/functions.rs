@@ -257,6 +257,17 @@ pub(super) fn cases() -> Vec<Case> {
     cases.push(Case::new("clamp and leaky relu", &[&[37]], |x| vec![x[0].clamp(-1.23, 0.77), x[0].leaky_relu(0.1)]));
     cases.push(Case::new("one and none", &[&[1], &[0, 3]], |x| vec![-&x[0], x[1].exp()]));
     cases.push(Case::new("no operands", &[&[2]], |x| vec![x[0].ones_like() * 3.0]));
+    cases.push(Case::new("a function of one's own", &[&[5, 7], &[7]], |x| {
+        let mish = Tensor::elementwise([&x[0]], |[x]| x * (x.exp() + 1.0).log().tanh());
+        let joined = Tensor::elementwise([&mish, &x[1]], |[x, y]| {
+            let bent = (1.0 - x * y).sigmoid() / (y * y + 2.0);
+            x.less(y).select(bent, -bent + 0.25).maximum(y.constant(-3.0))
+        });
+        vec![joined]
+    }));
+    cases.push(Case::new("a function that gives an operand", &[&[3], &[2, 1]], |x| {
+        vec![Tensor::elementwise([&x[0], &x[1]], |[_, y]| y)]
+    }));
     let integers = CaseInput::integers(DType::I32, [3, 5], 40);
     cases.push(Case::with_inputs("cast of integers", vec![integers], |x| vec![x[0].cast(DType::F32) * 2.0]));
     cases.extend(super::super::masks::cases());

@@ -10,7 +10,7 @@ impl Trace {
     #[track_caller]
     pub fn function(&self, function: Function, operands: &[&Tensor]) -> Tensor {
         let types: Vec<TensorType> = operands.iter().map(|operand| operand.ty()).collect();
-        let shape = match joined_shape(function, &types) {
+        let shape = match taken_shape(function, &types) {
             Ok(shape) => shape,
             Err(mismatch) => {
                 let name = format!("{function:?}").to_lowercase();
@@ -39,10 +39,20 @@ impl Trace {
 }
 
 /// The shape that the operands of a function broadcast to, or why it does not take them.
-fn joined_shape(function: Function, types: &[TensorType]) -> Result<Shape, Mismatch> {
+fn taken_shape(function: Function, types: &[TensorType]) -> Result<Shape, Mismatch> {
     if types.len() != function.arity() {
         return Err(Mismatch::Parameter(format!("takes {} operands, not {}", function.arity(), types.len())));
     }
+    let shape = joined_shape(types)?;
+    if of_integers(function).is_none() || types.iter().any(|ty| ty.dtype.is_float()) {
+        types.iter().try_for_each(Mismatch::unless_float)?;
+    }
+    Mismatch::unless_same_type(types)?;
+    Ok(shape)
+}
+
+/// The shape that operands broadcast to.
+pub(super) fn joined_shape(types: &[TensorType]) -> Result<Shape, Mismatch> {
     let mut shape = Shape::default();
     for ty in types {
         let Some(joined) = shape.broadcast(&ty.shape) else {
@@ -51,10 +61,6 @@ fn joined_shape(function: Function, types: &[TensorType]) -> Result<Shape, Misma
         };
         shape = joined;
     }
-    if of_integers(function).is_none() || types.iter().any(|ty| ty.dtype.is_float()) {
-        types.iter().try_for_each(Mismatch::unless_float)?;
-    }
-    Mismatch::unless_same_type(types)?;
     Ok(shape)
 }
 

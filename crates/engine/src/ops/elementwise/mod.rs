@@ -5,11 +5,13 @@
 
 mod functions;
 mod methods;
+mod scalar;
 
 use super::*;
 use crate::DType;
 use gradus_kernels::elementwise as kernel;
 pub use gradus_scalar::{Argument, Function, Instruction, ScalarProgram};
+pub use scalar::Scalar;
 
 /// A program run on every element of operands of one shape.
 #[derive(Clone, Debug)]
@@ -78,6 +80,10 @@ impl Operation for Elementwise {
     }
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, Mismatch> {
+        if !self.program.is_whole(self.input_count) {
+            let problem = "the program reads an operand or a result that is not there".to_string();
+            return Err(Mismatch::Parameter(problem));
+        }
         if inputs.len() != self.input_count || inputs.iter().any(|input| input.shape != self.shape) {
             return Err(Mismatch::Shape(format!("takes {} operands of shape {}", self.input_count, self.shape)));
         }
@@ -92,7 +98,12 @@ impl Operation for Elementwise {
 
     fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
         match &self.program.instructions[..] {
-            [] => at.inputs.iter().map(|input| Some(at.gradient(0).cast(input.dtype()))).collect(),
+            [] => {
+                let is_result = |index| self.program.result == Argument::Input(index);
+                let gradient =
+                    |(index, input): (usize, &Tensor)| is_result(index).then(|| at.gradient(0).cast(input.dtype()));
+                at.inputs.iter().enumerate().map(gradient).collect()
+            }
             [instruction] if self.program.result == Argument::Result(0) => functions::gradient(instruction, at),
             _ => at.through(|inputs| vec![self.decomposed(inputs)]),
         }

@@ -108,6 +108,11 @@ impl Flow {
         (0..self.candidate.len()).filter(|&id| self.candidate[id])
     }
 
+    /// Whether only the routine's own steps read it.
+    pub fn is_inner(&self, id: BufferId) -> bool {
+        !self.given.contains(&id)
+    }
+
     /// The step that makes a buffer's value.
     pub fn writer(&self, id: BufferId) -> Option<usize> {
         self.writer[id]

@@ -39,10 +39,10 @@ impl Ladder {
         ladder
     }
 
-    /// Evicts, again and again, what frees most bytes for a second of computing where most bytes are alive.
-    pub fn climb(flow: &Flow) -> Ladder {
-        let mut ladder = Ladder { order: vec![], rungs: vec![] };
-        let mut evicted = ladder.evicted_marks(flow, 0);
+    /// Evicts these, and then, again and again, what frees most bytes for a second of computing where most are alive.
+    pub fn climb(flow: &Flow, first: Vec<BufferId>) -> Ladder {
+        let mut ladder = Ladder { order: first, rungs: vec![] };
+        let mut evicted = ladder.evicted_marks(flow, ladder.order.len());
         loop {
             let walk = flow.walk(&evicted);
             if ladder.rungs.last().is_none_or(|rung| walk.peak < rung.alive) {

@@ -12,6 +12,7 @@ pub(super) use ladder::Rung;
 use super::schedule::Scheduled;
 use super::{Buffer, BufferId, Machine, Routine, Step};
 use crate::Result;
+use crate::ops::Effect;
 use flow::Flow;
 use ladder::Ladder;
 
@@ -34,9 +35,13 @@ impl Ways {
         policy: Recompute,
     ) -> Result<Ways> {
         let flow = Flow::of(&routine, buffers, machine)?;
+        let mut evicted = checkpointed(&flow, &routine.steps);
         let ladder = match policy {
-            Recompute::Auto => Ladder::climb(&flow),
-            _ => Ladder::fixed(&flow, evicted_by(policy, &flow, &routine.steps)),
+            Recompute::Auto => Ladder::climb(&flow, evicted),
+            _ => {
+                evicted.extend(evicted_by(policy, &flow, &routine.steps));
+                Ladder::fixed(&flow, evicted)
+            }
         };
         Ok(Ways { routine, flow, ladder })
     }
@@ -92,6 +97,23 @@ fn evicted_by(policy: Recompute, flow: &Flow, steps: &[Step]) -> Vec<BufferId> {
             .filter(|&id| flow.operations_to_remake(id) <= operations_per_byte.saturating_mul(flow.bytes(id)))
             .collect(),
     }
+}
+
+/// What the trace asked to be made again, whatever the policy: all that is made inside of a checkpointed part and that
+/// the forward pass reads nowhere else.
+pub(super) fn checkpointed(flow: &Flow, steps: &[Step]) -> Vec<BufferId> {
+    let mut evicted = vec![];
+    for step in steps.iter().filter(|step| step.part.checkpoint.is_some() && step.effect() != Effect::Collective) {
+        let inside = step.outputs.iter().filter(|output| !output.dtype.is_integer() && flow.is_inner(output.buffer));
+        evicted.extend(inside.map(|output| output.buffer));
+    }
+    for reader in steps.iter().filter(|step| !step.part.backward) {
+        let checkpoint = |id: BufferId| flow.writer(id).and_then(|step| steps[step].part.checkpoint);
+        evicted.retain(|&id| {
+            checkpoint(id) == reader.part.checkpoint || reader.inputs.iter().all(|input| input.buffer != id)
+        });
+    }
+    evicted
 }
 
 /// What the first of every so many layers reads of the layer before it.

@@ -1,15 +1,17 @@
 //! Repeatable random numbers, and the operands of cases made of them.
 
-use gradus::ops::{CaseInput, Fill};
+use crate::ops::{CaseInput, Fill};
 
 /// A small generator (splitmix64): the tests must not change from run to run.
 pub struct Random(u64);
 
 impl Random {
+    /// The numbers of a seed.
     pub fn new(seed: u64) -> Random {
         Random(seed)
     }
 
+    /// 64 random bits.
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -18,10 +20,12 @@ impl Random {
         z ^ (z >> 31)
     }
 
+    /// A number below a bound.
     pub fn below(&mut self, bound: usize) -> usize {
         (self.bits() % bound.max(1) as u64) as usize
     }
 
+    /// A number in a range.
     pub fn uniform(&mut self, low: f64, high: f64) -> f64 {
         low + (high - low) * (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }

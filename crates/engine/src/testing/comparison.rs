@@ -1,7 +1,7 @@
 //! Comparing computed numbers with those of the reference, so that the comparison can fail.
 
-use gradus::Array;
-use gradus::ops::Reals;
+use crate::Array;
+use crate::ops::Reals;
 
 /// Compares each result with the reference, and makes sure that the comparison can fail: a computation that gives zeros,
 /// other signs or numbers of the wrong place must not pass. `allowed` is how far the numbers of a result may be off.

@@ -1,0 +1,29 @@
+//! How operations are tested: ours, and those from outside. It panics where something does not hold, as tests do.
+//!
+//! ```no_run
+//! # use gradus_engine::ops::Elementwise as MyOperation;
+//! #[test]
+//! fn my_operation_holds() {
+//!     gradus_engine::testing::check_operation::<MyOperation>();
+//! }
+//! ```
+
+pub mod comparison;
+mod gradients;
+mod kernels;
+pub mod numbers;
+pub mod rounding;
+
+pub use gradients::check as check_gradients;
+pub use kernels::KernelChecks;
+
+use crate::ops::{Entry, Operation};
+
+/// Runs the cases of an operation as those of the list are run: every case on every instruction set, element type, kind of
+/// operand and number of threads against the reference, and its first and second derivatives against finite differences.
+pub fn check_operation<O: Operation>() {
+    let entry = Entry::of::<O>();
+    check_gradients(&entry);
+    let mut kernels = KernelChecks::new().expect("threads");
+    kernels.check(&entry);
+}

@@ -1,0 +1,390 @@
+//! Operations that are not of the list: kernels on slices cannot reach past their memory whatever they say of themselves,
+//! functions and gradients of one's own hold, and parts are made again where that is asked for.
+
+use gradus::backend::{Backend, Cpu, Reference};
+use gradus::ops::{
+    Case, Check, Cost, Cut, Differentiation, Effect, Form, Lowering, Numbers, NumbersMut, Operation, Reals,
+    SliceKernel, ViewRule,
+};
+use gradus::plan::{Options, Recompute};
+use gradus::{
+    Array, DType, Error, GradientTape, Layout, Mismatch, Program, Routine, Tensor, TensorType, Trace, custom_gradient,
+    gradient,
+};
+use std::sync::Arc;
+
+/// An operation that says of itself what a test wants: each row plus a number, by a kernel on slices.
+#[derive(Clone, Debug)]
+struct Probe {
+    added: f64,
+    cut: Cut,
+    in_place: Vec<(usize, usize)>,
+    effect: Effect,
+    panics: bool,
+    gradient: Wrong,
+    lowering: Way,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Wrong {
+    Nothing,
+    Shape,
+    Count,
+}
+
+#[derive(Clone, Debug)]
+enum Way {
+    Slices,
+    PastItsOperand,
+    LentKernels(Arc<dyn Operation>),
+}
+
+impl Probe {
+    fn new() -> Probe {
+        Probe {
+            added: 1.5,
+            cut: Cut::Rows(vec![0]),
+            in_place: vec![],
+            effect: Effect::Pure,
+            panics: false,
+            gradient: Wrong::Nothing,
+            lowering: Way::Slices,
+        }
+    }
+}
+
+macro_rules! plain_operation {
+    () => {
+        fn name(&self) -> &'static str {
+            "probe"
+        }
+        fn output_count(&self) -> usize {
+            1
+        }
+        fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
+            Cost::per_element(1, inputs, outputs)
+        }
+        fn accumulates(&self) -> Vec<usize> {
+            vec![0]
+        }
+        fn form(&self) -> Form<'_> {
+            Form::Opaque
+        }
+    };
+}
+
+impl Operation for Probe {
+    plain_operation!();
+
+    fn attributes(&self) -> String {
+        self.added.to_string()
+    }
+
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, Mismatch> {
+        match inputs[0].dtype {
+            DType::F32 => Ok(vec![inputs[0].clone()]),
+            other => Err(Mismatch::DType(format!("takes f32, not {other}; cast first"))),
+        }
+    }
+
+    fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
+        match self.gradient {
+            Wrong::Nothing => vec![Some(at.gradient(0))],
+            Wrong::Shape => vec![Some(at.gradient(0).sum_all())],
+            Wrong::Count => vec![],
+        }
+    }
+
+    fn in_place(&self) -> Vec<(usize, usize)> {
+        self.in_place.clone()
+    }
+
+    fn effect(&self, _inputs: &[TensorType]) -> Effect {
+        self.effect.clone()
+    }
+
+    fn reference(&self, inputs: &[&Reals], _outputs: &[TensorType]) -> Vec<Reals> {
+        vec![Reals::new(&inputs[0].shape, inputs[0].data.iter().map(|x| x + self.added).collect())]
+    }
+
+    fn lowering(&self) -> Lowering<'_> {
+        match &self.lowering {
+            Way::Slices => Lowering::Slices(self),
+            Way::PastItsOperand => Lowering::View(self),
+            Way::LentKernels(product) => product.lowering(),
+        }
+    }
+
+    fn cases() -> Vec<Case> {
+        let on = |probe: Probe| move |x: &[Tensor]| vec![x[0].trace().apply_one(probe.clone(), &[&x[0]])];
+        vec![
+            Case::new("rows", &[&[5, 3]], on(Probe::new())),
+            Case::new("many rows", &[&[301, 130]], on(Probe::new())),
+            Case::new("long rows", &[&[2, 40_001]], on(Probe::new())),
+            Case::new("whole", &[&[7, 3]], on(Probe { cut: Cut::Whole, ..Probe::new() })),
+            Case::new("one number", &[&[]], on(Probe { cut: Cut::Whole, ..Probe::new() })),
+            Case::new("no rows", &[&[0, 4]], on(Probe::new())),
+        ]
+    }
+}
+
+impl SliceKernel for Probe {
+    fn cut(&self) -> Cut {
+        self.cut.clone()
+    }
+
+    fn run(&self, inputs: &[Numbers<'_>], outputs: &mut [NumbersMut<'_>]) {
+        assert!(!self.panics, "a probe that panics");
+        let (x, y) = (inputs[0].of::<f32>(), outputs[0].of::<f32>());
+        assert_eq!(x.len(), y.len());
+        x.iter().zip(y).for_each(|(x, y)| *y = x + self.added as f32);
+    }
+}
+
+impl ViewRule for Probe {
+    fn view(&self, _output: usize, input: &Layout) -> Option<Layout> {
+        Some(Layout { offset: 1000, ..input.clone() })
+    }
+}
+
+/// As [`Probe`] in name and text, and another function.
+#[derive(Debug)]
+struct Twin(Probe);
+
+impl Operation for Twin {
+    plain_operation!();
+
+    fn attributes(&self) -> String {
+        self.0.attributes()
+    }
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, Mismatch> {
+        self.0.outputs(inputs)
+    }
+    fn gradient(&self, _at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
+        vec![None]
+    }
+    fn in_place(&self) -> Vec<(usize, usize)> {
+        vec![]
+    }
+    fn effect(&self, _inputs: &[TensorType]) -> Effect {
+        Effect::Pure
+    }
+    fn reference(&self, inputs: &[&Reals], _outputs: &[TensorType]) -> Vec<Reals> {
+        vec![inputs[0].clone()]
+    }
+    fn lowering(&self) -> Lowering<'_> {
+        Lowering::Slices(self)
+    }
+    fn cases() -> Vec<Case> {
+        vec![]
+    }
+}
+
+impl SliceKernel for Twin {
+    fn cut(&self) -> Cut {
+        Cut::Whole
+    }
+    fn run(&self, inputs: &[Numbers<'_>], outputs: &mut [NumbersMut<'_>]) {
+        outputs[0].of::<f32>().copy_from_slice(inputs[0].of());
+    }
+}
+
+/// A program that applies a probe to a product, in between two others, and assigns a state.
+fn compiled(probe: Probe, threads: usize) -> gradus::Result<Program> {
+    let trace = Trace::new();
+    let x = trace.input("x", DType::F32, [64, 600]);
+    let w = trace.zero_state("w", DType::F32, [64, 600]);
+    let y = trace.apply_one(probe, &[&(&x * 2.0)]);
+    let routine = Routine::new("r").output("y", &(&y * 3.0)).assign(&w, &(&w + &y));
+    trace.compile(&Cpu::new(threads)?, &[routine])
+}
+
+#[test]
+fn a_kernel_on_slices_is_tested_as_those_of_the_list() {
+    gradus::testing::check_operation::<Probe>();
+}
+
+#[test]
+fn a_panic_in_a_kernel_is_an_error_and_ends_the_program() {
+    for threads in [1, 3] {
+        let mut program = compiled(Probe { panics: true, ..Probe::new() }, threads).unwrap();
+        let error = program.run("r").unwrap_err().to_string();
+        assert!(error.contains("own_operations.rs") && error.contains("a probe that panics"), "{error}");
+        assert!(matches!(program.run("r"), Err(Error::Unlinked)));
+        // The pool goes on.
+        let mut program = compiled(Probe::new(), threads).unwrap();
+        program.run("r").unwrap();
+        assert_eq!(program.read("y").unwrap().to_f64(), vec![4.5; 64 * 600]);
+    }
+}
+
+#[test]
+fn what_a_kernel_on_slices_cannot_do_is_refused() {
+    let refused = [
+        (Probe { in_place: vec![(0, 0)], ..Probe::new() }, "does not write over its operands"),
+        (
+            Probe { effect: Effect::Faults(Check::Finite { input: 0, name: "x".into() }), ..Probe::new() },
+            "raise a fault",
+        ),
+        (Probe { cut: Cut::Rows(vec![3]), ..Probe::new() }, "cut by the rows of operands [3]"),
+    ];
+    for (probe, words) in refused {
+        let error = compiled(probe, 1).err().expect(words).to_string();
+        assert!(error.contains("own_operations.rs") && error.contains(words), "{error}");
+    }
+}
+
+#[test]
+#[should_panic(expected = "wrong plan")]
+fn a_view_past_its_operand_makes_no_plan() {
+    let _ = compiled(Probe { lowering: Way::PastItsOperand, ..Probe::new() }, 1);
+}
+
+#[test]
+#[should_panic(expected = "kernels that are not its own")]
+fn kernels_of_another_operation_are_not_lent() {
+    let trace = Trace::new();
+    let x = trace.input("x", DType::F32, [1000, 1000]);
+    let product = x.matmul(&x).handle().unwrap().node;
+    let product = trace.to_graph().nodes()[product].op().unwrap().clone();
+    let _ = compiled(Probe { lowering: Way::LentKernels(product), ..Probe::new() }, 1);
+}
+
+#[test]
+fn operations_of_two_types_are_two_whatever_they_are_called() {
+    for backend in [&Cpu::new(1).unwrap() as &dyn Backend, &Reference] {
+        let trace = Trace::new();
+        let x = trace.input("x", DType::F32, [3]);
+        let probe = trace.apply_one(Probe::new(), &[&x]);
+        let twin = trace.apply_one(Twin(Probe { cut: Cut::Whole, ..Probe::new() }), &[&x]);
+        let same = trace.apply_one(Probe::new(), &[&x]);
+        let routine = Routine::new("r").output("all", &Tensor::concat(&[&probe, &twin, &same], 0));
+        let mut program = trace.compile(backend, &[routine]).unwrap();
+        program.run("r").unwrap();
+        assert_eq!(program.read("all").unwrap().to_f64(), [1.5, 1.5, 1.5, 0.0, 0.0, 0.0, 1.5, 1.5, 1.5]);
+        let steps = &program.plan().routines[0].steps;
+        assert_eq!(steps.iter().filter(|step| step.op.name() == "probe").count(), 2, "{}", program.plan());
+    }
+}
+
+#[test]
+fn what_a_gradient_rule_gives_is_checked() {
+    for (wrong, words) in
+        [(Wrong::Shape, "gives f32[] for operand 0, which is f32[2]"), (Wrong::Count, "0 tensors for 1")]
+    {
+        let trace = Trace::new();
+        let x = trace.input("x", DType::F32, [2]);
+        let y = trace.apply_one(Probe { gradient: wrong, ..Probe::new() }, &[&x]);
+        let line = line!() - 1;
+        let error = gradient(&y, &[&x]).unwrap_err().to_string();
+        assert!(error.contains(&format!("own_operations.rs:{line}")) && error.contains(words), "{error}");
+    }
+}
+
+#[test]
+fn sums_are_not_taken_to_go_on_in_kernels_from_outside() {
+    // The probe claims that its result is a sum which can go on; its kernel knows nothing of that.
+    let trace = Trace::new();
+    let x = trace.input("x", DType::F32, [2]);
+    let sum = trace.state("sum", Array::new([2], &[10.0f32, 20.0]).unwrap());
+    let term = trace.apply_one(Probe::new(), &[&x]);
+    let next = gradus::ops::accumulated(&[&sum], &[&term]).remove(0);
+    let mut program = trace.compile(&Cpu::new(1).unwrap(), &[Routine::new("r").assign(&sum, &next)]).unwrap();
+    program.run("r").unwrap();
+    assert_eq!(program.read("sum").unwrap().to_f64(), [11.5, 21.5]);
+}
+
+#[test]
+fn an_own_gradient_takes_the_place_of_the_true_one_at_every_order() {
+    let tape = GradientTape::on(Reference);
+    let x = tape.watch(Array::new([2], &[0.5f64, -2.0]).unwrap());
+    // The cube, said to have the slope y x: so its slope's slope, by the same rule, is y x x + y.
+    let y =
+        custom_gradient(&[&x], |x| vec![&x[0] * &x[0] * &x[0]], |x, y, g| vec![Some(&g[0] * &y[0] * &x[0])]).remove(0);
+    let slope = tape.gradient(&y, &[&x]).unwrap().remove(0);
+    let bend = tape.gradient(&slope, &[&x]).unwrap().remove(0);
+    let read = tape.read_all(&[&y, &slope, &bend]).unwrap();
+    let exact = |of: fn(f64, f64) -> f64| [0.5f64, -2.0].map(|x| of(x, x * x * x)).to_vec();
+    assert_eq!(read[0].to_f64(), exact(|_, y| y));
+    assert_eq!(read[1].to_f64(), exact(|x, y| y * x));
+    assert_eq!(read[2].to_f64(), exact(|x, y| y * x * x + y));
+}
+
+#[test]
+fn an_own_gradient_need_not_be_one_and_says_what_is_wrong() {
+    let tape = GradientTape::new().unwrap();
+    let x = tape.watch(Array::new([3], &[1.0f32, 2.0, 3.0]).unwrap());
+    let w = tape.watch(Array::new([3], &[2.0f32, 2.0, 2.0]).unwrap());
+    // Gradients that are clipped on their way back; what forward uses besides its operands has none.
+    let clip = |_: &[Tensor], _: &[Tensor], g: &[Tensor]| vec![Some(g[0].clamp(-1.0, 1.0))];
+    let y = custom_gradient(&[&x], |x| vec![&x[0] * &w], clip).remove(0);
+    let slope = tape.gradient(&(&y * &y), &[&x]).unwrap().remove(0);
+    assert_eq!(tape.read(&slope).unwrap().to_f64(), [1.0, 1.0, 1.0]);
+    assert!(matches!(tape.gradient(&y, &[&w]), Err(Error::NoGradient { .. })));
+    let wrong = custom_gradient(&[&x], |x| vec![x[0].clone()], |_, _, _| vec![]).remove(0);
+    let line = line!() - 1;
+    let error = tape.gradient(&wrong, &[&x]).unwrap_err().to_string();
+    assert!(error.contains(&format!("own_operations.rs:{line}")) && error.contains("custom_gradient"), "{error}");
+}
+
+#[test]
+fn an_own_elementwise_function_takes_any_operands_that_broadcast() {
+    let tape = GradientTape::new().unwrap();
+    let x = tape.watch(Array::new([2, 1], &[1.0f32, 2.0]).unwrap());
+    let y = tape.watch(Array::new([3], &[1.0f32, 2.0, 3.0]).unwrap());
+    let z = Tensor::elementwise([&x, &y], |[x, y]| 2.0 * x * x - y / 4.0 + x.less(y).select(y, x));
+    let slope = tape.gradient(&z, &[&x]).unwrap().remove(0);
+    let read = tape.read_all(&[&z, &slope]).unwrap();
+    assert_eq!(read[0].to_f64(), [2.75, 3.5, 4.25, 9.75, 9.5, 10.25]);
+    // 4 x for each of three columns, and 1 where x is chosen.
+    assert_eq!(read[1].to_f64(), [13.0, 26.0]);
+    let constant = Tensor::elementwise([&x], |[x]| x.constant(7.0));
+    assert_eq!(tape.read(&constant).unwrap().to_f64(), [7.0, 7.0]);
+    let error = tape.read(&Tensor::elementwise([&x, &tape.watch(Array::scalar(1i32))], |[x, y]| x + y));
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("own_operations.rs") && error.contains("i32"), "{error}");
+}
+
+/// Layers of which some are made again: the weights after a step, the bytes of transients, and how many steps occur twice.
+fn trained(checkpointed: bool, options: Options) -> (Array, usize, usize) {
+    let trace = Trace::new();
+    let w = trace.state("w", Array::from_f64(TensorType::new(DType::F32, [16, 16]), &numbers(256)));
+    let mut x = trace.input("x", DType::F32, [512, 16]);
+    for _ in 0..6 {
+        let layer = || {
+            let hidden = x.matmul(&w).tanh();
+            (&hidden * hidden.sigmoid()).softmax(-1) * 3.0
+        };
+        let next = if checkpointed { trace.checkpoint(layer) } else { layer() };
+        x = next;
+    }
+    let loss = x.sum_of_squares(&[0, 1]);
+    let slope = gradient(&loss, &[&w]).unwrap().remove(0);
+    let step = Routine::new("step").output("loss", &loss).assign(&w, &(&w - slope * 0.1));
+    let mut program = trace.compile_with(&Cpu::new(1).unwrap(), &[step], options).unwrap();
+    program.write_array("x", &Array::from_f64(TensorType::new(DType::F32, [512, 16]), &numbers(512 * 16))).unwrap();
+    program.run("step").unwrap();
+    let again = program.plan().routines[0].steps.iter().filter(|step| step.again).count();
+    (program.read("w").unwrap(), program.plan().regions.transients, again)
+}
+
+fn numbers(count: usize) -> Vec<f64> {
+    (0..count).map(|index| (index * 37 % 101) as f64 / 101.0 - 0.5).collect()
+}
+
+#[test]
+fn a_checkpointed_part_is_made_again_whatever_the_policy() {
+    let (kept, most, none) = trained(false, Options::default());
+    assert_eq!(none, 0);
+    for recompute in [Recompute::None, Recompute::Auto, Recompute::Selective { operations_per_byte: 1 }] {
+        let (remade, least, again) = trained(true, Options { recompute, ..Options::default() });
+        assert!(remade.bytes() == kept.bytes(), "{recompute:?}: other bits");
+        assert!(again >= 6, "{recompute:?}: {again} steps occur again");
+        // What enters each of the six parts is kept, and one part's inside at a time. A policy that evicts what enters
+        // them too makes all of them again at once.
+        let evicts_more = matches!(recompute, Recompute::Selective { .. });
+        assert!(evicts_more || least < most * 2 / 3, "{recompute:?}: {least} bytes of {most}");
+    }
+    let (plain, _, again) = trained(true, Options { simplify: false, ..Options::default() });
+    assert!(plain.bytes() == kept.bytes() && again >= 6);
+}
