@@ -101,7 +101,7 @@ fn evicted_by(policy: Recompute, flow: &Flow, steps: &[Step]) -> Vec<BufferId> {
 
 /// What the trace asked to be made again, whatever the policy: all that is made inside of a checkpointed part and that
 /// the forward pass reads nowhere else.
-pub(super) fn checkpointed(flow: &Flow, steps: &[Step]) -> Vec<BufferId> {
+fn checkpointed(flow: &Flow, steps: &[Step]) -> Vec<BufferId> {
     let mut evicted = vec![];
     for step in steps.iter().filter(|step| step.part.checkpoint.is_some() && step.effect() != Effect::Collective) {
         let inside = step.outputs.iter().filter(|output| !output.dtype.is_integer() && flow.is_inner(output.buffer));
