@@ -1,10 +1,11 @@
-//! Logits, loss and gradients of whole models against `transformers`, from the fixtures that `tests/parity/make.py`
-//! stored.
+//! Logits, loss, gradients and the likeliest continuations of whole models against `transformers`, from the fixtures that
+//! `tests/parity/make.py` stored.
 
 mod support;
 
 use gradus::backend::{Backend, Cpu};
-use gradus::models::{CausalModel, ModelConfig};
+use gradus::generate::{Generator, Sampling};
+use gradus::models::{CausalModel, Family, ModelConfig, Parameter, RopeScaling};
 use gradus::{Array, DType, Routine, Trace, gradient};
 use support::fixture::Fixture;
 use support::second_machine::SecondMachine;
@@ -54,6 +55,27 @@ fn follow(name: &str, config: &ModelConfig) {
     }
 }
 
+/// As [`follow`], and the likeliest tokens after a beginning, each computed from the keys and values kept before.
+fn follow_and_continue(name: &str, config: &ModelConfig) {
+    follow(name, config);
+    let fixture = Fixture::open(&format!("parity_{name}"));
+    let expected = fixture.array("continued").to_vec::<i32>().unwrap();
+    let weight = |parameter: &Parameter| fixture.array(&format!("weight.{}", parameter.name));
+    let greedy = Sampling { temperature: 0.0, top_k: None, top_p: 1.0, seed: 1 };
+    // The first three tokens were given; whatever follows is to be found from any length of beginning.
+    for given in [3, 5, 12] {
+        let mut generator = Generator::new(config, weight, &Cpu::new(1).unwrap(), 1, given).unwrap();
+        let (given, rest) = expected.split_at(given);
+        let texts = generator.generate(given, &greedy, rest.len(), &[], &mut |_, _| Ok(())).unwrap();
+        assert_eq!(texts, [rest], "{name} after {given:?}");
+    }
+}
+
+/// A model of the kind of Llama, in the sizes of the smaller fixtures.
+fn smaller(family: Family) -> ModelConfig {
+    ModelConfig { kv_heads: 1, feed_forward: 22, ..ModelConfig::new(family, 29, 20, 2, 2, 17) }
+}
+
 fn gpt2() -> ModelConfig {
     ModelConfig { feed_forward: 50, ..ModelConfig::gpt2(53, 36, 2, 3, 17) }
 }
@@ -72,4 +94,28 @@ fn gpt2_is_that_of_transformers() {
 fn llama_is_that_of_transformers() {
     follow("llama_tied", &ModelConfig { tie_embeddings: true, ..llama(5, 1) });
     follow("llama_untied", &llama(4, 2));
+}
+
+#[test]
+fn scaled_rotary_angles_and_biases_are_those_of_transformers() {
+    let scaling = RopeScaling { factor: 4.0, low_freq_factor: 0.5, high_freq_factor: 2.0, original_context: 16 };
+    let scaled = ModelConfig { rope_theta: 1000.0, rope_scaling: Some(scaling), ..smaller(Family::Llama) };
+    follow_and_continue("llama3", &ModelConfig { tie_embeddings: true, ..scaled });
+    let biased = ModelConfig { attention_bias: true, mlp_bias: true, ..smaller(Family::Llama) };
+    follow_and_continue("llama_biased", &biased.with_head_size(6));
+}
+
+#[test]
+fn mistral_is_that_of_transformers() {
+    let sliding = ModelConfig { heads: 3, window: Some(4), ..smaller(Family::Mistral) };
+    follow_and_continue("mistral", &sliding.with_head_size(8));
+}
+
+#[test]
+fn qwen_is_that_of_transformers() {
+    let sliding = |family: Family| ModelConfig { window: Some(3), full_layers: 1, ..smaller(family) };
+    follow_and_continue("qwen2", &sliding(Family::Qwen2));
+    follow_and_continue("qwen3", &ModelConfig { tie_embeddings: true, ..smaller(Family::Qwen3).with_head_size(6) });
+    let biased = ModelConfig { attention_bias: true, ..sliding(Family::Qwen3) };
+    follow_and_continue("qwen3_sliding", &biased.with_head_size(14));
 }

@@ -7,7 +7,7 @@ use gradus_train::config::{
     Batch, Clip, ExportDtype, OptimizerKind, Precision, Recomputation, ScheduleKind, TokenizerKind, Validation,
 };
 use gradus_train::memory::Budget;
-use gradus_train::models::{Family, PRESETS};
+use gradus_train::models::{Family, PRESETS, RopeScaling};
 use std::path::PathBuf;
 
 /// Train neural networks, with every byte planned.
@@ -81,10 +81,13 @@ pub struct TrainArgs {
     /// Attention heads; must divide the width [default: the preset's]
     #[arg(long, value_name = "N", value_parser = positive, help_heading = "Model")]
     pub heads: Option<usize>,
-    /// Heads of keys and values, for llama alone; must divide the heads [default: as many as heads]
+    /// Heads of keys and values, not for gpt2; must divide the heads [default: as many as heads]
     #[arg(long, value_name = "N", value_parser = positive, help_heading = "Model")]
     pub kv_heads: Option<usize>,
-    /// Width of the feed-forward part [default: 4 x width; llama: 8/3 x width]
+    /// Numbers of a head, not for gpt2 [default: the width divided by the heads]
+    #[arg(long, value_name = "N", value_parser = positive, help_heading = "Model")]
+    pub head_size: Option<usize>,
+    /// Width of the feed-forward part [default: for gpt2 4 x width, else 8/3 x width]
     #[arg(long, value_name = "N", value_parser = positive, help_heading = "Model")]
     pub feed_forward: Option<usize>,
     /// Tokens of a training sequence [default: the preset's]
@@ -93,15 +96,32 @@ pub struct TrainArgs {
     /// Longest sequence that the model can take [default: the training sequence]
     #[arg(long, value_name = "N", value_parser = positive, help_heading = "Model")]
     pub context: Option<usize>,
-    /// Whether the table of tokens is also the projection to logits; alone: true [default: true; llama: false]
+    /// Whether the table of tokens is also the projection to logits; alone: true [default: for gpt2 true, else
+    /// false]
     #[arg(long, value_name = "true|false", num_args = 0..=1, default_missing_value = "true", help_heading = "Model")]
     pub tie_embeddings: Option<bool>,
     /// Added to variances in norms [default: 0.00001]
     #[arg(long, value_name = "X", value_parser = positive_number, help_heading = "Model")]
     pub norm_epsilon: Option<f64>,
-    /// Base of the rotary angles, for llama alone [default: 10000]
+    /// Base of the rotary angles, not for gpt2 [default: 10000]
     #[arg(long, value_name = "X", value_parser = positive_number, help_heading = "Model")]
     pub rope_theta: Option<f64>,
+    /// Rotary angles scaled as in Llama 3, as in llama3:8,1,4,8192: factor, low and high frequency factors and the
+    /// context before; not for gpt2 [default: not scaled]
+    #[arg(long, value_name = "llama3:...", help_heading = "Model")]
+    pub rope_scaling: Option<RopeScaling>,
+    /// Tokens that a token sees at most, for mistral, qwen2 and qwen3 [default: all before it]
+    #[arg(long, value_name = "N", value_parser = positive, help_heading = "Model")]
+    pub window: Option<usize>,
+    /// Blocks, from the first on, without a window, for qwen2 and qwen3 [default: 0]
+    #[arg(long, value_name = "N", help_heading = "Model")]
+    pub full_layers: Option<usize>,
+    /// Whether the projections of attention have biases, for llama and qwen3; alone: true [default: false]
+    #[arg(long, value_name = "true|false", num_args = 0..=1, default_missing_value = "true", help_heading = "Model")]
+    pub attention_bias: Option<bool>,
+    /// Whether those of the feed-forward part have biases, for llama; alone: true [default: false]
+    #[arg(long, value_name = "true|false", num_args = 0..=1, default_missing_value = "true", help_heading = "Model")]
+    pub mlp_bias: Option<bool>,
     /// Start from the weights of this model folder; the sizes are its own
     #[arg(long, value_name = "DIR", help_heading = "Model")]
     pub init: Option<PathBuf>,
@@ -351,7 +371,7 @@ pub struct CompletionsArgs {
 
 /// Options of a training run that change nothing in what a step takes. `gradus plan` takes them, so that the rest of a
 /// command line can stay as it is, but does not tell of them.
-const NOT_PLANNED: [&str; 22] = [
+const NOT_PLANNED: [&str; 23] = [
     "corpus",
     "text_field",
     "validation",
@@ -368,6 +388,7 @@ const NOT_PLANNED: [&str; 22] = [
     "seed",
     "norm_epsilon",
     "rope_theta",
+    "rope_scaling",
     "resume",
     "eval_every",
     "sample_every",
@@ -407,7 +428,7 @@ macro_rules! choices {
 
 choices! {
     /// Families of models.
-    FamilyName for Family { Gpt2, Llama }
+    FamilyName for Family { Gpt2, Llama, Mistral, Qwen2, Qwen3 }
     /// Falls of the learning rate.
     ScheduleName for ScheduleKind { Cosine, Linear, Constant, Wsd }
     /// Optimizers.

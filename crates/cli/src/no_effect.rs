@@ -35,7 +35,7 @@ fn idle(stated: &TrainArgs, config: &TrainConfig) -> Vec<Idle> {
     let usual_theta = f64::from(ModelConfig::gpt2(1, 1, 1, 1, 1).rope_theta);
     for (option, why) in config.model.family.idle_options() {
         // A run's own file states the angles' base whatever the family.
-        add(option, *option == "rope-theta" && differs(stated.rope_theta, usual_theta), why);
+        add(option, option == "rope-theta" && differs(stated.rope_theta, usual_theta), &why);
     }
     let usual = config.optimizer.usual();
     let [beta1, beta2] = [usual.beta1, usual.beta2].map(shortest);
@@ -71,7 +71,12 @@ mod tests {
     fn options_that_cannot_have_an_effect_are_refused() {
         for (line, part) in [
             ("--kv-heads 4", "--kv-heads has no effect: gpt2 has as many heads"),
-            ("--rope-theta 10000", "--rope-theta has no effect: gpt2 has no rotary angles"),
+            ("--rope-theta 10000", "--rope-theta has no effect: gpt2 has no rotary angles (unlike llama, mistral"),
+            ("--window 8", "window cannot be chosen: gpt2 has no sliding window (unlike mistral, qwen2, qwen3)"),
+            ("--model llama --window 8", "window cannot be chosen: llama has no sliding window"),
+            ("--model mistral --window 8 --full-layers 1", "full-layers cannot be chosen: mistral has the same attention"),
+            ("--head-size 8", "head-size cannot be chosen: gpt2 has heads as wide"),
+            ("--model qwen2 --attention-bias", "attention-bias cannot be chosen: qwen2 has no choice of biases"),
             ("--optimizer adafactor --beta1 0.9", "--beta1 has no effect: adafactor keeps no first moment"),
             ("--optimizer adafactor --beta2 0.9", "--beta2 has no effect"),
             ("--optimizer sgd --beta2 0.95", "--beta2 has no effect: sgd keeps no second moment"),
@@ -83,6 +88,9 @@ mod tests {
         }
         for line in [
             "--model llama --kv-heads 2 --rope-theta 500000",
+            "--model llama --rope-scaling llama3:8,1,4,64 --attention-bias --mlp-bias",
+            "--model mistral --window 16 --head-size 48",
+            "--model qwen3 --window 16 --full-layers 2 --attention-bias",
             "--optimizer sgd --beta1 0.5 --weight-decay 0.1",
             "--optimizer adafactor --weight-decay 0.1",
             "--optimizer lion --beta1 0.8 --beta2 0.9",

@@ -170,11 +170,17 @@ fn initial_model(args: &TrainArgs, folder: &Path) -> Result<(ModelConfig, usize)
         ("layers", args.layers.is_some()),
         ("heads", args.heads.is_some()),
         ("kv-heads", args.kv_heads.is_some()),
+        ("head-size", args.head_size.is_some()),
         ("feed-forward", args.feed_forward.is_some()),
         ("context", args.context.is_some()),
         ("tie-embeddings", args.tie_embeddings.is_some()),
         ("norm-epsilon", args.norm_epsilon.is_some()),
         ("rope-theta", args.rope_theta.is_some()),
+        ("rope-scaling", args.rope_scaling.is_some()),
+        ("window", args.window.is_some()),
+        ("full-layers", args.full_layers.is_some()),
+        ("attention-bias", args.attention_bias.is_some()),
+        ("mlp-bias", args.mlp_bias.is_some()),
     ];
     if let Some((name, _)) = sizes.iter().find(|(_, given)| *given) {
         return refused(format!("--{name} and --init cannot both be: the model in {} has its sizes", folder.display()));
@@ -193,17 +199,36 @@ fn sized_model(args: &TrainArgs) -> Result<(ModelConfig, usize)> {
     let heads = args.heads.unwrap_or(preset.heads);
     let context = args.context.unwrap_or(sequence);
     let usual = ModelConfig::new(family, 0, sizes[0], sizes[1], heads, context);
-    let same_family = family == preset.family;
-    let usual_kv_heads = if same_family && heads == preset.heads { preset.kv_heads } else { heads };
-    let usual_feed_forward =
-        if same_family && sizes[0] == preset.width { preset.feed_forward } else { usual.feed_forward };
+    // Of the preset, what fits: sizes that follow from others are those of the sizes that are stated.
+    let base = if family == preset.family { preset.clone() } else { usual.clone() };
+    let same_heads = (base.width, base.heads) == (sizes[0], heads);
+    let base = ModelConfig {
+        width: sizes[0],
+        layers: sizes[1],
+        heads,
+        context,
+        vocabulary: 0,
+        kv_heads: if heads == base.heads { base.kv_heads } else { heads },
+        feed_forward: if sizes[0] == base.width { base.feed_forward } else { usual.feed_forward },
+        head_size: base.head_size.filter(|_| same_heads),
+        ..base
+    };
+    let base = match args.head_size {
+        Some(size) => base.with_head_size(size),
+        None => base,
+    };
     let model = ModelConfig {
-        kv_heads: args.kv_heads.unwrap_or(usual_kv_heads),
-        feed_forward: args.feed_forward.unwrap_or(usual_feed_forward),
-        tie_embeddings: args.tie_embeddings.unwrap_or(usual.tie_embeddings),
-        norm_epsilon: args.norm_epsilon.map_or(usual.norm_epsilon, |number| number as f32),
-        rope_theta: args.rope_theta.map_or(usual.rope_theta, |number| number as f32),
-        ..usual
+        kv_heads: args.kv_heads.unwrap_or(base.kv_heads),
+        feed_forward: args.feed_forward.unwrap_or(base.feed_forward),
+        tie_embeddings: args.tie_embeddings.unwrap_or(base.tie_embeddings),
+        norm_epsilon: args.norm_epsilon.map_or(base.norm_epsilon, |number| number as f32),
+        rope_theta: args.rope_theta.map_or(base.rope_theta, |number| number as f32),
+        rope_scaling: args.rope_scaling.or(base.rope_scaling),
+        window: args.window.or(base.window),
+        full_layers: args.full_layers.unwrap_or(base.full_layers),
+        attention_bias: args.attention_bias.unwrap_or(base.attention_bias),
+        mlp_bias: args.mlp_bias.unwrap_or(base.mlp_bias),
+        ..base
     };
     model.validate_without_vocabulary()?;
     Ok((model, sequence))

@@ -19,9 +19,10 @@ fn model(config: &TrainConfig) -> String {
     let model = &config.model;
     let family = model.family.name();
     let grouped = if model.kv_heads < model.heads { format!(" ({} of keys)", model.kv_heads) } else { String::new() };
+    let window = model.window.map_or(String::new(), |window| format!(", window {}", count(window as u64)));
     let start = config.init.as_ref().map_or(String::new(), |folder| format!(", from {}", folder.display()));
     format!(
-        "{family}, {} of width {}, {}{grouped}, {} tokens, context {}{start}",
+        "{family}, {} of width {}, {}{grouped}, {} tokens, context {}{window}{start}",
         several(model.layers, "layer"),
         model.width,
         several(model.heads, "head"),

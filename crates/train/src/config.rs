@@ -152,6 +152,9 @@ impl TrainConfig {
             let value = table.remove(option).ok_or_else(|| format!("the key `{option}` is missing"))?;
             model.insert(key.into(), value);
         }
+        for key in MODEL_CHOICES {
+            model.extend(table.remove(key).map(|value| (key.to_string(), value)));
+        }
         table.insert("model".into(), Value::Table(model));
         table.try_into().map_err(|error: toml::de::Error| error.message().to_string())
     }
@@ -170,6 +173,9 @@ const MODEL_KEYS: [(&str, &str); 10] = [
     ("norm-epsilon", "norm-epsilon"),
     ("rope-theta", "rope-theta"),
 ];
+
+/// The keys, and options, of choices that most models do without.
+const MODEL_CHOICES: [&str; 6] = ["head-size", "rope-scaling", "window", "full-layers", "attention-bias", "mlp-bias"];
 
 /// A model's fractions have single precision: their shortest text is what a person would write.
 fn shorten(value: &mut Value) {

@@ -16,10 +16,7 @@ const SEQUENCE: usize = 32;
 const VOCABULARY: usize = 40;
 
 fn config(family: Family) -> StepConfig {
-    let model = match family {
-        Family::Gpt2 => ModelConfig::gpt2(VOCABULARY, 32, 4, 4, SEQUENCE),
-        Family::Llama => ModelConfig::llama(VOCABULARY, 32, 4, 4, SEQUENCE),
-    };
+    let model = ModelConfig::new(family, VOCABULARY, 32, 4, 4, SEQUENCE);
     StepConfig { micro_batch: 0, micro_batches: 0, dropout: 0.1, ..StepConfig::plain(model, BATCH) }
 }
 

@@ -146,11 +146,14 @@ impl Kernels for Rotary {
 /// Cosines and sines [places, depth / 2] of the angles `place * theta^(-2 i / depth)`, computed in f64 and stored
 /// in f32.
 pub fn rotary_tables(places: usize, depth: usize, theta: f64) -> (Array, Array) {
-    let half = depth / 2;
-    let angle = |index: usize| {
-        let (place, pair) = (index / half, index % half);
-        place as f64 * theta.powf(-2.0 * pair as f64 / depth as f64)
-    };
+    let frequency = |pair: usize| theta.powf(-2.0 * pair as f64 / depth as f64);
+    rotary_tables_from(places, &(0..depth / 2).map(frequency).collect::<Vec<f64>>())
+}
+
+/// As [`rotary_tables`], of the angles `place * frequencies[i]`.
+pub fn rotary_tables_from(places: usize, frequencies: &[f64]) -> (Array, Array) {
+    let half = frequencies.len();
+    let angle = |index: usize| (index / half) as f64 * frequencies[index % half];
     let table = |function: fn(f64) -> f64| {
         let numbers: Vec<f64> = (0..places * half).map(|index| function(angle(index))).collect();
         Array::from_f64(TensorType::new(DType::F32, [places, half]), &numbers)

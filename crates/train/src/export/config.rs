@@ -46,7 +46,7 @@ pub(super) fn stated_config(path: &Path) -> Result<ModelConfig> {
         let problem = format!("models of type {name:?} are not known, only {}", known.join(", "));
         return Err(settings.refuse(problem));
     };
-    settings.check_keys(&[COMMON, family.architecture().published().keys])?;
+    settings.check_keys(&[&[COMMON], family.architecture().published().keys].concat())?;
     let config = family.architecture().read(&settings)?;
     match config.validate() {
         Ok(()) => Ok(config),
@@ -56,8 +56,8 @@ pub(super) fn stated_config(path: &Path) -> Result<ModelConfig> {
 
 /// What is left of a `config.json` without the keys that state what is computed, in any family.
 pub(super) fn without_sizes(mut values: Map<String, Value>) -> Map<String, Value> {
-    let families = Family::ALL.iter().map(|family| family.architecture().published().keys);
-    let lists: Vec<Keys> = [COMMON].into_iter().chain(families).collect();
+    let families = Family::ALL.iter().flat_map(|family| family.architecture().published().keys);
+    let lists: Vec<Keys> = [&COMMON].into_iter().chain(families).copied().collect();
     values.retain(|key, _| matches!(rule(&lists, key), Some(Rule::Any) | None));
     values
 }

@@ -49,6 +49,10 @@ pub(super) const COMMON: Keys = &[
 pub(super) const ROTARY: Keys =
     &[(Read, &["rope_theta", "rope_type", "type"]), (Only(&["1.0", "1"]), &["partial_rotary_factor"])];
 
+/// Keys of what states how Llama 3 scales them.
+pub(super) const LLAMA3_ROTARY: Keys =
+    &[(Read, &["factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"])];
+
 /// The rule of a key, if it is in one of the lists.
 pub(super) fn rule(lists: &[Keys], key: &str) -> Option<&'static Rule> {
     let mut rows = lists.iter().copied().flatten();

@@ -1,6 +1,7 @@
 //! Reading a `config.json`: each key checked, none passed over.
 
-use super::keys::{Keys, ROTARY, Rule, rule};
+use super::keys::{Keys, LLAMA3_ROTARY, ROTARY, Rule, rule};
+use crate::models::RopeScaling;
 use crate::{Error, Result};
 use serde_json::{Map, Value};
 use std::path::PathBuf;
@@ -14,9 +15,9 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// The base of the rotary angles: in `rope_scaling`, else in `rope_parameters`, else by itself. Angles that are
-    /// scaled in any way are refused.
-    pub fn rope_theta(&self) -> Result<f32> {
+    /// The base of the rotary angles and how they are scaled: in `rope_scaling`, else in `rope_parameters`, else the base
+    /// by itself. What is no scaling of Llama 3's kind is refused.
+    pub fn rope(&self) -> Result<(f32, Option<RopeScaling>)> {
         let stated = self.number("rope_theta", 10_000.0)?;
         for (key, within) in [("rope_scaling", "rope_scaling."), ("rope_parameters", "rope_parameters.")] {
             match self.values.get(key) {
@@ -24,21 +25,86 @@ impl Settings {
                 Some(Value::Object(values)) if values.is_empty() => {}
                 Some(Value::Object(values)) => {
                     let rotary = Settings { path: self.path.clone(), within, values: values.clone() };
-                    return rotary.unscaled_theta(stated);
+                    return rotary.scaled(stated, self);
                 }
                 Some(value) => return Err(self.wrong(key, value, "an object")),
             }
         }
-        Ok(stated)
+        Ok((stated, None))
     }
 
-    fn unscaled_theta(&self, default: f32) -> Result<f32> {
-        let kind = self.text("rope_type", self.text("type", "default")?)?;
-        if kind != "default" {
-            return Err(self.refuse(format!("{}rope_type {kind:?} is not supported, only \"default\"", self.within)));
+    /// Base and scaling that an object states, with this base otherwise.
+    fn scaled(&self, default: f32, model: &Settings) -> Result<(f32, Option<RopeScaling>)> {
+        let scaling = match self.text("rope_type", self.text("type", "default")?)? {
+            "default" => {
+                self.check_keys(&[ROTARY])?;
+                None
+            }
+            "llama3" => {
+                self.check_keys(&[ROTARY, LLAMA3_ROTARY])?;
+                Some(self.llama3_scaling(model)?)
+            }
+            kind => {
+                let known = "only \"default\" and \"llama3\"";
+                return Err(self.refuse(format!("{}rope_type {kind:?} is not supported, {known}", self.within)));
+            }
+        };
+        Ok((self.number("rope_theta", default)?, scaling))
+    }
+
+    fn llama3_scaling(&self, model: &Settings) -> Result<RopeScaling> {
+        let stated = |key: &str| match self.values.get(key) {
+            Some(_) => self.number(key, 0.0),
+            None => Err(self.refuse(format!("{}{key} is missing", self.within))),
+        };
+        // Where it is not said, what is stated as the context is taken for it.
+        let context = model.size("max_position_embeddings", 0)?;
+        Ok(RopeScaling {
+            factor: stated("factor")?,
+            low_freq_factor: stated("low_freq_factor")?,
+            high_freq_factor: stated("high_freq_factor")?,
+            original_context: self.size("original_max_position_embeddings", context)?,
+        })
+    }
+
+    /// The sliding window and how many layers, from the first on, are without one: as `use_sliding_window`,
+    /// `sliding_window` and `max_window_layers` state it, or `layer_types` in place of the last.
+    pub fn window_of_later_layers(&self, layers: usize) -> Result<(Option<usize>, usize)> {
+        let window = match self.flag("use_sliding_window", false)? {
+            true => self.size_unless_null("sliding_window", 4096)?,
+            false => None,
+        };
+        let full_layers = match self.values.get("layer_types") {
+            None | Some(Value::Null) => self.size("max_window_layers", 28)?,
+            Some(types) => {
+                let full = self.full_layers(types, layers)?;
+                if window.is_none() && full < layers {
+                    return Err(self.refuse("layer_types has sliding_attention, but no window is used".to_string()));
+                }
+                full
+            }
+        };
+        Ok(match window {
+            Some(window) if full_layers < layers => (Some(window), full_layers),
+            _ => (None, 0),
+        })
+    }
+
+    /// Of a list of layers' types, how many see all before the rest have a window.
+    fn full_layers(&self, types: &Value, layers: usize) -> Result<usize> {
+        let wrong = || self.refuse(format!("layer_types is not {layers} times full_attention or sliding_attention"));
+        let types = types.as_array().filter(|types| types.len() == layers).ok_or_else(wrong)?;
+        let is_full = |kind: &Value| match kind.as_str() {
+            Some("full_attention") => Ok(true),
+            Some("sliding_attention") => Ok(false),
+            _ => Err(wrong()),
+        };
+        let are_full = types.iter().map(is_full).collect::<Result<Vec<bool>>>()?;
+        let full = are_full.iter().take_while(|is_full| **is_full).count();
+        match are_full[full..].iter().any(|is_full| *is_full) {
+            true => Err(self.refuse("layer_types has full_attention after sliding_attention".to_string())),
+            false => Ok(full),
         }
-        self.check_keys(&[ROTARY])?;
-        self.number("rope_theta", default)
     }
 
     /// Refuses a key that is in none of the lists, or that has a value which it may not have.
@@ -69,6 +135,11 @@ impl Settings {
     /// A size that null stands for the default of.
     pub fn size_or_null(&self, key: &str, default: usize) -> Result<usize> {
         if self.values.get(key).is_some_and(Value::is_null) { Ok(default) } else { self.size(key, default) }
+    }
+
+    /// A size that null stands for the lack of.
+    pub fn size_unless_null(&self, key: &str, default: usize) -> Result<Option<usize>> {
+        if self.values.get(key).is_some_and(Value::is_null) { Ok(None) } else { self.size(key, default).map(Some) }
     }
 
     /// A size that goes by two names, which must not contradict each other.

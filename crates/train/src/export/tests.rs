@@ -1,5 +1,6 @@
 use super::*;
 use crate::files::testing::{Folder, Given};
+use crate::models::{Family, RopeScaling};
 use gradus_engine::{DType, TensorType};
 use gradus_kernels::{bf16, f16};
 use std::collections::BTreeMap;
@@ -14,6 +15,22 @@ fn gpt2() -> ModelConfig {
 fn llama() -> ModelConfig {
     let sizes = ModelConfig::llama(13, 12, 2, 3, 7);
     ModelConfig { kv_heads: 1, feed_forward: 18, norm_epsilon: 1e-6, rope_theta: 500_000.0, ..sizes }
+}
+
+/// Models with every choice that some family has.
+fn chosen() -> Vec<ModelConfig> {
+    let model = |family: Family| ModelConfig { kv_heads: 1, ..ModelConfig::new(family, 13, 12, 3, 3, 7) };
+    let scaling = RopeScaling { factor: 8.0, low_freq_factor: 1.5, high_freq_factor: 4.0, original_context: 5 };
+    vec![
+        ModelConfig { rope_scaling: Some(scaling), attention_bias: true, ..model(Family::Llama).with_head_size(6) },
+        ModelConfig { mlp_bias: true, rope_theta: 77.0, ..model(Family::Llama) },
+        ModelConfig { window: Some(3), ..model(Family::Mistral).with_head_size(10) },
+        ModelConfig { rope_scaling: Some(scaling), tie_embeddings: true, ..model(Family::Mistral) },
+        ModelConfig { window: Some(3), full_layers: 2, ..model(Family::Qwen2) },
+        ModelConfig { norm_epsilon: 1e-6, ..model(Family::Qwen2) },
+        ModelConfig { window: Some(3), attention_bias: true, ..model(Family::Qwen3).with_head_size(2) },
+        ModelConfig { tie_embeddings: true, ..model(Family::Qwen3) },
+    ]
 }
 
 /// Numbers that every stored type can hold, by name and place.
@@ -84,7 +101,7 @@ fn an_exported_model_comes_back_and_is_replaced_whole() {
     let model = folder.path().join("model");
     let tokenizer = Tokenizer::bytes();
     let untied = |config: ModelConfig| ModelConfig { tie_embeddings: false, ..config };
-    for config in [llama(), gpt2(), untied(gpt2())] {
+    for config in chosen().into_iter().chain([llama(), gpt2(), untied(gpt2())]) {
         let weights = weights(&config);
         export(&config, &weights, &tokenizer).write(&model).unwrap();
         assert_eq!(read_model_config(&model).unwrap(), config);
@@ -99,9 +116,9 @@ fn an_exported_model_comes_back_and_is_replaced_whole() {
 }
 
 #[test]
-fn both_families_keep_their_sizes_in_config_json() {
+fn every_family_keeps_its_sizes_in_config_json() {
     let folder = Folder::new("export-config");
-    for config in [gpt2(), llama(), ModelConfig { tie_embeddings: true, ..llama() }] {
+    for config in chosen().into_iter().chain([gpt2(), llama(), ModelConfig { tie_embeddings: true, ..llama() }]) {
         write_json(&folder.path().join(CONFIG), &Value::Object(config::sizes_json(&config))).unwrap();
         assert_eq!(read_model_config(folder.path()).unwrap(), config);
     }
@@ -131,17 +148,27 @@ fn what_cannot_be_computed_is_refused() {
     refused(read_model_config(folder.path()), &["holds no config.json"]);
     refuses("{", &["broken JSON"]);
     refuses("[1]", &["not a JSON object"]);
-    refuses("{}", &["\"\" are not known", "only gpt2, llama"]);
+    refuses("{}", &["\"\" are not known", "only gpt2, llama, mistral, qwen2, qwen3"]);
     refuses(r#"{"model_type": "mamba"}"#, &["\"mamba\""]);
     refuses(r#"{"model_type": "gpt2", "activation_function": "relu"}"#, &["\"relu\"", "\"gelu_new\""]);
     refuses(r#"{"model_type": "gpt2", "scale_attn_by_inverse_layer_idx": true}"#, &["layer_idx true", "only false"]);
     refuses(r#"{"model_type": "gpt2", "n_embd": "wide"}"#, &["n_embd is \"wide\"", "whole number"]);
     refuses(r#"{"model_type": "gpt2", "quantization_config": {}}"#, &["quantization_config"]);
-    refuses(r#"{"model_type": "llama", "attention_bias": true}"#, &["attention_bias true"]);
+    refuses(r#"{"model_type": "mistral", "attention_bias": true}"#, &["attention_bias is not understood"]);
+    refuses(r#"{"model_type": "mistral", "layer_types": ["full_attention"]}"#, &["layer_types is not understood"]);
+    refuses(r#"{"model_type": "mistral", "sliding_window": 0}"#, &["window is 0"]);
+    refuses(r#"{"model_type": "qwen2", "mlp_bias": true}"#, &["mlp_bias is not understood"]);
+    refuses(r#"{"model_type": "qwen2", "use_mrope": true}"#, &["use_mrope true"]);
+    refuses(r#"{"model_type": "qwen3", "head_dim": null}"#, &["head_dim is null"]);
+    refuses(r#"{"model_type": "qwen3", "head_dim": 33}"#, &["head-size is 33", "even"]);
+    refuses(r#"{"model_type": "qwen3", "num_experts": 8}"#, &["num_experts is not understood"]);
     refuses(r#"{"model_type": "llama", "rope_scaling": {"factor": 8}}"#, &["rope_scaling.factor is not understood"]);
-    refuses(r#"{"model_type": "llama", "rope_parameters": {"rope_type": "llama3"}}"#, &["\"llama3\""]);
+    refuses(r#"{"model_type": "llama", "rope_scaling": {"rope_type": "yarn"}}"#, &["\"yarn\"", "only \"default\" and"]);
     refuses(r#"{"model_type": "llama", "sliding_window": 4096}"#, &["sliding_window"]);
-    refuses(r#"{"model_type": "llama", "head_dim": 64}"#, &["head_dim 64", "128"]);
+    refuses(
+        r#"{"model_type": "llama", "hidden_size": 100, "head_dim": 64}"#,
+        &["width 100 is not divisible by heads 32"],
+    );
     refuses(r#"{"model_type": "llama", "num_attention_heads": 0}"#, &["heads"]);
     refuses(r#"{"model_type": "gpt2", "n_embd": 770}"#, &["770", "12"]);
 }
@@ -238,7 +265,16 @@ fn rotary_positions_are_read_wherever_they_are_stated() {
             "rope_parameters.rope_type \"linear\" is not supported",
         ),
         (r#""rope_parameters": {"type": "default", "factor": 2}"#, "rope_parameters.factor is not understood"),
-        (r#""rope_scaling": {"rope_type": "llama3"}"#, "rope_scaling.rope_type \"llama3\""),
+        (r#""rope_scaling": {"rope_type": "llama3"}"#, "rope_scaling.factor is missing"),
+        (r#""rope_scaling": {"type": "dynamic", "factor": 2.0}"#, "rope_scaling.rope_type \"dynamic\""),
+        (
+            r#""rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 1}"#,
+            "rope-scaling is llama3:8,4,1,2048; its four numbers",
+        ),
+        (
+            r#""rope_scaling": {"rope_type": "llama3", "factor": 8, "attention_factor": 2}"#,
+            "rope_scaling.attention_factor is not understood",
+        ),
         (r#""rope_scaling": "linear""#, "rope_scaling is \"linear\" and should be an object"),
         (r#""rope_parameters": {"full_attention": {}}"#, "rope_parameters.full_attention is not understood"),
         (r#""rope_parameters": {"partial_rotary_factor": 0.5}"#, "rope_parameters.partial_rotary_factor 0.5"),
@@ -247,6 +283,81 @@ fn rotary_positions_are_read_wherever_they_are_stated() {
     ] {
         refused(read(settings), &[words]);
     }
+}
+
+#[test]
+fn scaled_rotary_positions_are_read_wherever_they_are_stated() {
+    let folder = Folder::new("export-scaling");
+    let numbers = r#""factor": 8.0, "low_freq_factor": 1, "high_freq_factor": 4.0"#;
+    for (settings, original_context, theta) in [
+        (format!(r#""rope_theta": 5e5, "rope_scaling": {{"rope_type": "llama3", {numbers}}}"#), 64, 5e5),
+        (
+            format!(
+                r#""rope_parameters": {{"rope_type": "llama3", "rope_theta": 300, {numbers}, "original_max_position_embeddings": 16}}"#
+            ),
+            16,
+            300.0,
+        ),
+    ] {
+        let text = format!(r#"{{"model_type": "llama", "max_position_embeddings": 64, {settings}}}"#);
+        fs::write(folder.path().join(CONFIG), text).unwrap();
+        let read = read_model_config(folder.path()).unwrap();
+        let expected = RopeScaling { factor: 8.0, low_freq_factor: 1.0, high_freq_factor: 4.0, original_context };
+        assert_eq!((read.rope_scaling, read.rope_theta), (Some(expected), theta), "{settings}");
+    }
+}
+
+#[test]
+fn windows_are_read_as_they_are_meant() {
+    let folder = Folder::new("export-window");
+    let read = |settings: &str| {
+        let text = format!(r#"{{"num_hidden_layers": 4, {settings}}}"#);
+        fs::write(folder.path().join(CONFIG), text).unwrap();
+        read_model_config(folder.path()).map(|model| (model.window, model.full_layers))
+    };
+    for (settings, expected) in [
+        (r#""model_type": "mistral""#, (Some(4096), 0)),
+        (r#""model_type": "mistral", "sliding_window": 9"#, (Some(9), 0)),
+        (r#""model_type": "mistral", "sliding_window": null"#, (None, 0)),
+        (r#""model_type": "qwen2""#, (None, 0)),
+        (r#""model_type": "qwen2", "sliding_window": 9, "max_window_layers": 1"#, (None, 0)),
+        (r#""model_type": "qwen2", "use_sliding_window": true, "max_window_layers": 1"#, (Some(4096), 1)),
+        (r#""model_type": "qwen3", "use_sliding_window": true, "sliding_window": 9"#, (None, 0)),
+        (
+            r#""model_type": "qwen3", "use_sliding_window": true, "sliding_window": null, "max_window_layers": 0"#,
+            (None, 0),
+        ),
+        (
+            r#""model_type": "qwen3", "use_sliding_window": true, "sliding_window": 9, "max_window_layers": 0,
+               "layer_types": ["full_attention", "full_attention", "sliding_attention", "sliding_attention"]"#,
+            (Some(9), 2),
+        ),
+        (
+            r#""model_type": "qwen3", "sliding_window": 9,
+               "layer_types": ["full_attention", "full_attention", "full_attention", "full_attention"]"#,
+            (None, 0),
+        ),
+    ] {
+        assert_eq!(read(settings).unwrap(), expected, "{settings}");
+    }
+    for (types, words) in [
+        (r#"["full_attention"]"#, "layer_types is not 4 times"),
+        (
+            r#"["chunked_attention", "full_attention", "full_attention", "full_attention"]"#,
+            "layer_types is not 4 times",
+        ),
+        (
+            r#"["sliding_attention", "full_attention", "full_attention", "sliding_attention"]"#,
+            "layer_types has full_attention after",
+        ),
+    ] {
+        refused(
+            read(&format!(r#""model_type": "qwen2", "use_sliding_window": true, "layer_types": {types}"#)),
+            &[words],
+        );
+    }
+    let types = r#"["full_attention", "full_attention", "full_attention", "sliding_attention"]"#;
+    refused(read(&format!(r#""model_type": "qwen2", "layer_types": {types}"#)), &["no window is used"]);
 }
 
 #[test]

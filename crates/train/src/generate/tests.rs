@@ -1,9 +1,10 @@
 //! Cached decoding against the whole forward pass.
 
 use super::*;
-use crate::models::ModelConfig;
+use crate::models::{Family, KeyValueContext, ModelConfig};
+use crate::parameters::{Initializer, Parameters};
 use gradus_engine::backend::Cpu;
-use gradus_engine::{DType, Routine};
+use gradus_engine::{DType, Routine, Tensor};
 
 const CONTEXT: usize = 12;
 const GREEDY: Sampling = Sampling { temperature: 0.0, top_k: None, top_p: 1.0, seed: 1 };
@@ -16,11 +17,14 @@ fn without_weights(config: &ModelConfig, count: usize) -> Result<Generator> {
 fn configs() -> Vec<ModelConfig> {
     let llama = ModelConfig { feed_forward: 50, ..ModelConfig::llama(29, 48, 2, 6, CONTEXT) };
     let gpt2 = ModelConfig::gpt2(29, 36, 2, 3, CONTEXT);
+    let qwen = ModelConfig { kv_heads: 2, window: Some(3), ..ModelConfig::new(Family::Qwen3, 29, 24, 2, 4, CONTEXT) };
     vec![
         gpt2.clone(),
         ModelConfig { tie_embeddings: false, ..gpt2 },
         ModelConfig { kv_heads: 2, ..llama.clone() },
         ModelConfig { kv_heads: 1, tie_embeddings: true, ..llama },
+        ModelConfig { window: Some(5), ..ModelConfig::new(Family::Mistral, 29, 24, 2, 2, CONTEXT) },
+        ModelConfig { full_layers: 1, ..qwen.with_head_size(10) },
     ]
 }
 
@@ -31,7 +35,7 @@ fn numbers(parameter: &Parameter) -> Array {
     Array::new(&parameter.shape, &plain.iter().map(|number| number * scale).collect::<Vec<f32>>()).unwrap()
 }
 
-fn generator(config: &ModelConfig, count: usize, prompt_tokens: usize) -> Generator {
+fn generator(config: &dyn CausalModel, count: usize, prompt_tokens: usize) -> Generator {
     Generator::new(config, numbers, &Cpu::new(1).unwrap(), count, prompt_tokens).unwrap()
 }
 
@@ -42,7 +46,7 @@ struct Whole {
 }
 
 impl Whole {
-    fn new(config: &ModelConfig) -> Whole {
+    fn new(config: &dyn CausalModel) -> Whole {
         let trace = Trace::new();
         let tokens = trace.input("tokens", DType::I32, [1, CONTEXT]);
         let parameters = config.declare(&trace);
@@ -51,7 +55,7 @@ impl Whole {
         for parameter in parameters.list() {
             program.write_array(&parameter.name, &numbers(&parameter)).unwrap();
         }
-        Whole { program, vocabulary: config.vocabulary }
+        Whole { program, vocabulary: config.vocabulary() }
     }
 
     /// The logits after the last of these tokens.
@@ -119,6 +123,53 @@ fn greedy_text_is_that_of_the_whole_pass() {
             let texts = generator.generate(&prompt, &GREEDY, 20, &[], &mut |_, _| Ok(())).unwrap();
             assert_eq!(texts, vec![expected; 3], "{config:?} from {prompt:?}");
         }
+    }
+}
+
+/// A model of one's own that mixes tokens without attention: each sees the mean of itself and those before it.
+struct Averaging;
+
+impl CausalModel for Averaging {
+    fn vocabulary(&self) -> usize {
+        29
+    }
+
+    fn context(&self) -> usize {
+        CONTEXT
+    }
+
+    fn attends_only(&self) -> bool {
+        false
+    }
+
+    fn hidden(&self, parameters: &Parameters, tokens: &Tensor, _context: &mut dyn KeyValueContext) -> Tensor {
+        let t = tokens.size(-1);
+        let share = |index: usize| if index % t <= index / t { 1.0 / (index / t + 1) as f32 } else { 0.0 };
+        let shares = Array::new([t, t], &(0..t * t).map(share).collect::<Vec<f32>>()).unwrap();
+        let table = parameters.get("table", [29, 8], Initializer::Normal { deviation: 1.0 });
+        let mixed = tokens.trace().constant(shares).matmul(&table.embedding(tokens)); // [b, t, 8]
+        mixed.tanh() + table.embedding(tokens)
+    }
+
+    fn logits(&self, parameters: &Parameters, hidden: &Tensor) -> Tensor {
+        hidden.matmul(&parameters.get("head", [8, 29], Initializer::Normal { deviation: 1.0 }))
+    }
+}
+
+#[test]
+fn a_model_that_mixes_tokens_in_another_way_is_computed_anew_for_each() {
+    let mut whole = Whole::new(&Averaging);
+    let mut generator = generator(&Averaging, 2, 3);
+    for length in [1, 5, CONTEXT] {
+        let prompt: Vec<i32> = (0..length as i32).map(|place| place * place % 29).collect();
+        let mut expected = prompt.clone();
+        for _ in 0..CONTEXT + 5 {
+            let logits = whole.logits(&expected[expected.len().saturating_sub(CONTEXT)..]);
+            let best = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).unwrap();
+            expected.push(best as i32);
+        }
+        let texts = generator.generate(&prompt, &GREEDY, CONTEXT + 5, &[], &mut |_, _| Ok(())).unwrap();
+        assert_eq!(texts, vec![expected[length..].to_vec(); 2], "from {prompt:?}");
     }
 }
 

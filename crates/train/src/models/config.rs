@@ -2,7 +2,7 @@
 
 use super::causal::check_work;
 use super::products::{Next, linear, rounded};
-use super::{CausalModel, Family, IGNORED_TARGET, KeyValueContext};
+use super::{CausalModel, Family, IGNORED_TARGET, KeyValueContext, RopeScaling};
 use crate::parameters::{Initializer, Parameters};
 use crate::{Error, Result};
 use gradus_engine::Tensor;
@@ -20,7 +20,7 @@ pub struct ModelConfig {
     pub width: usize,
     /// Blocks.
     pub layers: usize,
-    /// Attention heads of a block (h); must divide the width.
+    /// Attention heads of a block (h); must divide the width, unless the head's size is stated.
     pub heads: usize,
     /// Heads of keys and values (g); must divide the heads. As many as heads in GPT-2.
     pub kv_heads: usize,
@@ -34,6 +34,24 @@ pub struct ModelConfig {
     pub norm_epsilon: f32,
     /// Base of the rotary angles; of no use in GPT-2.
     pub rope_theta: f32,
+    /// Numbers of a head (d), if not the width divided by the heads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub head_size: Option<usize>,
+    /// How rotary angles are scaled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rope_scaling: Option<RopeScaling>,
+    /// Tokens that a token sees at most, its own and those before it, where attention has a sliding window.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<usize>,
+    /// Blocks, from the first on, that have no window.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub full_layers: usize,
+    /// Whether the projections of attention have biases, in families that have the choice.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub attention_bias: bool,
+    /// Whether those of the feed-forward part have biases, in families that have the choice.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub mlp_bias: bool,
     /// Share of activations dropped in training, which is no part of what a model is: it is not saved with it.
     #[serde(skip)]
     pub dropout: f32,
@@ -43,6 +61,16 @@ pub struct ModelConfig {
 const LARGEST_SIZE: usize = 1 << 24;
 /// Far more blocks than any model has.
 pub(crate) const MOST_LAYERS: usize = 4096;
+/// The usual base of rotary angles.
+pub(super) const ROPE_THETA: f32 = 10_000.0;
+
+fn is_zero(number: &usize) -> bool {
+    *number == 0
+}
+
+fn is_false(choice: &bool) -> bool {
+    !choice
+}
 
 impl ModelConfig {
     /// A model of these sizes with its family's usual choices.
@@ -65,7 +93,13 @@ impl ModelConfig {
             context,
             tie_embeddings: true,
             norm_epsilon: 1e-5,
-            rope_theta: 10_000.0,
+            rope_theta: ROPE_THETA,
+            head_size: None,
+            rope_scaling: None,
+            window: None,
+            full_layers: 0,
+            attention_bias: false,
+            mlp_bias: false,
             dropout: 0.0,
         })
     }
@@ -82,7 +116,18 @@ impl ModelConfig {
 
     /// The size of a head (d). The sizes must be possible: see [`ModelConfig::validate`].
     pub fn head_size(&self) -> usize {
-        self.width / self.heads
+        self.head_size.unwrap_or(self.width / self.heads)
+    }
+
+    /// The model with this size of heads, which is not stated where it follows from the width.
+    pub fn with_head_size(self, size: usize) -> ModelConfig {
+        let follows = self.heads > 0 && self.width.is_multiple_of(self.heads) && self.width / self.heads == size;
+        ModelConfig { head_size: (!follows).then_some(size), ..self }
+    }
+
+    /// The sliding window of a block, if it has one.
+    pub fn window_of(&self, layer: usize) -> Option<usize> {
+        self.window.filter(|_| layer >= self.full_layers)
     }
 
     /// Says which size is impossible, and what to do.
@@ -99,10 +144,33 @@ impl ModelConfig {
         within("kv-heads", self.kv_heads, LARGEST_SIZE)?;
         within("feed-forward", self.feed_forward, LARGEST_SIZE)?;
         within("sequence", self.context, LARGEST_SIZE)?;
-        divides(["heads", "width"], self.heads, self.width)?;
+        match self.head_size {
+            Some(size) => within("head-size", size, LARGEST_SIZE)?,
+            None => divides(["heads", "width"], self.heads, self.width)?,
+        }
         divides(["kv-heads", "heads"], self.kv_heads, self.heads)?;
         above_zero("norm epsilon", self.norm_epsilon)?;
+        self.validate_window()?;
+        self.rope_scaling.map_or(Ok(()), |scaling| scaling.validate())?;
+        self.family.validate_choices(self)?;
         self.family.architecture().validate(self)
+    }
+
+    fn validate_window(&self) -> Result<()> {
+        match self.window {
+            Some(window) => within("window", window, LARGEST_SIZE)?,
+            None if self.full_layers > 0 => {
+                return Err(Error::Config("full-layers needs a window; state that too, or leave it out".to_string()));
+            }
+            None => {}
+        }
+        if self.full_layers < self.layers {
+            return Ok(());
+        }
+        Err(Error::Config(format!(
+            "full-layers is {} of {} layers, which leaves none with a window; choose fewer, or leave the window out",
+            self.full_layers, self.layers
+        )))
     }
 
     /// Refuses to compute so many sequences of so many tokens where not even the cost of it can be reckoned.
@@ -113,7 +181,18 @@ impl ModelConfig {
         check_work(self.parameter_count(), [sequences, sequence], attention, widest)
     }
 
-    /// The smallest model of a family that is no other kind of computation.
+    /// The smallest model of the same kind of computation.
+    pub(crate) fn small(&self) -> ModelConfig {
+        ModelConfig {
+            tie_embeddings: self.tie_embeddings,
+            window: self.window.map(|_| 4),
+            attention_bias: self.attention_bias,
+            mlp_bias: self.mlp_bias,
+            ..ModelConfig::smallest_of(self.family)
+        }
+    }
+
+    /// The smallest model of a family.
     pub(crate) fn smallest_of(family: Family) -> ModelConfig {
         const CONTEXT: usize = 16;
         ModelConfig::new(family, 2 * CONTEXT, 32, 1, 2, CONTEXT)
@@ -147,8 +226,7 @@ impl CausalModel for ModelConfig {
     }
 
     fn smallest(&self) -> Box<dyn CausalModel> {
-        let tie_embeddings = self.tie_embeddings;
-        Box::new(ModelConfig { tie_embeddings, ..ModelConfig::smallest_of(self.family) })
+        Box::new(self.small())
     }
 
     #[track_caller]
@@ -182,7 +260,7 @@ fn within(name: &str, size: usize, largest: usize) -> Result<()> {
     Err(Error::Config(format!("{name} is {size}, which no model can have; choose from 1 to {largest}")))
 }
 
-fn divides([name, of_name]: [&str; 2], size: usize, of: usize) -> Result<()> {
+pub(super) fn divides([name, of_name]: [&str; 2], size: usize, of: usize) -> Result<()> {
     if of.is_multiple_of(size) {
         return Ok(());
     }
@@ -222,6 +300,7 @@ mod tests {
     fn each_impossible_size_is_named() {
         let gpt2 = || ModelConfig::gpt2(65, 36, 2, 3, 17);
         let llama = || ModelConfig::llama(65, 36, 2, 6, 17);
+        let mistral = || ModelConfig::new(Family::Mistral, 65, 36, 2, 6, 17);
         for (config, name) in [
             (ModelConfig { width: 0, ..gpt2() }, "width is 0"),
             (ModelConfig { layers: 0, ..gpt2() }, "layers is 0"),
@@ -236,7 +315,23 @@ mod tests {
                 "width 36 is not divisible by heads 5; choose a divisor as heads, such as 4",
             ),
             (ModelConfig { kv_heads: 4, ..llama() }, "heads 6 is not divisible by kv-heads 4"),
-            (ModelConfig { kv_heads: 1, ..gpt2() }, "kv-heads is 1 and heads is 3, but GPT-2"),
+            (ModelConfig { kv_heads: 1, ..gpt2() }, "kv-heads cannot be chosen: gpt2 has as many heads of keys"),
+            (ModelConfig { window: Some(3), ..gpt2() }, "window cannot be chosen: gpt2 has no sliding window"),
+            (ModelConfig { window: Some(3), ..llama() }, "window cannot be chosen: llama has no sliding window"),
+            (ModelConfig { window: Some(0), ..mistral() }, "window is 0"),
+            (ModelConfig { full_layers: 1, ..mistral() }, "full-layers needs a window"),
+            (ModelConfig { window: Some(3), full_layers: 1, ..mistral() }, "full-layers cannot be chosen: mistral"),
+            (ModelConfig { attention_bias: true, ..mistral() }, "attention-bias cannot be chosen: mistral"),
+            (
+                ModelConfig { family: Family::Qwen3, window: Some(3), full_layers: 2, ..mistral() },
+                "full-layers is 2 of 2 layers",
+            ),
+            (ModelConfig { head_size: Some(0), ..llama() }, "head-size is 0"),
+            (ModelConfig { head_size: Some(7), ..llama() }, "head-size is 7, but rotary positions turn pairs"),
+            (
+                ModelConfig { head_size: Some(4), heads: 5, kv_heads: 1, ..llama() },
+                "width 36 is not divisible by heads 5",
+            ),
             (ModelConfig { heads: 4, kv_heads: 4, ..llama() }, "width 36 over 4 heads makes heads of 9 numbers"),
             (ModelConfig { norm_epsilon: f32::NAN, ..gpt2() }, "the norm epsilon is NaN"),
             (ModelConfig { rope_theta: 0.0, ..llama() }, "the rope theta is 0"),

@@ -5,6 +5,7 @@ mod config;
 mod families;
 mod presets;
 mod products;
+mod rope;
 mod weights;
 
 pub use causal::{CausalModel, IGNORED_TARGET, KeyValueContext, WholeSequences};
@@ -12,6 +13,7 @@ pub(crate) use config::MOST_LAYERS;
 pub use config::ModelConfig;
 pub use families::Family;
 pub use presets::{PRESETS, Preset};
+pub use rope::RopeScaling;
 pub use weights::Weights;
 
 pub use crate::parameters::{Initializer, Parameter, Parameters};

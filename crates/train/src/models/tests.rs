@@ -8,9 +8,16 @@ use gradus_engine::{DType, Program, Routine, Tensor, Trace, gradient};
 const BATCH: usize = 2;
 const SEQUENCE: usize = 11;
 
-fn configs() -> [ModelConfig; 2] {
+fn configs() -> [ModelConfig; 5] {
     let llama = ModelConfig { kv_heads: 2, feed_forward: 52, ..ModelConfig::llama(53, 40, 2, 4, SEQUENCE) };
-    [ModelConfig::gpt2(53, 36, 2, 3, SEQUENCE), llama]
+    let sliding = |family: Family| ModelConfig { family, window: Some(4), ..llama.clone() };
+    [
+        ModelConfig::gpt2(53, 36, 2, 3, SEQUENCE),
+        sliding(Family::Mistral),
+        sliding(Family::Qwen2),
+        sliding(Family::Qwen3).with_head_size(6),
+        llama,
+    ]
 }
 
 /// Loss and gradients of a model, traced as `change` says.

@@ -12,7 +12,7 @@ const MICRO_BATCHES: usize = 2;
 
 /// A model of the same family that is as small as it can be without being another kind of computation.
 pub fn small(model: &ModelConfig) -> ModelConfig {
-    ModelConfig { tie_embeddings: model.tie_embeddings, ..ModelConfig::smallest_of(model.family) }
+    model.small()
 }
 
 /// Of a run: a few steps of the same kind.

@@ -51,13 +51,15 @@ pub(super) fn model_of(found: &Found, config: &TrainConfig) -> Result<ModelConfi
     let model = found.progress.model.clone();
     let stated = config.to_table();
     let saved = TrainConfig { model: model.clone(), ..config.clone() }.to_table();
-    match saved.iter().find(|(key, value)| stated.get(*key) != Some(value)) {
+    match saved.keys().chain(stated.keys()).find(|key| saved.get(*key) != stated.get(*key)) {
         None => Ok(model),
-        Some((key, value)) => {
+        Some(key) => {
+            let told = |table: &toml::Table| table.get(key).map_or("nothing".into(), |value| value.to_string());
             let problem = format!(
-                "is of another model than {CONFIG_FILE} states: {key} is {value} here and {} there; put {CONFIG_FILE} \
+                "is of another model than {CONFIG_FILE} states: {key} is {} here and {} there; put {CONFIG_FILE} \
                  back as it was, or start a new run",
-                stated[key]
+                told(&saved),
+                told(&stated)
             );
             Err(Error::checkpoint(&found.folder, problem))
         }

@@ -1,12 +1,12 @@
 //! GPT-2: learned positions, norms before each part of a block, GELU in its tanh form.
 
-use super::{Architecture, Published};
+use super::{Architecture, Choice, Published};
+use crate::Result;
 use crate::export::Rule::{Any, Only, Read};
 use crate::export::{Settings, decimal};
 use crate::models::products::{Next, heads, joined, linear};
 use crate::models::{Family, KeyValueContext, ModelConfig};
 use crate::parameters::{Initializer, Parameters};
-use crate::{Error, Result};
 use gradus_engine::Tensor;
 use serde_json::{Value, json};
 
@@ -21,14 +21,12 @@ impl Architecture for Gpt2 {
         sizes
     }
 
-    fn validate(&self, config: &ModelConfig) -> Result<()> {
-        if config.kv_heads == config.heads {
-            return Ok(());
-        }
-        Err(Error::Config(format!(
-            "kv-heads is {} and heads is {}, but GPT-2 has no grouped heads; leave kv-heads out or use the llama model",
-            config.kv_heads, config.heads
-        )))
+    fn choices(&self) -> &'static [Choice] {
+        &[]
+    }
+
+    fn validate(&self, _config: &ModelConfig) -> Result<()> {
+        Ok(())
     }
 
     #[track_caller]
@@ -61,7 +59,7 @@ impl Architecture for Gpt2 {
             class: "GPT2LMHeadModel",
             prefix: "transformer",
             buffers: &[".attn.bias", ".attn.masked_bias"],
-            keys: &[
+            keys: &[&[
                 (Read, &["n_embd", "n_layer", "n_head", "n_inner", "n_positions", "layer_norm_epsilon"]),
                 // Other names of the same sizes.
                 (Read, &["hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings"]),
@@ -71,7 +69,7 @@ impl Architecture for Gpt2 {
                 (Only(&["\"gelu_new\"", "\"gelu_pytorch_tanh\""]), &["activation_function"]),
                 (Only(&["true"]), &["scale_attn_weights"]),
                 (Only(&["false"]), &["scale_attn_by_inverse_layer_idx"]),
-            ],
+            ]],
             dropouts: &["attn_pdrop", "embd_pdrop", "resid_pdrop"],
         }
     }
@@ -101,13 +99,6 @@ impl Architecture for Gpt2 {
             "activation_function": "gelu_new",
             "layer_norm_epsilon": decimal(config.norm_epsilon),
         })
-    }
-
-    fn idle_options(&self) -> &'static [(&'static str, &'static str)] {
-        &[
-            ("kv-heads", "gpt2 has as many heads of keys and values as heads (llama can have fewer)"),
-            ("rope-theta", "gpt2 has no rotary angles (llama has)"),
-        ]
     }
 }
 

@@ -1,15 +1,17 @@
-//! Llama: rotary positions, RMS norms before each part of a block, grouped heads, SwiGLU, no biases.
+//! Llama: rotary positions, RMS norms before each part of a block, grouped heads, SwiGLU. Families of the same kind say
+//! what they do otherwise.
 
-use super::{Architecture, Published};
+use super::{Architecture, Choice, Published};
 use crate::export::Rule::{Any, Only, Read};
-use crate::export::{Settings, decimal};
-use crate::models::config::above_zero;
-use crate::models::products::{Next, heads, joined, linear};
+use crate::export::{Keys, Settings, decimal};
+use crate::models::config::{above_zero, divides};
+use crate::models::products::{Next, heads, joined, linear, rounded};
+use crate::models::rope::frequencies;
 use crate::models::{Family, KeyValueContext, ModelConfig};
 use crate::parameters::{Initializer, Parameters};
 use crate::{Error, Result};
 use gradus_engine::Tensor;
-use gradus_engine::ops::rotary_tables;
+use gradus_engine::ops::rotary_tables_from;
 use serde_json::{Value, json};
 
 /// Of the published initialization.
@@ -19,27 +21,18 @@ pub(super) struct Llama;
 
 impl Architecture for Llama {
     fn usual(&self, sizes: ModelConfig) -> ModelConfig {
-        ModelConfig {
-            // Three matrices of this size hold as many numbers as two of four times the width.
-            feed_forward: sizes.width.saturating_mul(8).div_ceil(3).next_multiple_of(8),
-            tie_embeddings: false,
-            ..sizes
-        }
+        usual(sizes)
+    }
+
+    fn choices(&self) -> &'static [Choice] {
+        use Choice::*;
+        &[KvHeads, RopeTheta, HeadSize, RopeScaling, AttentionBias, MlpBias]
     }
 
     fn validate(&self, config: &ModelConfig) -> Result<()> {
-        above_zero("rope theta", config.rope_theta)?;
-        if config.head_size().is_multiple_of(2) {
-            return Ok(());
-        }
-        Err(Error::Config(format!(
-            "width {} over {} heads makes heads of {} numbers, but rotary positions turn pairs; \
-             choose a width that is an even multiple of heads, such as {}",
-            config.width,
-            config.heads,
-            config.head_size(),
-            config.heads * (config.head_size() + 1)
-        )))
+        // Others take no folder of a Llama where this does not hold, even if the heads have a size of their own.
+        divides(["heads", "width"], config.heads, config.width)?;
+        validate(config)
     }
 
     #[track_caller]
@@ -50,84 +43,177 @@ impl Architecture for Llama {
         tokens: &Tensor,
         context: &mut dyn KeyValueContext,
     ) -> Tensor {
-        let angles = Angles::new(config, tokens, context);
-        let embedded = self.token_table(config, parameters).embedding(tokens); // [b, t, c]
-        let mut x = parameters.dropout(&embedded, config.dropout); // [b, t, c]
-        for layer in 0..config.layers {
-            let at = parameters.within(format_args!("model.layers.{layer}"));
-            x = tokens.trace().in_layer(layer, || block(config, &at, &x, &angles, context)); // [b, t, c]
-        }
-        rms_norm(config, parameters, &x, "model.norm") // [b, t, c]
+        let bias = config.attention_bias;
+        let variant = Variant { qkv_bias: bias, output_bias: bias, qk_norm: false };
+        hidden(config, variant, parameters, tokens, context)
     }
 
     #[track_caller]
     fn token_table(&self, config: &ModelConfig, parameters: &Parameters) -> Tensor {
-        parameters.get("model.embed_tokens.weight", [config.vocabulary, config.width], NORMAL)
+        token_table(config, parameters)
     }
 
     fn published(&self) -> Published {
-        Published {
-            class: "LlamaForCausalLM",
-            prefix: "model",
-            buffers: &[".rotary_emb.inv_freq"],
-            keys: &[
-                (Read, &["hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim"]),
-                (Read, &["intermediate_size", "max_position_embeddings", "rms_norm_eps"]),
-                (Read, &["rope_theta", "rope_parameters", "rope_scaling"]),
-                (Any, &["attention_dropout", "pretraining_tp"]),
-                (Only(&["\"silu\"", "\"swish\""]), &["hidden_act"]),
-                (Only(&["false"]), &["attention_bias", "mlp_bias"]),
-                (Only(&["false", "null"]), &["rope_interleaved", "use_sliding_window"]),
-                (Only(&["null"]), &["sliding_window"]),
-                (Only(&["1.0", "1", "null"]), &["partial_rotary_factor"]),
-            ],
-            dropouts: &["attention_dropout"],
-        }
+        const OWN: Keys = &[
+            (Read, &["head_dim", "attention_bias", "mlp_bias"]),
+            (Any, &["pretraining_tp"]),
+            (Only(&["false", "null"]), &["use_sliding_window"]),
+            (Only(&["null"]), &["sliding_window"]),
+        ];
+        published("LlamaForCausalLM", &[KEYS, OWN])
     }
 
     fn read(&self, settings: &Settings) -> Result<ModelConfig> {
-        let width = settings.size("hidden_size", 4096)?;
-        let heads = settings.size("num_attention_heads", 32)?;
-        let layers = settings.size("num_hidden_layers", 32)?;
-        let context = settings.size("max_position_embeddings", 2048)?;
-        let head_size = width / heads.max(1);
-        let stated = settings.size_or_null("head_dim", head_size)?;
-        if stated != head_size {
-            let problem = format!("head_dim {stated} is not hidden_size / num_attention_heads, {head_size}");
-            return Err(settings.refuse(problem));
-        }
-        let sizes =
-            ModelConfig::new(Family::Llama, settings.size("vocab_size", 32_000)?, width, layers, heads, context);
+        let defaults = Defaults { vocabulary: 32_000, feed_forward: 11_008, kv_heads: None, context: 2048 };
+        let config = read(settings, Family::Llama, defaults)?;
+        let head_size = settings.size_or_null("head_dim", config.width / config.heads.max(1))?;
         Ok(ModelConfig {
-            kv_heads: settings.size_or_null("num_key_value_heads", heads)?,
-            feed_forward: settings.size("intermediate_size", 11_008)?,
-            tie_embeddings: settings.flag("tie_word_embeddings", false)?,
-            norm_epsilon: settings.number("rms_norm_eps", 1e-6)?,
-            rope_theta: settings.rope_theta()?,
-            ..sizes
+            attention_bias: settings.flag("attention_bias", false)?,
+            mlp_bias: settings.flag("mlp_bias", false)?,
+            ..config.with_head_size(head_size)
         })
     }
 
     fn write(&self, config: &ModelConfig) -> Value {
-        json!({
-            "hidden_size": config.width,
-            "num_hidden_layers": config.layers,
-            "num_attention_heads": config.heads,
-            "num_key_value_heads": config.kv_heads,
-            "head_dim": config.head_size(),
-            "intermediate_size": config.feed_forward,
-            "max_position_embeddings": config.context,
-            "rms_norm_eps": decimal(config.norm_epsilon),
-            "rope_theta": decimal(config.rope_theta),
-            "hidden_act": "silu",
-            "attention_bias": false,
-            "mlp_bias": false,
-        })
+        let mut settings = write(config);
+        settings["attention_bias"] = json!(config.attention_bias);
+        settings["mlp_bias"] = json!(config.mlp_bias);
+        settings
     }
+}
 
-    fn idle_options(&self) -> &'static [(&'static str, &'static str)] {
-        &[]
+/// What the blocks of a family do otherwise.
+#[derive(Clone, Copy)]
+pub(super) struct Variant {
+    /// Whether queries, keys and values have biases.
+    pub qkv_bias: bool,
+    /// Whether what attention gives is projected with a bias.
+    pub output_bias: bool,
+    /// Whether queries and keys are normed, head by head.
+    pub qk_norm: bool,
+}
+
+/// The keys of a `config.json` that every family of this kind has.
+pub(super) const KEYS: Keys = &[
+    (Read, &["hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"]),
+    (Read, &["intermediate_size", "max_position_embeddings", "rms_norm_eps"]),
+    (Read, &["rope_theta", "rope_parameters", "rope_scaling"]),
+    (Any, &["attention_dropout"]),
+    (Only(&["\"silu\"", "\"swish\""]), &["hidden_act"]),
+    (Only(&["false", "null"]), &["rope_interleaved"]),
+    (Only(&["1.0", "1", "null"]), &["partial_rotary_factor"]),
+];
+
+pub(super) fn published(class: &'static str, keys: &'static [Keys]) -> Published {
+    let buffers = &[".rotary_emb.inv_freq"];
+    Published { class, prefix: "model", buffers, keys, dropouts: &["attention_dropout"] }
+}
+
+/// What is taken for sizes that a `config.json` does not state.
+pub(super) struct Defaults {
+    pub vocabulary: usize,
+    pub feed_forward: usize,
+    /// As many as heads, if not given.
+    pub kv_heads: Option<usize>,
+    pub context: usize,
+}
+
+/// What a `config.json` states of a model of this kind, but for what not every family has.
+pub(super) fn read(settings: &Settings, family: Family, defaults: Defaults) -> Result<ModelConfig> {
+    let vocabulary = settings.size("vocab_size", defaults.vocabulary)?;
+    let width = settings.size("hidden_size", 4096)?;
+    let layers = settings.size("num_hidden_layers", 32)?;
+    let heads = settings.size("num_attention_heads", 32)?;
+    let context = settings.size("max_position_embeddings", defaults.context)?;
+    let kv_heads = settings.size_unless_null("num_key_value_heads", defaults.kv_heads.unwrap_or(heads))?;
+    let (rope_theta, rope_scaling) = settings.rope()?;
+    Ok(ModelConfig {
+        kv_heads: kv_heads.unwrap_or(heads),
+        feed_forward: settings.size("intermediate_size", defaults.feed_forward)?,
+        tie_embeddings: settings.flag("tie_word_embeddings", false)?,
+        norm_epsilon: settings.number("rms_norm_eps", 1e-6)?,
+        rope_theta,
+        rope_scaling,
+        ..ModelConfig::new(family, vocabulary, width, layers, heads, context)
+    })
+}
+
+/// What a `config.json` states of every model of this kind.
+pub(super) fn write(config: &ModelConfig) -> Value {
+    let mut settings = json!({
+        "hidden_size": config.width,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": config.heads,
+        "num_key_value_heads": config.kv_heads,
+        "head_dim": config.head_size(),
+        "intermediate_size": config.feed_forward,
+        "max_position_embeddings": config.context,
+        "rms_norm_eps": decimal(config.norm_epsilon),
+        "rope_theta": decimal(config.rope_theta),
+        "hidden_act": "silu",
+    });
+    if let Some(scaling) = config.rope_scaling {
+        settings["rope_scaling"] = json!({
+            "rope_type": "llama3",
+            "factor": decimal(scaling.factor),
+            "low_freq_factor": decimal(scaling.low_freq_factor),
+            "high_freq_factor": decimal(scaling.high_freq_factor),
+            "original_max_position_embeddings": scaling.original_context,
+        });
     }
+    settings
+}
+
+pub(super) fn usual(sizes: ModelConfig) -> ModelConfig {
+    ModelConfig {
+        // Three matrices of this size hold as many numbers as two of four times the width.
+        feed_forward: sizes.width.saturating_mul(8).div_ceil(3).next_multiple_of(8),
+        tie_embeddings: false,
+        ..sizes
+    }
+}
+
+pub(super) fn validate(config: &ModelConfig) -> Result<()> {
+    above_zero("rope theta", config.rope_theta)?;
+    if config.head_size().is_multiple_of(2) {
+        return Ok(());
+    }
+    Err(Error::Config(match config.head_size {
+        Some(size) => format!("head-size is {size}, but rotary positions turn pairs; choose an even one"),
+        None => format!(
+            "width {} over {} heads makes heads of {} numbers, but rotary positions turn pairs; \
+             choose a width that is an even multiple of heads, such as {}",
+            config.width,
+            config.heads,
+            config.head_size(),
+            config.heads * (config.head_size() + 1)
+        ),
+    }))
+}
+
+/// What the blocks of a family make of the tokens [b, t]: [b, t, c].
+#[track_caller]
+pub(super) fn hidden(
+    config: &ModelConfig,
+    variant: Variant,
+    parameters: &Parameters,
+    tokens: &Tensor,
+    context: &mut dyn KeyValueContext,
+) -> Tensor {
+    let angles = Angles::new(config, tokens, context);
+    let embedded = token_table(config, parameters).embedding(tokens); // [b, t, c]
+    let mut x = parameters.dropout(&embedded, config.dropout); // [b, t, c]
+    for layer in 0..config.layers {
+        let parameters = parameters.within(format_args!("model.layers.{layer}"));
+        let block = Block { config, variant, parameters, angles: &angles, window: config.window_of(layer) };
+        x = tokens.trace().in_layer(layer, || block.hidden(&x, context)); // [b, t, c]
+    }
+    rms_norm(config, parameters, &x, "model.norm") // [b, t, c]
+}
+
+#[track_caller]
+pub(super) fn token_table(config: &ModelConfig, parameters: &Parameters) -> Tensor {
+    parameters.get("model.embed_tokens.weight", [config.vocabulary, config.width], NORMAL)
 }
 
 /// Cosines and sines of the angles of each token's place: [t, d/2] each.
@@ -139,36 +225,70 @@ struct Angles {
 impl Angles {
     #[track_caller]
     fn new(config: &ModelConfig, tokens: &Tensor, context: &dyn KeyValueContext) -> Angles {
-        let (cos, sin) = rotary_tables(context.places(), config.head_size(), config.rope_theta as f64); // [places, d/2]
+        let frequencies = frequencies(config.head_size(), config.rope_theta, config.rope_scaling);
+        let (cos, sin) = rotary_tables_from(context.places(), &frequencies); // [places, d/2]
         let [cos, sin] = [cos, sin].map(|table| context.rows(&tokens.trace().constant(table))); // [t, d/2]
         Angles { cos, sin }
     }
 }
 
-#[track_caller]
-fn block(
-    config: &ModelConfig,
-    parameters: &Parameters,
-    x: &Tensor,
-    angles: &Angles,
-    context: &mut dyn KeyValueContext,
-) -> Tensor {
-    let (c, f, h, g, d) = (config.width, config.feed_forward, config.heads, config.kv_heads, config.head_size());
-    let inward = |x: &Tensor, name: &str, outputs: usize| projection(parameters, x, name, [outputs, c], Next::Products);
-    let outward = |x: &Tensor, name: &str, inputs: usize| projection(parameters, x, name, [c, inputs], Next::Residual);
-    let normed = rms_norm(config, parameters, x, "input_layernorm"); // [b, t, c]
-    let q = heads(&inward(&normed, "self_attn.q_proj", h * d), h, d); // [b, h, t, d]
-    let k = heads(&inward(&normed, "self_attn.k_proj", g * d), g, d); // [b, g, t, d]
-    let v = heads(&inward(&normed, "self_attn.v_proj", g * d), g, d); // [b, g, t, d]
-    let [q, k] = [q, k].map(|turned| turned.rotary(&angles.cos, &angles.sin)); // as before
-    let attended = joined(&context.attend(&q, &k, &v, None)); // [b, t, h * d]
-    let attended = outward(&attended, "self_attn.o_proj", h * d); // [b, t, c]
-    let x = x + parameters.dropout(&attended, config.dropout); // [b, t, c]
-    let normed = rms_norm(config, parameters, &x, "post_attention_layernorm"); // [b, t, c]
-    let gate = inward(&normed, "mlp.gate_proj", f).silu(); // [b, t, f]
-    let inner = gate * inward(&normed, "mlp.up_proj", f); // [b, t, f]
-    let outer = outward(&inner, "mlp.down_proj", f); // [b, t, c]
-    x + parameters.dropout(&outer, config.dropout) // [b, t, c]
+/// One block, with its own parameters.
+struct Block<'a> {
+    config: &'a ModelConfig,
+    variant: Variant,
+    parameters: Parameters,
+    angles: &'a Angles,
+    window: Option<usize>,
+}
+
+impl Block<'_> {
+    #[track_caller]
+    fn hidden(&self, x: &Tensor, context: &mut dyn KeyValueContext) -> Tensor {
+        let Block { config, parameters, .. } = self;
+        let normed = rms_norm(config, parameters, x, "input_layernorm"); // [b, t, c]
+        let attended = self.attention(&normed, context); // [b, t, c]
+        let x = x + parameters.dropout(&attended, config.dropout); // [b, t, c]
+        let normed = rms_norm(config, parameters, &x, "post_attention_layernorm"); // [b, t, c]
+        let outer = self.feed_forward(&normed); // [b, t, c]
+        x + parameters.dropout(&outer, config.dropout) // [b, t, c]
+    }
+
+    #[track_caller]
+    fn attention(&self, x: &Tensor, context: &mut dyn KeyValueContext) -> Tensor {
+        let (h, g, d) = (self.config.heads, self.config.kv_heads, self.config.head_size());
+        let at = self.parameters.within("self_attn");
+        let q = self.turned(&at, x, ["q_proj", "q_norm"], h); // [b, h, t, d]
+        let k = self.turned(&at, x, ["k_proj", "k_norm"], g); // [b, g, t, d]
+        let shape = [g * d, self.config.width];
+        let v = projection(&at, x, "v_proj", (shape, self.variant.qkv_bias), Next::Products); // [b, t, g * d]
+        let [q, k] = [q, k].map(|turned| turned.rotary(&self.angles.cos, &self.angles.sin)); // as before
+        let attended = joined(&context.attend(&q, &k, &heads(&v, g, d), self.window)); // [b, t, h * d]
+        let shape = [self.config.width, h * d];
+        projection(&at, &attended, "o_proj", (shape, self.variant.output_bias), Next::Residual) // [b, t, c]
+    }
+
+    /// Queries or keys [b, n, t, d], before they are turned, and normed where the family does so.
+    #[track_caller]
+    fn turned(&self, at: &Parameters, x: &Tensor, [name, norm]: [&str; 2], count: usize) -> Tensor {
+        let size = self.config.head_size();
+        let layer = ([count * size, self.config.width], self.variant.qkv_bias);
+        if !self.variant.qk_norm {
+            return heads(&projection(at, x, name, layer, Next::Products), count, size);
+        }
+        let projected = projection(at, x, name, layer, Next::Residual); // [b, t, n * d], in f32 for the norm
+        let gain = at.within(norm).get("weight", [size], Initializer::Ones); // [d]
+        let apart = projected.reshape([x.size(0), x.size(1), count, size]); // [b, t, n, d]
+        rounded(at, &apart.rms_norm(&gain, self.config.norm_epsilon)).transpose(1, 2)
+    }
+
+    #[track_caller]
+    fn feed_forward(&self, x: &Tensor) -> Tensor {
+        let (c, f, bias) = (self.config.width, self.config.feed_forward, self.config.mlp_bias);
+        let at = self.parameters.within("mlp");
+        let gate = projection(&at, x, "gate_proj", ([f, c], bias), Next::Products).silu(); // [b, t, f]
+        let inner = gate * projection(&at, x, "up_proj", ([f, c], bias), Next::Products); // [b, t, f]
+        projection(&at, &inner, "down_proj", ([c, f], bias), Next::Residual) // [b, t, c]
+    }
 }
 
 #[track_caller]
@@ -177,9 +297,17 @@ fn rms_norm(config: &ModelConfig, parameters: &Parameters, x: &Tensor, name: &st
     x.rms_norm(&gain, config.norm_epsilon) // [b, t, c]
 }
 
-/// A linear layer; Llama keeps its weights as [outputs, inputs].
+/// A linear layer, with a bias or without; its weights are [outputs, inputs].
 #[track_caller]
-fn projection(parameters: &Parameters, x: &Tensor, name: &str, shape: [usize; 2], next: Next) -> Tensor {
-    let weight = parameters.within(name).get("weight", shape, NORMAL);
-    linear(parameters, x, (&weight.transpose(0, 1), None), next)
+fn projection(
+    parameters: &Parameters,
+    x: &Tensor,
+    name: &str,
+    (shape, has_bias): ([usize; 2], bool),
+    next: Next,
+) -> Tensor {
+    let at = parameters.within(name);
+    let weight = at.get("weight", shape, NORMAL);
+    let bias = has_bias.then(|| at.get("bias", [shape[0]], Initializer::Zeros));
+    linear(parameters, x, (&weight.transpose(0, 1), bias.as_ref()), next)
 }

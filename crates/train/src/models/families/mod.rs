@@ -2,11 +2,15 @@
 
 mod gpt2;
 mod llama;
+mod mistral;
+mod qwen2;
+mod qwen3;
 
+use super::config::ROPE_THETA;
 use super::{KeyValueContext, ModelConfig};
-use crate::Result;
 use crate::export::{Keys, Settings};
 use crate::parameters::Parameters;
+use crate::{Error, Result};
 use gradus_engine::Tensor;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -16,7 +20,10 @@ pub(crate) trait Architecture: Sync {
     /// A model of these sizes, given as the GPT-2 of them, with the family's usual choices.
     fn usual(&self, sizes: ModelConfig) -> ModelConfig;
 
-    /// Says which choice the family does not have, and what to do. Sizes are checked already.
+    /// Those of the choices that not every family has which this one has.
+    fn choices(&self) -> &'static [Choice];
+
+    /// Says what is impossible in this family, and what to do. Sizes and choices are checked already.
     fn validate(&self, config: &ModelConfig) -> Result<()>;
 
     /// What the blocks make of the tokens [b, t]: [b, t, c].
@@ -39,9 +46,59 @@ pub(crate) trait Architecture: Sync {
 
     /// What a `config.json` states of a model besides what every model's does.
     fn write(&self, config: &ModelConfig) -> Value;
+}
 
-    /// Options of the command line that the family has no use for, each with the reason.
-    fn idle_options(&self) -> &'static [(&'static str, &'static str)];
+/// A choice that not every family has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Choice {
+    KvHeads,
+    RopeTheta,
+    HeadSize,
+    RopeScaling,
+    Window,
+    FullLayers,
+    AttentionBias,
+    MlpBias,
+}
+
+impl Choice {
+    const ALL: [Choice; 8] = [
+        Choice::KvHeads,
+        Choice::RopeTheta,
+        Choice::HeadSize,
+        Choice::RopeScaling,
+        Choice::Window,
+        Choice::FullLayers,
+        Choice::AttentionBias,
+        Choice::MlpBias,
+    ];
+
+    /// The option of the command line that makes it, and what holds in a family without it.
+    fn described(self) -> (&'static str, &'static str) {
+        match self {
+            Choice::KvHeads => ("kv-heads", "has as many heads of keys and values as heads"),
+            Choice::RopeTheta => ("rope-theta", "has no rotary angles"),
+            Choice::HeadSize => ("head-size", "has heads as wide as its width divided by them"),
+            Choice::RopeScaling => ("rope-scaling", "has no rotary angles"),
+            Choice::Window => ("window", "has no sliding window"),
+            Choice::FullLayers => ("full-layers", "has the same attention in all layers"),
+            Choice::AttentionBias => ("attention-bias", "has no choice of biases in attention"),
+            Choice::MlpBias => ("mlp-bias", "has no choice of biases in the feed-forward part"),
+        }
+    }
+
+    fn is_made(self, config: &ModelConfig) -> bool {
+        match self {
+            Choice::KvHeads => config.kv_heads != config.heads,
+            Choice::RopeTheta => config.rope_theta != ROPE_THETA,
+            Choice::HeadSize => config.head_size.is_some(),
+            Choice::RopeScaling => config.rope_scaling.is_some(),
+            Choice::Window => config.window.is_some(),
+            Choice::FullLayers => config.full_layers != 0,
+            Choice::AttentionBias => config.attention_bias,
+            Choice::MlpBias => config.mlp_bias,
+        }
+    }
 }
 
 /// How a family is known in the folders of `transformers`.
@@ -53,7 +110,7 @@ pub(crate) struct Published {
     /// How the names of tensors end that files may hold besides the weights, as masks and tables of angles.
     pub buffers: &'static [&'static str],
     /// The keys of its `config.json` that not every model has.
-    pub keys: Keys,
+    pub keys: &'static [Keys],
     /// The keys that state how much is dropped in training.
     pub dropouts: &'static [&'static str],
 }
@@ -92,6 +149,12 @@ families! {
     Gpt2 = "gpt2" in gpt2;
     /// Rotary positions, RMS norm, SwiGLU, grouped heads.
     Llama = "llama" in llama;
+    /// As Llama, with a sliding window.
+    Mistral = "mistral" in mistral;
+    /// As Llama, with biases on queries, keys and values, and a sliding window in the later layers.
+    Qwen2 = "qwen2" in qwen2;
+    /// As Llama, with norms of queries and keys, and a sliding window in the later layers.
+    Qwen3 = "qwen3" in qwen3;
 }
 
 impl Family {
@@ -101,7 +164,30 @@ impl Family {
     }
 
     /// Options of the command line that the family has no use for, each with the reason.
-    pub fn idle_options(self) -> &'static [(&'static str, &'static str)] {
-        self.architecture().idle_options()
+    pub fn idle_options(self) -> Vec<(&'static str, String)> {
+        let idle = |choice: Choice| (choice.described().0, self.without(choice));
+        self.missing().map(idle).collect()
+    }
+
+    /// Refuses a choice that the family does not have.
+    pub(super) fn validate_choices(self, config: &ModelConfig) -> Result<()> {
+        match self.missing().find(|choice| choice.is_made(config)) {
+            None => Ok(()),
+            Some(choice) => {
+                let (option, _) = choice.described();
+                Err(Error::Config(format!("{option} cannot be chosen: {}; leave it out", self.without(choice))))
+            }
+        }
+    }
+
+    fn missing(self) -> impl Iterator<Item = Choice> {
+        Choice::ALL.into_iter().filter(move |choice| !self.architecture().choices().contains(choice))
+    }
+
+    /// What holds without a choice, and who has it.
+    fn without(self, choice: Choice) -> String {
+        let has = |family: &&Family| family.architecture().choices().contains(&choice);
+        let others: Vec<&str> = Family::ALL.iter().filter(has).map(|family| family.name()).collect();
+        format!("{} {} (unlike {})", self.name(), choice.described().1, others.join(", "))
     }
 }
