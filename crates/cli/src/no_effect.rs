@@ -74,7 +74,10 @@ mod tests {
             ("--rope-theta 10000", "--rope-theta has no effect: gpt2 has no rotary angles (unlike llama, mistral"),
             ("--window 8", "window cannot be chosen: gpt2 has no sliding window (unlike mistral, qwen2, qwen3)"),
             ("--model llama --window 8", "window cannot be chosen: llama has no sliding window"),
-            ("--model mistral --window 8 --full-layers 1", "full-layers cannot be chosen: mistral has the same attention"),
+            (
+                "--model mistral --window 8 --full-layers 1",
+                "full-layers cannot be chosen: mistral has the same attention",
+            ),
             ("--head-size 8", "head-size cannot be chosen: gpt2 has heads as wide"),
             ("--model qwen2 --attention-bias", "attention-bias cannot be chosen: qwen2 has no choice of biases"),
             ("--optimizer adafactor --beta1 0.9", "--beta1 has no effect: adafactor keeps no first moment"),

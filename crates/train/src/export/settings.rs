@@ -16,8 +16,9 @@ pub(crate) struct Settings {
 
 impl Settings {
     /// The base of the rotary angles and how they are scaled: in `rope_scaling`, else in `rope_parameters`, else the base
-    /// by itself. What is no scaling of Llama 3's kind is refused.
-    pub fn rope(&self) -> Result<(f32, Option<RopeScaling>)> {
+    /// by itself. What is no scaling of Llama 3's kind is refused; where such a one does not say what the context of
+    /// pretraining was, the model's is taken for it.
+    pub fn rope(&self, context: usize) -> Result<(f32, Option<RopeScaling>)> {
         let stated = self.number("rope_theta", 10_000.0)?;
         for (key, within) in [("rope_scaling", "rope_scaling."), ("rope_parameters", "rope_parameters.")] {
             match self.values.get(key) {
@@ -25,7 +26,7 @@ impl Settings {
                 Some(Value::Object(values)) if values.is_empty() => {}
                 Some(Value::Object(values)) => {
                     let rotary = Settings { path: self.path.clone(), within, values: values.clone() };
-                    return rotary.scaled(stated, self);
+                    return rotary.scaled(stated, context);
                 }
                 Some(value) => return Err(self.wrong(key, value, "an object")),
             }
@@ -34,7 +35,7 @@ impl Settings {
     }
 
     /// Base and scaling that an object states, with this base otherwise.
-    fn scaled(&self, default: f32, model: &Settings) -> Result<(f32, Option<RopeScaling>)> {
+    fn scaled(&self, default: f32, context: usize) -> Result<(f32, Option<RopeScaling>)> {
         let scaling = match self.text("rope_type", self.text("type", "default")?)? {
             "default" => {
                 self.check_keys(&[ROTARY])?;
@@ -42,7 +43,7 @@ impl Settings {
             }
             "llama3" => {
                 self.check_keys(&[ROTARY, LLAMA3_ROTARY])?;
-                Some(self.llama3_scaling(model)?)
+                Some(self.llama3_scaling(context)?)
             }
             kind => {
                 let known = "only \"default\" and \"llama3\"";
@@ -52,13 +53,11 @@ impl Settings {
         Ok((self.number("rope_theta", default)?, scaling))
     }
 
-    fn llama3_scaling(&self, model: &Settings) -> Result<RopeScaling> {
+    fn llama3_scaling(&self, context: usize) -> Result<RopeScaling> {
         let stated = |key: &str| match self.values.get(key) {
             Some(_) => self.number(key, 0.0),
             None => Err(self.refuse(format!("{}{key} is missing", self.within))),
         };
-        // Where it is not said, what is stated as the context is taken for it.
-        let context = model.size("max_position_embeddings", 0)?;
         Ok(RopeScaling {
             factor: stated("factor")?,
             low_freq_factor: stated("low_freq_factor")?,

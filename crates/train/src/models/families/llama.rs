@@ -126,7 +126,7 @@ pub(super) fn read(settings: &Settings, family: Family, defaults: Defaults) -> R
     let heads = settings.size("num_attention_heads", 32)?;
     let context = settings.size("max_position_embeddings", defaults.context)?;
     let kv_heads = settings.size_unless_null("num_key_value_heads", defaults.kv_heads.unwrap_or(heads))?;
-    let (rope_theta, rope_scaling) = settings.rope()?;
+    let (rope_theta, rope_scaling) = settings.rope(context)?;
     Ok(ModelConfig {
         kv_heads: kv_heads.unwrap_or(heads),
         feed_forward: settings.size("intermediate_size", defaults.feed_forward)?,
