@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::layers::train_options;
+use gradus_train::models::PRESETS;
 use std::fs;
 
 /// A folder for a test, removed at the end of it.
@@ -84,11 +85,14 @@ fn a_mistake_in_the_file_is_named_with_its_line() {
 #[test]
 fn sizes_follow_from_each_other() {
     let model = |arguments: &[&str]| resolved(arguments).config.model;
-    assert_eq!(model(&["--preset", "gpt2"]), ModelConfig { vocabulary: 0, ..ModelConfig::preset("gpt2").unwrap() });
-    assert_eq!(
-        model(&["--preset", "llama-1b"]),
-        ModelConfig { vocabulary: 0, ..ModelConfig::preset("llama-1b").unwrap() }
-    );
+    for preset in PRESETS {
+        assert_eq!(model(&["--preset", preset.name]), ModelConfig { vocabulary: 0, ..preset.config() });
+    }
+    let narrower = model(&["--preset", "qwen3-0.6b", "--width", "512"]);
+    assert_eq!((narrower.head_size(), narrower.feed_forward, narrower.tie_embeddings), (32, 1368, true));
+    let stated = model(&["--model", "qwen3", "--width", "64", "--heads", "2", "--head-size", "24", "--window", "9"]);
+    assert_eq!((stated.head_size, stated.window, stated.full_layers), (Some(24), Some(9), 0));
+    assert_eq!(model(&["--model", "mistral", "--width", "64", "--heads", "2", "--head-size", "32"]).head_size, None);
     assert_eq!(model(&["--width", "64"]).feed_forward, 256);
     let llama = model(&["--model", "llama", "--width", "48", "--heads", "4", "--kv-heads", "2"]);
     assert_eq!(

@@ -1,6 +1,6 @@
 //! Sizes with a name.
 
-use super::ModelConfig;
+use super::{Family, ModelConfig, RopeScaling};
 
 /// A name for a model's sizes.
 pub struct Preset {
@@ -75,6 +75,58 @@ pub const PRESETS: &[Preset] = &[
         about: "Llama, 22 layers of width 2048: 1.1 billion weights with a vocabulary of 32000",
         config: || ModelConfig { kv_heads: 4, feed_forward: 5632, ..ModelConfig::llama(0, 2048, 22, 32, 2048) },
     },
+    Preset {
+        name: "llama3-1b",
+        about: "Llama 3.2 as published, 1.2 billion weights, with a context of 2048",
+        config: || ModelConfig {
+            kv_heads: 8,
+            feed_forward: 8192,
+            tie_embeddings: true,
+            rope_theta: 500_000.0,
+            rope_scaling: Some(RopeScaling {
+                factor: 32.0,
+                low_freq_factor: 1.0,
+                high_freq_factor: 4.0,
+                original_context: 8192,
+            }),
+            ..ModelConfig::llama(128_256, 2048, 16, 32, 2048)
+        },
+    },
+    Preset {
+        name: "mistral-7b",
+        about: "Mistral 0.1 as published, 7.2 billion weights, with a context of 8192 and a window of 4096",
+        config: || ModelConfig {
+            kv_heads: 8,
+            feed_forward: 14_336,
+            window: Some(4096),
+            ..ModelConfig::new(Family::Mistral, 32_000, 4096, 32, 32, 8192)
+        },
+    },
+    Preset {
+        name: "qwen2-0.5b",
+        about: "Qwen2 as published, 494 million weights, with a context of 2048",
+        config: || ModelConfig {
+            kv_heads: 2,
+            feed_forward: 4864,
+            tie_embeddings: true,
+            norm_epsilon: 1e-6,
+            rope_theta: 1e6,
+            ..ModelConfig::new(Family::Qwen2, 151_936, 896, 24, 14, 2048)
+        },
+    },
+    Preset {
+        name: "qwen3-0.6b",
+        about: "Qwen3 as published, 596 million weights, with a context of 2048",
+        config: || ModelConfig {
+            kv_heads: 8,
+            feed_forward: 3072,
+            tie_embeddings: true,
+            norm_epsilon: 1e-6,
+            rope_theta: 1e6,
+            head_size: Some(128),
+            ..ModelConfig::new(Family::Qwen3, 151_936, 1024, 28, 16, 2048)
+        },
+    },
 ];
 
 impl ModelConfig {
@@ -106,6 +158,10 @@ mod tests {
         assert_eq!(count("gpt2-medium"), 354_823_168);
         assert_eq!(count("gpt2-large"), 774_030_080);
         assert_eq!(count("gpt2-xl"), 1_557_611_200);
+        assert_eq!(count("llama3-1b"), 1_235_814_400);
+        assert_eq!(count("mistral-7b"), 7_241_732_096);
+        assert_eq!(count("qwen2-0.5b"), 494_032_768);
+        assert_eq!(count("qwen3-0.6b"), 596_049_920);
         let billion = ModelConfig { vocabulary: 32000, ..ModelConfig::preset("llama-1b").unwrap() };
         assert_eq!(billion.parameter_count(), 1_100_048_384);
     }
