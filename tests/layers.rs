@@ -6,12 +6,14 @@ use gradus::backend::Cpu;
 use gradus::config::Precision;
 use gradus::layers::{
     BatchNorm, Conv1d, Conv2d, Embedding, FeedForward, Gru, LayerNorm, Linear, Lstm, MultiHeadAttention,
-    MultiHeadAttentionOptions, Recurrence, RmsNorm, SwiGlu,
+    MultiHeadAttentionOptions, Recurrence, RmsNorm, SwiGlu, rotary_positions,
 };
 use gradus::losses::{self, ClassOptions, Reduction};
 use gradus::ops::{Conv1dOptions, Conv2dOptions};
-use gradus::parameters::Parameters;
+use gradus::parameters::{Initializer, Parameters};
 use gradus::{Array, DType, Error, Program, Routine, Tensor, Trace, gradient_or_zeros};
+use safetensors::Dtype;
+use safetensors::tensor::TensorView;
 use support::fixture::Fixture;
 
 /// The largest error, relative to the largest number of each tensor.
@@ -224,8 +226,74 @@ fn layers_with_products_in_bf16_give_nearly_the_same() {
 }
 
 #[test]
+fn layers_start_from_pytorchs_defaults() {
+    let trace = Trace::new();
+    let parameters = Parameters::new(&trace);
+    Linear::new(&parameters.within("linear"), 64, 3);
+    Conv2d::new(&parameters.within("conv"), 8, 6, [3, 5], Conv2dOptions { groups: 2, ..Default::default() });
+    Embedding::new(&parameters.within("table"), 9, 4);
+    BatchNorm::new(&parameters.within("norm"), 4);
+    MultiHeadAttention::new(&parameters.within("attention"), 16, MultiHeadAttentionOptions::new(2));
+    Lstm::new(&parameters.within("lstm"), 7, 25, 1);
+    let within = |bound: f32| Initializer::Uniform { low: -bound, high: bound };
+    let expected = [
+        ("linear.weight", within(0.125)),
+        ("linear.bias", within(0.125)),
+        ("conv.weight", within(1.0 / 60f32.sqrt())),
+        ("conv.bias", within(1.0 / 60f32.sqrt())),
+        ("table.weight", Initializer::Normal { deviation: 1.0 }),
+        ("norm.weight", Initializer::Ones),
+        ("norm.bias", Initializer::Zeros),
+        ("attention.in_proj_weight", Initializer::XavierUniform { gain: 1.0 }),
+        ("attention.in_proj_bias", Initializer::Zeros),
+        ("attention.out_proj.weight", within(0.25)),
+        ("attention.out_proj.bias", Initializer::Zeros),
+        ("lstm.weight_ih_l0", within(0.2)),
+        ("lstm.bias_ih_l0", within(0.2)),
+        ("lstm.weight_hh_l0", within(0.2)),
+        ("lstm.bias_hh_l0", within(0.2)),
+    ];
+    let found: Vec<(String, Initializer)> =
+        parameters.list().into_iter().map(|parameter| (parameter.name, parameter.initializer)).collect();
+    assert_eq!(found, expected.map(|(name, initializer)| (name.to_string(), initializer)));
+}
+
+#[test]
+fn a_state_dict_is_read_by_name_or_refused() {
+    let path = std::env::temp_dir().join(format!("gradus-state-dict-{}.safetensors", std::process::id()));
+    let trace = Trace::new();
+    let parameters = Parameters::new(&trace);
+    let y = BatchNorm::new(&parameters, 3).forward(&trace.input("x", DType::F32, [2, 3]));
+    let mut program = trace.compile(&Cpu::new(1).unwrap(), &[Routine::new("r").output("y", &y)]).unwrap();
+    let names = ["weight", "bias", "running_mean", "running_var"];
+    let mut load = |names: &[&str], size: usize| {
+        let numbers = |first: usize| [first as f32, 1.5, -2.0].map(f32::to_le_bytes).concat();
+        let data: Vec<Vec<u8>> = (0..names.len()).map(numbers).collect();
+        let tensor = |bytes| TensorView::new(Dtype::F32, vec![size], bytes).unwrap();
+        let count = TensorView::new(Dtype::I64, vec![], &[0; 8]).unwrap();
+        let tensors = names.iter().zip(&data).map(|(name, bytes)| (name.to_string(), tensor(&bytes[..size * 4])));
+        let tensors: Vec<_> = tensors.chain([("num_batches_tracked".to_string(), count)]).collect();
+        std::fs::write(&path, safetensors::serialize(tensors, None).unwrap()).unwrap();
+        parameters.load(&mut program, &path)?;
+        Ok(names.iter().map(|&name| program.read(name).unwrap().to_vec::<f32>().unwrap()).collect::<Vec<_>>())
+    };
+    let read: gradus::train::Result<Vec<Vec<f32>>> = load(&names, 3);
+    assert_eq!(read.unwrap(), [0.0, 1.0, 2.0, 3.0].map(|first| vec![first, 1.5, -2.0]));
+    let more = ["weight", "bias", "running_mean", "running_var", "scale"];
+    for (names, size, expected) in [
+        (&names[..3], 3, "\"running_var\" is missing here and f32[3] in the model"),
+        (&names, 2, "is f32[2] here and f32[3] in the model"),
+        (&more, 3, "\"scale\" is f32[3] here and missing in the model"),
+    ] {
+        let error = load(names, size).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
 fn what_does_not_fit_a_layer_or_a_loss_is_said_at_the_callers_line() {
-    let refusals: [(Build, &str); 10] = [
+    let refusals: [(Build, &str); 11] = [
         (|p, x| vec![Linear::new(p, 5, 7).forward(&x[0])], "matmul"),
         (
             |p, x| vec![MultiHeadAttention::new(p, 6, MultiHeadAttentionOptions::new(4)).forward(&x[0])],
@@ -240,14 +308,12 @@ fn what_does_not_fit_a_layer_or_a_loss_is_said_at_the_callers_line() {
             "[batch, places, 8]",
         ),
         (|p, x| vec![Gru::new(p, 3, 4, 1).forward(&x[0]).outputs], "takes sequences"),
+        (|_, x| vec![rotary_positions(&x[0], 10000.0)], "must be even"),
         (
             |p, x| vec![Lstm::new(p, 3, 4, 1).forward_from(&x[0].unsqueeze(0), &[]).outputs],
             "1 layers, each with 2 states",
         ),
-        (
-            |p, _| vec![BatchNorm::new(p, 1 << 30).forward(&p.get("w", [1, 1], gradus::parameters::Initializer::Ones))],
-            "at most",
-        ),
+        (|p, _| vec![BatchNorm::new(p, 1 << 30).forward(&p.get("w", [1, 1], Initializer::Ones))], "at most"),
         (|_, x| vec![losses::mse(&x[0], &x[0].slice(0, 0..1), Reduction::Mean)], "of one shape"),
         (|_, x| vec![losses::huber(&x[0], &x[0], -1.0, Reduction::Mean)], "delta of -1"),
         (

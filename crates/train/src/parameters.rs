@@ -1,13 +1,15 @@
 //! The parameters of a model: found by name while it is traced, with what layers need to know besides.
 
-use crate::Result;
 use crate::config::Precision;
+use crate::files::tensors::TensorFile;
 pub use crate::initializer::Initializer;
+use crate::{Error, Result};
 use gradus_engine::graph::Role;
-use gradus_engine::{Array, DType, Program, Shape, Tensor, Trace};
+use gradus_engine::{Array, DType, Program, Shape, Tensor, TensorType, Trace};
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::path::Path;
 use std::rc::Rc;
 
 /// A weight of a model before it has numbers.
@@ -204,6 +206,48 @@ impl Parameters {
     }
 }
 
+impl Parameters {
+    /// Reads weights, and states that are none, into a program that has them, from a safetensors file that holds all of
+    /// them by name, in f32, f16 or bf16, and nothing else. PyTorch's counts of batches (`num_batches_tracked`) are
+    /// passed over.
+    pub fn load(&self, program: &mut Program, path: &Path) -> Result<()> {
+        let file = TensorFile::open(path)?;
+        let wrong = |name: &str, problem: String| {
+            Error::checkpoint(
+                path,
+                format!("tensor {name:?} is {} here and {problem} in the model", file.described(name)),
+            )
+        };
+        let expected = self.shapes();
+        for (name, shape) in &expected {
+            let fits = |ty: &TensorType| ty.dtype.is_float() && ty.dtype != DType::F64 && ty.shape == *shape;
+            if !file.ty(name).is_some_and(|ty| fits(&ty)) {
+                return Err(wrong(name, TensorType::new(DType::F32, shape).to_string()));
+            }
+        }
+        let is_known = |name: &String| expected.contains_key(name) || name.ends_with("num_batches_tracked");
+        if let Some(name) = file.names().iter().find(|name| !is_known(name)) {
+            return Err(wrong(name, "missing".to_string()));
+        }
+        let read = |name: &String, bytes: &mut [u8]| {
+            file.read_numbers(name, bytes)?;
+            let is_finite = |number: &[u8; 4]| f32::from_le_bytes(*number).is_finite();
+            match bytes.as_chunks().0.iter().all(is_finite) {
+                true => Ok(()),
+                false => Err(Error::checkpoint(path, format!("tensor {name:?} holds a number that is not finite"))),
+            }
+        };
+        expected.keys().try_for_each(|name| program.fill(&name[..], |bytes| read(name, bytes)))
+    }
+
+    /// The shapes of weights, and of states that are none, by name.
+    fn shapes(&self) -> BTreeMap<String, Shape> {
+        let statistics = self.shared.statistics.borrow();
+        let others = statistics.iter().map(|(name, tensor)| (name.clone(), tensor.shape()));
+        self.list().into_iter().map(|parameter| (parameter.name, parameter.shape)).chain(others).collect()
+    }
+}
+
 impl fmt::Debug for Parameters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "parameters within {:?}: {:?}", self.prefix, self.list())
@@ -221,8 +265,8 @@ fn disagreement(before: &Parameter, after: &Parameter, tensor: &Tensor) -> Tenso
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gradus_engine::Routine;
     use gradus_engine::backend::Cpu;
-    use gradus_engine::{Error, Routine};
 
     const ZEROS: Initializer = Initializer::Zeros;
 
@@ -249,7 +293,7 @@ mod tests {
             let line = line!() + 1;
             parameters.get("w", shape, initializer);
             let error = trace.check().unwrap_err();
-            assert!(matches!(error, Error::Parameter { .. }));
+            assert!(matches!(error, gradus_engine::Error::Parameter { .. }));
             assert!(error.to_string().contains(&format!("parameters.rs:{line}: parameter \"w\"")), "{error}");
         }
     }

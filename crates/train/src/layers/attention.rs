@@ -135,8 +135,30 @@ impl MultiHeadAttention {
     /// Heads [b, n, t, d] with their positions, if there are any.
     #[track_caller]
     fn rotated(&self, heads: &Tensor) -> Tensor {
-        let Some(base) = self.options.rotary_base else { return heads.clone() };
-        let (cos, sin) = rotary_tables(heads.size(2), heads.size(3), base); // [t, d / 2] each
-        heads.rotary(&heads.trace().constant(cos), &heads.trace().constant(sin))
+        match self.options.rotary_base {
+            Some(base) => rotary_positions(heads, base),
+            None => heads.clone(),
+        }
     }
+}
+
+/// Heads [b, n, t, d] with rotary positions from 0 on: pairs of numbers, one of each half, turned by angles that grow with
+/// the place, slower for each pair. `base` is usually 10000.
+#[track_caller]
+pub fn rotary_positions(heads: &Tensor, base: f64) -> Tensor {
+    /// Numbers of the tables of angles, which the trace holds.
+    const MOST: usize = 1 << 26;
+    let shape = heads.shape();
+    let &[.., places, depth] = &shape[..] else {
+        return heads.parameter_error("rotary_positions", "takes heads [..., places, depth]".to_string());
+    };
+    if depth % 2 != 0 || places.saturating_mul(depth) > MOST || !(base > 0.0 && base.is_finite()) {
+        let problem = format!(
+            "{places} places of {depth} numbers on base {base}: the numbers must be even, all together at most {MOST}, and \
+             the base above 0"
+        );
+        return heads.parameter_error("rotary_positions", problem);
+    }
+    let (cos, sin) = rotary_tables(places, depth, base); // [t, d / 2] each
+    heads.rotary(&heads.trace().constant(cos), &heads.trace().constant(sin))
 }

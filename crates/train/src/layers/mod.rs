@@ -1,8 +1,8 @@
 //! Layers for models of one's own, on tensors and [`Parameters`].
 //!
 //! A layer takes its weights from [`Parameters`] when it is made and is traced by its `forward`. Names, shapes and initial
-//! numbers are those of the PyTorch module of the same name, so that its state dict can be written to the program by
-//! name. Layers without weights are methods of [`Tensor`]: activations, `max_pool2d` and its kin, `softmax`; dropout,
+//! numbers are those of the PyTorch module of the same name, so that its state dict can be read by name
+//! ([`Parameters::load`]). Layers without weights are methods of [`Tensor`]: activations, `max_pool2d` and its kin, `softmax`; dropout,
 //! which needs a key, is [`Parameters::dropout`].
 //!
 //! Matrix products, convolutions and attention are computed in the precision of the [`Parameters`]; what a layer gives is
@@ -31,7 +31,7 @@ mod linear;
 mod norm;
 mod recurrent;
 
-pub use attention::{MultiHeadAttention, MultiHeadAttentionOptions};
+pub use attention::{MultiHeadAttention, MultiHeadAttentionOptions, rotary_positions};
 pub use convolution::{Conv1d, Conv2d};
 pub use feed_forward::{FeedForward, SwiGlu};
 pub use linear::{Embedding, Linear};

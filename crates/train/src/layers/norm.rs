@@ -60,10 +60,9 @@ impl RmsNorm {
 /// Each channel of [n, channels, ...] with mean 0 and variance 1 over the batch, times `weight`, plus `bias`: [channels]
 /// each.
 ///
-/// While the model is trained, the statistics are those of the micro-batch at hand, and `running_mean` and `running_var`
-/// go towards them by a share of 0.1 each time a micro-batch is computed; else those are taken. So a batch in several
-/// micro-batches is not what the same batch at once is, and its running statistics move as often as there are
-/// micro-batches.
+/// While the model is trained, the statistics are those of the micro-batch at hand, and a step takes `running_mean` and
+/// `running_var` towards their mean over the step's micro-batches, by a share of 0.1; else those are taken. So, unlike all
+/// other layers, a batch in several micro-batches is not what the same batch at once is.
 #[derive(Clone, Debug)]
 pub struct BatchNorm {
     weight: Tensor,
@@ -95,7 +94,7 @@ impl BatchNorm {
         BatchNorm { epsilon, ..self }
     }
 
-    /// With another share that the running statistics take of a batch's than 0.1.
+    /// With another share than 0.1 by which the running statistics move.
     pub fn with_momentum(self, momentum: f32) -> BatchNorm {
         BatchNorm { momentum, ..self }
     }

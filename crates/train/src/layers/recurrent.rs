@@ -4,6 +4,9 @@ use super::Linear;
 use crate::parameters::{Initializer, Parameters};
 use gradus_engine::{DType, Tensor};
 
+/// The longest sequence: each place is a dozen operations of the trace.
+const MOST_PLACES: usize = 1 << 16;
+
 /// Gated recurrent units, batch first. Weights of layer k: `weight_ih_lk` [3 hidden, inputs], `weight_hh_lk`
 /// [3 hidden, hidden], `bias_ih_lk`, `bias_hh_lk`; of the reset gate, the update gate and the candidate, in this order.
 #[derive(Clone, Debug)]
@@ -61,17 +64,20 @@ impl Stack {
     /// [b, hidden each], and the states before, to the states after; the first of them is the output.
     #[track_caller]
     fn forward(&self, x: &Tensor, states: Option<&[Vec<Tensor>]>, count: usize, step: Step) -> Recurrence {
-        let poisoned = |tensor: Tensor| Recurrence { outputs: tensor, states: vec![] };
-        if x.shape().rank() != 3 {
-            return poisoned(
-                x.parameter_error("recurrent layer", "takes sequences [batch, places, inputs]".to_string()),
-            );
+        let refused = |poisoned: Tensor| {
+            let states = vec![vec![poisoned.clone(); count]; self.layers.len()];
+            Recurrence { outputs: poisoned, states }
+        };
+        if x.shape().rank() != 3 || !(1..=MOST_PLACES).contains(&x.size(1)) {
+            let problem =
+                format!("takes sequences [batch, places, inputs] of 1 to {MOST_PLACES} places, not {}", x.shape());
+            return refused(x.parameter_error("recurrent layer", problem));
         }
         let fits =
             |states: &[Vec<Tensor>]| states.len() == self.layers.len() && states.iter().all(|s| s.len() == count);
         if states.is_some_and(|states| !fits(states)) {
             let problem = format!("there are {} layers, each with {count} states to start from", self.layers.len());
-            return poisoned(x.parameter_error("recurrent layer", problem));
+            return refused(x.parameter_error("recurrent layer", problem));
         }
         let zeros = x.trace().full(0.0, DType::F32, [x.size(0), self.hidden]);
         let (mut outputs, mut last) = (x.clone(), vec![]);
@@ -84,9 +90,6 @@ impl Stack {
                 let hidden = layer.from_hidden.forward(&state[0]).split(-1, &vec![self.hidden; self.gates]);
                 state = step(&input, &hidden, &state);
                 places.push(state[0].clone()); // [b, hidden]
-            }
-            if places.is_empty() {
-                return poisoned(x.parameter_error("recurrent layer", "takes at least one place".to_string()));
             }
             outputs = Tensor::stack(&places.iter().collect::<Vec<_>>(), 1); // [b, t, hidden]
             last.push(state);
