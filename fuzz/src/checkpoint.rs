@@ -101,7 +101,7 @@ fn progress(step: u64) -> Progress {
         skipped_in_a_row: 0,
         clipping: NormStatistics::default(),
         fall: None,
-        model: ModelConfig::gpt2(97, 64, 2, 4, 40),
+        model: Some(ModelConfig::gpt2(97, 64, 2, 4, 40)),
         configuration: json!({ "learning-rate": 0.001 }),
     }
 }

@@ -56,8 +56,8 @@ impl Observer for Json {
         let object = match event {
             // The only one that occurs at each step goes out without a value made of it.
             Event::Step(report) => return print_json(report),
-            Event::Preparing { .. } | Event::Validating { .. } => return,
-            Event::Started { parameters, tokens, steps, memory_bytes, resumed_at, .. } => json!({"started": {
+            Event::Preparing { .. } | Event::Validating { .. } | Event::Resolved(_) => return,
+            Event::Started { parameters, tokens, steps, memory_bytes, resumed_at } => json!({"started": {
                 "parameters": parameters, "tokens": tokens, "steps": steps, "memory_bytes": memory_bytes,
                 "resumed_at": resumed_at,
             }}),
@@ -98,13 +98,15 @@ struct Text {
     steps: StepLine,
     /// Seconds until the run ends, by the last step.
     left: Option<f64>,
+    /// What was chosen, to be told when the run begins.
+    settings: String,
 }
 
 impl Text {
     fn new(bar: Option<ProgressBar>) -> Text {
         // Elsewhere than on a terminal, only work that takes long is worth a line before the training.
         let shown = bar.is_none().then(Instant::now);
-        Text { bar, started: Instant::now(), shown, steps: StepLine::default(), left: None }
+        Text { bar, started: Instant::now(), shown, steps: StepLine::default(), left: None, settings: String::new() }
     }
 
     /// A line that stays.
@@ -174,14 +176,15 @@ impl Observer for Text {
         match event {
             Event::Step(report) => self.step(report),
             Event::Preparing { what, done, total } => self.preparing(what, *done, *total),
-            Event::Started { config, parameters, tokens, memory_bytes, resumed_at, .. } => {
+            Event::Resolved(config) => self.settings = settings::lines(config),
+            Event::Started { parameters, tokens, memory_bytes, resumed_at, .. } => {
                 (self.started, self.shown) = (Instant::now(), None);
                 let begin = resumed_at.map_or("training".into(), |step| format!("going on from step {step}:"));
                 let (parameters, tokens) = (rounded(*parameters as u64), rounded(*tokens));
                 let planned = bytes(*memory_bytes);
                 self.line(&format!(
                     "{begin} {parameters} parameters on {tokens} tokens, {planned} of memory planned\n{}",
-                    settings::lines(config)
+                    self.settings
                 ));
             }
             Event::Validating { step, done, total } => self.validating(*step, *done, *total),

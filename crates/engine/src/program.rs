@@ -262,8 +262,10 @@ impl Program {
     pub fn write_bytes<'a>(&mut self, key: impl Into<TensorKey<'a>>, bytes: &[u8]) -> Result<()> {
         let key = key.into();
         let operand = self.leaf(key)?;
-        let (buffer, ty) = (operand.buffer, operand.ty());
-        if bytes.len() != ty.bytes() {
+        // A type would have to be allocated.
+        let (buffer, size) = (operand.buffer, operand.layout.shape.elements() * operand.dtype.size());
+        if bytes.len() != size {
+            let ty = operand.ty();
             let (expected, given) = (format!("{ty} ({} bytes)", ty.bytes()), format!("{} bytes", bytes.len()));
             return Err(Error::Data { name: key.to_string(), expected, given });
         }

@@ -11,6 +11,7 @@ pub mod export;
 pub mod files;
 pub mod generate;
 mod initializer;
+pub mod language;
 pub mod layers;
 pub mod losses;
 pub mod memory;
@@ -23,6 +24,7 @@ pub mod run;
 pub mod schedule;
 pub mod step;
 pub mod tokenizer;
+pub mod trainer;
 pub mod training;
 
 pub use error::{Error, Result};

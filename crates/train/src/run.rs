@@ -14,6 +14,17 @@ pub trait Observer {
     fn should_stop(&self) -> Stop;
 }
 
+/// Nobody: a run that goes on by itself to its end.
+pub struct Unwatched;
+
+impl Observer for Unwatched {
+    fn event(&mut self, _: &Event<'_>) {}
+
+    fn should_stop(&self) -> Stop {
+        Stop::No
+    }
+}
+
 /// Whether a run should end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
@@ -35,13 +46,13 @@ pub enum Event<'a> {
         /// Bytes or parts in all, where known.
         total: Option<u64>,
     },
+    /// What was resolved, and what was chosen to fit the memory.
+    Resolved(&'a TrainConfig),
     /// The first step is about to begin.
     Started {
-        /// What was resolved, and what was chosen to fit the memory.
-        config: &'a TrainConfig,
         /// Numbers in the model.
         parameters: usize,
-        /// Tokens of the training text.
+        /// Tokens of the training text; 0 where that is not known.
         tokens: u64,
         /// Steps of the whole run, where known.
         steps: Option<u64>,
@@ -114,7 +125,7 @@ pub struct StepReport {
     /// Steps of the whole run, where known.
     #[serde(skip)]
     pub steps: Option<u64>,
-    /// Tokens seen so far.
+    /// Tokens seen so far; examples, of a model that has no tokens.
     pub tokens: u64,
     /// Mean loss of the batch.
     pub loss: f32,

@@ -128,6 +128,19 @@ pub struct Schedule {
 }
 
 impl Schedule {
+    /// What follows the rise, to an end that must be stated but for a rate that stays: begun anew, or gone on with from
+    /// where a run stands.
+    pub fn fall(
+        kind: ScheduleKind,
+        until: Option<Length>,
+        highest: f64,
+        warmup_steps: u64,
+        before: Option<(Fall, Place)>,
+    ) -> Fall {
+        let wanted = Fall::new(kind, until.unwrap_or(Length::Steps(0)), highest, warmup_steps);
+        before.map_or(wanted, |(fall, at)| fall.resumed(wanted, at))
+    }
+
     /// The learning rate of the step that comes next.
     pub fn learning_rate(&self, at: Place) -> f64 {
         if at.step < self.warmup_steps {

@@ -2,8 +2,10 @@
 
 use gradus_engine::backend::Cpu;
 use gradus_train::config::Precision;
+use gradus_train::language::LanguageModel;
 use gradus_train::models::ModelConfig;
 use gradus_train::step::{StepConfig, StepScalars, TrainingStep};
+use std::rc::Rc;
 
 const BATCH: usize = 32;
 const SEQUENCE: usize = 32;
@@ -19,12 +21,12 @@ fn trained(
     let config = StepConfig {
         micro_batch,
         micro_batches: BATCH / micro_batch,
-        sequence,
+        objective: Rc::new(LanguageModel { sequence, ..LanguageModel::new(Rc::new(model.clone())) }),
         precision,
         ..StepConfig::plain(model.clone(), BATCH)
     };
     let mut training = TrainingStep::new(config, &Cpu::new(threads).unwrap()).unwrap();
-    training.initialise(3).unwrap();
+    training.initialize(3).unwrap();
     let mut outcomes = vec![];
     for step in 0..3 {
         let token = |place: usize| ((place * place / 7 + place * 3 + step as usize * 11) % VOCABULARY) as i32;
@@ -33,7 +35,10 @@ fn trained(
         let target = |place: usize| if place % 37 == 5 { -100 } else { token(place + 1) };
         let targets: Vec<i32> = (0..BATCH * sequence).map(target).collect();
         let inputs = StepScalars { step, learning_rate: 1e-2, clip_norm: 1.0, seed: 5 };
-        let outcome = training.run(&tokens, &targets, &inputs).unwrap();
+        let mut batch = training.batch();
+        batch.write("tokens", &tokens).unwrap();
+        batch.write("targets", &targets).unwrap();
+        let outcome = training.run(&batch, &inputs).unwrap();
         outcomes.extend([outcome.loss.to_bits(), outcome.gradient_norm.to_bits()]);
     }
     let bits = |name: &str| {

@@ -2,10 +2,17 @@
 
 mod support;
 
+use gradus_engine::DType;
+use gradus_engine::backend::Cpu;
 use gradus_train::config::TrainConfig;
+use gradus_train::optimizers::{AdamW, GroupedOptimizer};
+use gradus_train::parameters::{Initializer, Parameters};
 use gradus_train::run::{Event, Observer, Stop};
+use gradus_train::step::{Batch, Inputs};
+use gradus_train::trainer::{Settings, Trainer};
 use gradus_train::training::train;
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use support::{Folder, tiny};
 
@@ -58,6 +65,41 @@ impl Observer for FromStepToStep {
     }
 }
 
+/// A model of one's own, on batches that are filled in place, ahead and by the caller.
+fn own_model() {
+    let losses = |parameters: &Parameters, inputs: &Inputs| {
+        let x = inputs.get("x", DType::F32, [8]); // [b, 8]
+        let weight = parameters.get("w", [8, 8], Initializer::Normal { deviation: 0.1 });
+        let error = parameters.dropout(&x.matmul(&weight).tanh(), 0.1) - x; // [b, 8]
+        &error * &error
+    };
+    let fill = |step: u64, batch: &mut Batch| {
+        batch
+            .numbers_mut::<f32>("x")?
+            .iter_mut()
+            .enumerate()
+            .for_each(|(index, x)| *x = (step as f32 + index as f32).sin());
+        Ok(())
+    };
+    for micro_batch in [16, 4] {
+        let optimizer = GroupedOptimizer::new(AdamW::default()).average(0.99);
+        let settings = Settings { batch: 16, micro_batch, optimizer, steps: Some(100), ..Settings::default() };
+        let mut trainer = Trainer::new(losses, settings.clone(), Arc::new(Cpu::new(2).unwrap())).unwrap();
+        trainer.train(fill, &mut FromStepToStep).unwrap();
+        assert_eq!(CALLS.swap(0, Ordering::SeqCst), 0, "calls in steps 4..=99 of a model of one's own");
+        let mut trainer =
+            Trainer::new(losses, Settings { steps: None, ..settings }, Arc::new(Cpu::new(2).unwrap())).unwrap();
+        let mut batch = trainer.batch();
+        for step in 0..20 {
+            COUNTED.store(step >= 3, Ordering::SeqCst);
+            fill(step, &mut batch).unwrap();
+            trainer.step(&batch).unwrap();
+        }
+        COUNTED.store(false, Ordering::SeqCst);
+        assert_eq!(CALLS.swap(0, Ordering::SeqCst), 0, "calls in steps that the caller takes");
+    }
+}
+
 fn main() {
     let folder = Folder::new("no-allocation");
     for (name, micro_batch, threads) in [("one", 4, 1), ("several", 2, 2), ("more", 1, 4)] {
@@ -65,6 +107,7 @@ fn main() {
         train(&config, false, &mut FromStepToStep).unwrap();
         assert_eq!(CALLS.swap(0, Ordering::SeqCst), 0, "calls in steps 4..=99, {name}");
     }
+    own_model();
     // The counter itself must count, or the test could not fail.
     COUNTED.store(true, Ordering::SeqCst);
     drop(std::hint::black_box(vec![0u8; 100]));

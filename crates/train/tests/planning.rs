@@ -16,8 +16,8 @@ const SEQUENCE: usize = 32;
 const VOCABULARY: usize = 40;
 
 fn config(family: Family) -> StepConfig {
-    let model = ModelConfig::new(family, VOCABULARY, 32, 4, 4, SEQUENCE);
-    StepConfig { micro_batch: 0, micro_batches: 0, dropout: 0.1, ..StepConfig::plain(model, BATCH) }
+    let model = ModelConfig { dropout: 0.1, ..ModelConfig::new(family, VOCABULARY, 32, 4, 4, SEQUENCE) };
+    StepConfig { micro_batch: 0, micro_batches: 0, ..StepConfig::plain(model, BATCH) }
 }
 
 fn run(step: &mut TrainingStep, from: u64, count: u64) {
@@ -26,7 +26,10 @@ fn run(step: &mut TrainingStep, from: u64, count: u64) {
         let tokens: Vec<i32> = (0..BATCH * SEQUENCE).map(token).collect();
         let targets: Vec<i32> = (0..BATCH * SEQUENCE).map(|index| token(index + 1)).collect();
         let scalars = StepScalars { step: number, learning_rate: 1e-2, clip_norm: 1.0, seed: 5 };
-        step.run(&tokens, &targets, &scalars).unwrap();
+        let mut batch = step.batch();
+        batch.write("tokens", &tokens).unwrap();
+        batch.write("targets", &targets).unwrap();
+        step.run(&batch, &scalars).unwrap();
     }
 }
 
@@ -42,7 +45,7 @@ fn states(step: &TrainingStep) -> Vec<(String, Vec<u8>)> {
 
 fn trained(chosen: Chosen, backend: &dyn Backend, steps: u64) -> Vec<(String, Vec<u8>)> {
     let mut step = TrainingStep::link(chosen, backend).unwrap();
-    step.initialise(1).unwrap();
+    step.initialize(1).unwrap();
     run(&mut step, 0, steps);
     states(&step)
 }
@@ -134,7 +137,7 @@ fn a_step_goes_on_under_another_plan(backend: &dyn Backend) {
     let chosen = |limit| Chosen { config: config.clone(), plan: planner.plan(limit) };
     let expected = trained(chosen(usize::MAX), backend, 4);
     let mut step = TrainingStep::link(chosen(usize::MAX), backend).unwrap();
-    step.initialise(1).unwrap();
+    step.initialize(1).unwrap();
     for (number, limit) in [usize::MAX, 0, usize::MAX, 0].into_iter().enumerate() {
         step.relink(chosen(limit)).unwrap();
         run(&mut step, number as u64, 1);

@@ -4,31 +4,38 @@ use gradus_engine::backend::Cpu;
 use gradus_train::config::{OptimizerKind, Precision};
 use gradus_train::models::ModelConfig;
 use gradus_train::optimizers::{Settings, Sgd};
-use gradus_train::step::{Outcome, StepConfig, StepScalars, TrainingStep, is_not_finite};
+use gradus_train::step::{Batch, Outcome, StepConfig, StepScalars, TrainingStep, is_not_finite};
 
 const BATCH: usize = 4;
 const SEQUENCE: usize = 12;
 
+fn model() -> ModelConfig {
+    ModelConfig::gpt2(29, 16, 2, 2, SEQUENCE)
+}
+
 fn config() -> StepConfig {
-    StepConfig::plain(ModelConfig::gpt2(29, 16, 2, 2, SEQUENCE), BATCH)
+    StepConfig::plain(model(), BATCH)
 }
 
 fn new(config: StepConfig) -> TrainingStep {
     let mut step = TrainingStep::new(config, &Cpu::new(2).unwrap()).unwrap();
-    step.initialise(3).unwrap();
+    step.initialize(3).unwrap();
     step
 }
 
 /// Tokens that count upwards, and the next of each.
-fn batch(step: u64) -> (Vec<i32>, Vec<i32>) {
+fn batch(training: &TrainingStep, step: u64) -> Batch {
     let token = |place: usize| ((place * 5 / SEQUENCE + place + step as usize * 11) % 29) as i32;
-    ((0..BATCH * SEQUENCE).map(token).collect(), (1..=BATCH * SEQUENCE).map(token).collect())
+    let mut batch = training.batch();
+    batch.write("tokens", &(0..BATCH * SEQUENCE).map(token).collect::<Vec<_>>()).unwrap();
+    batch.write("targets", &(1..=BATCH * SEQUENCE).map(token).collect::<Vec<_>>()).unwrap();
+    batch
 }
 
 fn train(training: &mut TrainingStep, steps: u64, learning_rate: f32, clip_norm: f32) -> Vec<Outcome> {
     let run = |step| {
-        let (tokens, targets) = batch(step);
-        training.run(&tokens, &targets, &StepScalars { step, learning_rate, clip_norm, seed: 5 }).unwrap()
+        let batch = batch(training, step);
+        training.run(&batch, &StepScalars { step, learning_rate, clip_norm, seed: 5 }).unwrap()
     };
     (0..steps).map(run).collect()
 }
@@ -109,15 +116,15 @@ fn a_step_that_is_not_finite_changes_nothing_and_names_the_culprit() {
         training.program_mut().write(name, &broken).unwrap();
         let count = training.program().read("optimizer.step").unwrap();
         let moment = training.program().read("optimizer.first.transformer.wte.weight").unwrap();
-        let (tokens, targets) = batch(9);
+        let batch = batch(&training, 9);
         let inputs = StepScalars { step: 9, learning_rate: 1e-3, clip_norm: 1.0, seed: 5 };
-        let error = training.run(&tokens, &targets, &inputs).unwrap_err();
+        let error = training.run(&batch, &inputs).unwrap_err();
         assert!(is_not_finite(&error), "{error}");
         assert_eq!(training.culprit().unwrap(), Some(name));
         assert_eq!(training.program().read("optimizer.step").unwrap(), count);
         assert_eq!(training.program().read("optimizer.first.transformer.wte.weight").unwrap(), moment);
         training.program_mut().write(name, &whole).unwrap();
-        assert!(training.run(&tokens, &targets, &inputs).unwrap().loss.is_finite(), "it can go on");
+        assert!(training.run(&batch, &inputs).unwrap().loss.is_finite(), "it can go on");
     }
 }
 
@@ -129,21 +136,24 @@ fn a_gradient_that_is_not_finite_is_named_where_it_starts() {
     let mut large = training.program().read(name).unwrap().to_vec::<f32>().unwrap();
     large.iter_mut().for_each(|x| *x = x.signum() * 3e38);
     training.program_mut().write(name, &large).unwrap();
-    let (tokens, targets) = batch(9);
+    let batch = batch(&training, 9);
     let inputs = StepScalars { step: 9, learning_rate: 1e-3, clip_norm: 1.0, seed: 5 };
-    assert!(is_not_finite(&training.run(&tokens, &targets, &inputs).unwrap_err()));
+    assert!(is_not_finite(&training.run(&batch, &inputs).unwrap_err()));
     assert_eq!(training.culprit().unwrap(), Some("transformer.ln_f.bias"));
 }
 
 #[test]
 fn dropout_follows_the_seed_and_the_step_and_evaluation_has_none() {
-    let dropping = StepConfig { dropout: 0.3, ..config() };
+    let dropping = StepConfig::plain(ModelConfig { dropout: 0.3, ..model() }, BATCH);
     let outcomes = |config: StepConfig| train(&mut new(config), 3, 1e-2, 1.0);
     assert_eq!(outcomes(dropping.clone()), outcomes(dropping.clone()), "the same seed, the same bits");
     assert_ne!(outcomes(dropping.clone())[0].loss, outcomes(config())[0].loss);
-    let (tokens, targets) = batch(0);
-    let evaluated = new(dropping).evaluate(&tokens, &targets).unwrap();
-    assert_eq!(evaluated, new(config()).evaluate(&tokens, &targets).unwrap());
+    let evaluated = |config: StepConfig| {
+        let mut training = new(config);
+        let batch = batch(&training, 0);
+        training.evaluate(&batch).unwrap()
+    };
+    assert_eq!(evaluated(dropping), evaluated(config()));
 }
 
 #[test]

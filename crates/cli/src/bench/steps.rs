@@ -7,6 +7,7 @@ use gradus_engine::DType;
 use gradus_engine::plan::{Operand, Step};
 use gradus_kernels::limits::Limit;
 use gradus_train::config::Precision;
+use gradus_train::language::{TARGETS, TOKENS};
 use gradus_train::memory::ProcessMemory;
 use gradus_train::models::ModelConfig;
 use gradus_train::step::{StepConfig, StepScalars, TrainingStep};
@@ -102,12 +103,15 @@ fn measure(configuration: &Configuration, precision: Precision, setting: &Settin
     let Configuration { model, batch, .. } = configuration;
     let config = StepConfig { precision, ..StepConfig::plain(model.clone(), *batch) };
     let mut step = TrainingStep::new(config, &setting.cpu)?;
-    step.initialise(1)?;
+    step.initialize(1)?;
     let count = batch * model.context;
     let ids = tokens(count + 1, model.vocabulary);
+    let mut given = step.batch();
+    given.write(TOKENS, &ids[..count])?;
+    given.write(TARGETS, &ids[1..])?;
     let mut scalars = StepScalars { step: 0, learning_rate: LEARNING_RATE, clip_norm: CLIP_NORM, seed: 1 };
     let seconds = spread_of_whole(setting.time.unwrap_or(TIME), || {
-        step.run(&ids[..count], &ids[1..], &scalars)?;
+        step.run(&given, &scalars)?;
         scalars.step += 1;
         Ok(())
     })?;

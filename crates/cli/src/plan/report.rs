@@ -84,11 +84,11 @@ impl Report {
         curve.reverse();
         let by_kind = ArenaBytes::of(&chosen.plan).by_kind(outside);
         let report = Report {
-            family: chosen.config.model.family,
-            parameters: chosen.config.model.parameter_count(),
+            family: resolved.model.family,
+            parameters: resolved.model.parameter_count(),
             precision: chosen.config.precision,
             threads: config.threads,
-            sequence: chosen.config.sequence,
+            sequence: resolved.sequence,
             batch,
             micro_batch: chosen.config.micro_batch,
             budget_bytes: config.memory.map(Budget::bytes),

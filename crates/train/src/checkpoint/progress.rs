@@ -20,9 +20,9 @@ const NO_CHECKSUM: &str = "00000000";
 pub struct Progress {
     /// Steps done.
     pub step: u64,
-    /// Tokens seen.
+    /// Tokens seen, or examples.
     pub tokens: u64,
-    /// Sequences taken from the data. With the seed it says which come next.
+    /// Examples, such as sequences, taken from the data. With the seed it says which come next.
     pub data_position: u64,
     /// What identifies the tokens of the corpus, so that a run does not go on with others.
     pub data_fingerprint: u64,
@@ -38,8 +38,9 @@ pub struct Progress {
     /// The fall of the learning rate that the run was in; checkpoints of older versions do not say.
     #[serde(default)]
     pub fall: Option<Fall>,
-    /// The model.
-    pub model: ModelConfig,
+    /// The model, if it is one of ours.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<ModelConfig>,
     /// The whole configuration, for people to read; the run's `config.toml` is what counts.
     pub configuration: serde_json::Value,
 }

@@ -34,7 +34,7 @@ fn progress(step: u64) -> Progress {
         skipped_in_a_row: 0,
         clipping: norms(step),
         fall: Some(Fall::new(ScheduleKind::Cosine, Length::Steps(100), 1.0 / 3.0, 10)),
-        model: ModelConfig::gpt2(97, 64, 2, 4, 40),
+        model: Some(ModelConfig::gpt2(97, 64, 2, 4, 40)),
         configuration: serde_json::json!({ "learning-rate": 0.001 }),
     }
 }

@@ -1,17 +1,17 @@
 //! From files to batches: a corpus is read as documents, tokenised once into a file, cut into windows
 //! in a computed order, and read ahead into a ring of buffers.
 
-mod batches;
 mod fingerprint;
 mod prepare;
+mod reader;
 mod sources;
 mod stories;
 mod tokens;
 mod windows;
 
-pub use batches::{Batch, Batches};
 pub use fingerprint::Fingerprint;
 pub use prepare::{Encoding, Prepared, prepare, reuse};
+pub use reader::WindowReader;
 pub use sources::{Corpus, Document, READING_BYTES};
 pub(crate) use sources::{PIECE_BYTES, piece_end};
 pub use stories::Stories;

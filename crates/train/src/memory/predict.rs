@@ -3,8 +3,9 @@
 use super::{ProcessMemory, heap};
 use crate::Result;
 use crate::config::{TokenizerKind, TrainConfig};
-use crate::data::{Batches, PIECE_BYTES};
+use crate::data::PIECE_BYTES;
 use crate::tokenizer::LEARNING_BYTES_MIN;
+use crate::trainer::Batches;
 
 /// The heap beyond what is counted below: texts of files, a checkpoint being written, gaps between what is allocated.
 const HEAP_BYTES: u64 = 800_000;
@@ -47,6 +48,13 @@ impl Held {
         Ok(if now == 0 { ELSEWHERE } else { Held { start, code: now.saturating_sub(anonymous) + CODE_BYTES_MORE } })
     }
 
+    /// What a process of any kind holds now, with the code that training needs at least.
+    pub fn now_resident() -> Held {
+        let ProcessMemory { now, anonymous, .. } = ProcessMemory::read();
+        let code = now.saturating_sub(anonymous).max(ELSEWHERE.code) + CODE_BYTES_MORE;
+        Held { start: anonymous, code }
+    }
+
     /// The same, of a process that by now holds more.
     pub fn now(self) -> Held {
         Held { start: ProcessMemory::read().anonymous.max(self.start), ..self }
@@ -70,9 +78,9 @@ pub struct Outside {
 impl Outside {
     /// What a run will take. Its batch and its model's vocabulary must be known.
     pub fn predict(config: &TrainConfig, held: Held) -> Outside {
-        let (batch, sequence) = (config.batch.size(), config.sequence);
-        // Batches of the training text, and one of the held-out text.
-        let batches = Batches::bytes(batch, sequence) + 2 * (batch * sequence * size_of::<i32>()) as u64;
+        // Tokens and targets; batches of the training text, and one of the held-out text.
+        let batch = 2 * config.batch.size() * config.sequence * size_of::<i32>();
+        let batches = Batches::bytes(batch) + batch as u64;
         let data = batches + config.model.vocabulary as u64 * TOKEN_BYTES;
         let plan = config.model.layers as u64 * LAYER_BYTES;
         Outside { data, runtime: held.with_threads(config.threads) + plan }

@@ -6,6 +6,7 @@
 mod curve;
 mod inference;
 mod kinds;
+mod model_memory;
 mod refusal;
 mod rehearsal;
 mod run_memory;
@@ -14,6 +15,7 @@ pub use crate::memory::Kind;
 pub use curve::{CURVE_POINTS, Point};
 pub use inference::InferenceMemory;
 pub use kinds::{ArenaBytes, Kinds};
+pub use model_memory::ModelMemory;
 pub use refusal::{Change, Refusal};
 pub use rehearsal::small as small_model;
 pub use run_memory::RunMemory;

@@ -4,7 +4,6 @@ use super::StepPlans;
 use crate::Result;
 use crate::config::OptimizerKind;
 use crate::memory::Limit;
-use crate::models::ModelConfig;
 use crate::step::StepConfig;
 use gradus_engine::backend::Backend;
 use gradus_engine::plan::Recompute;
@@ -68,7 +67,6 @@ impl Refusal {
 fn changes_to(config: &StepConfig) -> Vec<(String, StepConfig)> {
     // One sequence at a time needs least, whatever was stated.
     let base = StepConfig { micro_batch: 1, ..config.clone() };
-    let with_model = |model: ModelConfig| StepConfig { model, ..base.clone() };
     let mut changes = vec![];
     if config.micro_batch > 1 {
         changes.push(("--micro-batch 1".to_string(), base.clone()));
@@ -81,19 +79,8 @@ fn changes_to(config: &StepConfig) -> Vec<(String, StepConfig)> {
         changes.push(("--optimizer lion".to_string(), optimizer(OptimizerKind::Lion)));
         changes.push(("--optimizer sgd".to_string(), optimizer(OptimizerKind::Sgd)));
     }
-    if config.sequence >= 64 {
-        let sequence = config.sequence / 2;
-        changes.push((format!("--sequence {sequence}"), StepConfig { sequence, ..base.clone() }));
-    }
-    if config.model.layers > 1 {
-        let layers = config.model.layers / 2;
-        changes.push((format!("--layers {layers}"), with_model(ModelConfig { layers, ..config.model.clone() })));
-    }
-    let model = &config.model;
-    if model.width / 2 >= model.heads && (model.width / 2).is_multiple_of(2 * model.heads) {
-        let (width, feed_forward) = (model.width / 2, model.feed_forward / 2);
-        let halved = ModelConfig { width, feed_forward, ..model.clone() };
-        changes.push((format!("--width {width}"), with_model(halved)));
+    for (setting, objective) in config.objective.smaller() {
+        changes.push((setting, StepConfig { objective, ..base.clone() }));
     }
     changes
 }

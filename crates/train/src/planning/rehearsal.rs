@@ -1,10 +1,13 @@
 //! What a process does, done small and before anything is chosen: how much code it needs is measured, not known.
 
 use crate::Result;
+use crate::config::TrainConfig;
+use crate::language::{LanguageModel, TARGETS, TOKENS};
 use crate::memory::Held;
 use crate::models::ModelConfig;
 use crate::step::{StepConfig, StepScalars, TrainingStep};
 use gradus_engine::backend::Backend;
+use std::rc::Rc;
 
 /// Tokens of a sequence, sequences at once, and how often.
 const SEQUENCE: usize = 16;
@@ -16,16 +19,23 @@ pub fn small(model: &ModelConfig) -> ModelConfig {
 }
 
 /// Of a run: a few steps of the same kind.
-pub fn of_training(config: &StepConfig, backend: &dyn Backend) -> Result<Held> {
-    let model = small(&config.model);
+pub fn of_training(config: &TrainConfig, backend: &dyn Backend) -> Result<Held> {
+    let model = ModelConfig { dropout: config.dropout as f32, ..small(&config.model) };
+    let model = LanguageModel { model: Rc::new(model), sequence: SEQUENCE, ..LanguageModel::of(config) };
     let (micro_batch, micro_batches) = (1, MICRO_BATCHES);
-    let config = StepConfig { model, micro_batch, micro_batches, sequence: SEQUENCE, ..config.clone() };
+    let config = StepConfig { objective: Rc::new(model), micro_batch, micro_batches, ..StepConfig::of(config) };
     Held::measure(|begin| {
         let mut step = TrainingStep::new(config, backend)?;
-        step.initialise(1)?;
-        let tokens: Vec<i32> = (0..SEQUENCE as i32).cycle().take(MICRO_BATCHES * SEQUENCE).collect();
+        step.initialize(1)?;
+        let (mut batch, mut micro_batch) = (step.batch(), step.micro_batch());
+        for name in [TOKENS, TARGETS] {
+            for numbers in [&mut batch, &mut micro_batch] {
+                let numbers = numbers.numbers_mut::<i32>(name)?;
+                numbers.iter_mut().enumerate().for_each(|(index, token)| *token = (index % SEQUENCE) as i32);
+            }
+        }
         begin();
-        step.run(&tokens, &tokens, &StepScalars { step: 0, learning_rate: 0.0, clip_norm: 1.0, seed: 1 })?;
-        step.evaluate(&tokens[..SEQUENCE], &tokens[..SEQUENCE]).map(drop)
+        step.run(&batch, &StepScalars { step: 0, learning_rate: 0.0, clip_norm: 1.0, seed: 1 })?;
+        step.evaluate(&micro_batch).map(drop)
     })
 }

@@ -17,8 +17,14 @@ const LARGEST_BATCH: usize = 4096;
 const COUNTED_OFF: u64 = 128;
 
 /// What the system may count for an arena.
-fn counted(arena: usize) -> u64 {
+pub(super) fn counted(arena: usize) -> u64 {
     (arena as u64).saturating_add(arena as u64 / COUNTED_OFF)
+}
+
+/// The largest arena that a process which holds so many bytes besides may have.
+pub(super) fn arena_besides(limit: &Limit, besides: u64) -> usize {
+    let left = limit.bytes.saturating_sub(besides);
+    (left - left / (COUNTED_OFF + 1)) as usize
 }
 
 /// The memory of a run: what the process may hold, and what it holds besides what is planned.
@@ -38,7 +44,7 @@ pub struct RunMemory {
 impl RunMemory {
     /// For a run on this machine, the limit of which is guarded from now on.
     pub fn of(config: &TrainConfig, backend: &dyn Backend) -> Result<RunMemory> {
-        let held = rehearsal::of_training(&StepConfig::of(config), backend)?;
+        let held = rehearsal::of_training(config, backend)?;
         let limit = Limit::of(config.memory);
         Ok(RunMemory { limit, held, reading: READING_BYTES, planning: 0, _guard: Some(guard::arm(&limit)) })
     }
@@ -46,7 +52,7 @@ impl RunMemory {
     /// For a run that is only asked about, whatever the machine has; `--batch auto` takes what fits here.
     pub fn asked_about(config: &TrainConfig, backend: &dyn Backend) -> Result<RunMemory> {
         let of = if config.batch == Batch::Auto { Limit::of } else { Limit::of_any_machine };
-        let held = rehearsal::of_training(&StepConfig::of(config), backend)?;
+        let held = rehearsal::of_training(config, backend)?;
         Ok(RunMemory { limit: of(config.memory), held, reading: READING_BYTES, planning: 0, _guard: None })
     }
 
@@ -71,8 +77,7 @@ impl RunMemory {
     }
 
     fn arena(&self, config: &TrainConfig) -> usize {
-        let left = self.limit.bytes.saturating_sub(self.outside(config).total());
-        (left - left / (COUNTED_OFF + 1)) as usize
+        arena_besides(&self.limit, self.outside(config).total())
     }
 
     /// Chooses what the configuration leaves open: the batch, the micro-batch, what is computed again.

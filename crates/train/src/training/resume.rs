@@ -48,7 +48,10 @@ pub fn check_resumable(config: &TrainConfig) -> Result<()> {
 
 /// The model of a checkpoint, which must be the one that the configuration states.
 pub(super) fn model_of(found: &Found, config: &TrainConfig) -> Result<ModelConfig> {
-    let model = found.progress.model.clone();
+    let Some(model) = found.progress.model.clone() else {
+        let problem = "is of a model of another program; go on with it there, or start a new run";
+        return Err(Error::checkpoint(&found.folder, problem));
+    };
     let stated = config.to_table();
     let saved = TrainConfig { model: model.clone(), ..config.clone() }.to_table();
     match saved.keys().chain(stated.keys()).find(|key| saved.get(*key) != stated.get(*key)) {
@@ -76,11 +79,9 @@ pub(super) fn schedule(config: &mut TrainConfig, steps: Option<u64>, resumed: Op
         Length::Steps(steps) => (config.decay_steps, config.decay_time) = (Some(steps), None),
         Length::Seconds(seconds) => (config.decay_steps, config.decay_time) = (None, Some(seconds)),
     }
-    let wanted = Fall::new(config.schedule, until, config.learning_rate, config.warmup_steps);
-    let fall = match (before, resumed) {
-        (Some(fall), Some(progress)) => fall.resumed(wanted, Place { step: progress.step, seconds: progress.seconds }),
-        _ => wanted,
-    };
+    let at = |progress: &Progress| Place { step: progress.step, seconds: progress.seconds };
+    let before = before.zip(resumed.map(at));
+    let fall = Schedule::fall(config.schedule, Some(until), config.learning_rate, config.warmup_steps, before);
     Schedule {
         highest: config.learning_rate,
         lowest: config.learning_rate * config.final_learning_rate_share,

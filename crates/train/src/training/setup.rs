@@ -1,65 +1,35 @@
 //! From a configuration to a run that is ready to step: folder, tokenizer, tokens, program, weights.
 
-use super::account;
-use super::adaptive::Adaptive;
 use super::folder::{self, FolderBefore};
 use super::resume;
+use super::text::Text;
 use super::vocabulary;
 use super::watched::Watched;
-use crate::checkpoint::{Contents, Found, Progress, Store};
-use crate::config::{Batch, CONFIG_FILE, ExportDtype, TokenizerKind, TrainConfig, Validation};
-use crate::data::{self, Batches, Corpus, Encoding, Stories, TokenFile, Windows};
-use crate::export::{self, COMPANIONS_FOLDER, Export};
+use crate::checkpoint::{Contents, Found, Store};
+use crate::config::{Batch, CONFIG_FILE, TokenizerKind, TrainConfig, Validation};
+use crate::data::{self, Corpus, Encoding, Stories, TokenFile, Windows};
+use crate::export;
 use crate::files::atomic;
 use crate::memory::guard::{self, Doing};
-use crate::memory::{Account, heap};
+use crate::memory::heap;
 use crate::planning::RunMemory;
 use crate::run::{Event, Observer};
-use crate::schedule::Schedule;
 use crate::step::TrainingStep;
 use crate::tokenizer::{LEARNING_BYTES_MIN, Tokenizer};
+use crate::trainer::{Adaptive, Every, Identity, Limits, RunFolder, Session, predicted};
 use crate::{Error, Result};
-use gradus_engine::backend::Cpu;
+use gradus_engine::backend::{Backend, Cpu};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The folder of a run that holds its tokens.
 const DATA: &str = "data";
 
-/// Everything that a run works with.
-pub(crate) struct Session {
-    /// The configuration, its model's vocabulary filled in.
-    pub config: TrainConfig,
-    pub tokenizer: Tokenizer,
-    pub train: Arc<TokenFile>,
-    pub validation: Option<Arc<TokenFile>>,
-    pub backend: Cpu,
-    /// How the micro-batch follows the memory, if it does.
-    pub adaptive: Option<Adaptive>,
-    /// What the process may hold, and holds besides the arena.
-    pub memory: RunMemory,
-    /// What is predicted of the memory.
-    pub predicted: Account,
-    pub training: TrainingStep,
-    pub batches: Batches,
-    /// Steps of the whole run, if that is known.
-    pub steps: Option<u64>,
-    /// The learning rate over the run.
-    pub schedule: Schedule,
-    /// Where a resumed run stands.
-    pub resumed: Option<Progress>,
-    /// The step of the newest checkpoint.
-    pub saved: Option<u64>,
-    store: Store,
-    /// What a checkpoint holds.
-    contents: Contents,
-}
-
 /// Makes everything ready, saying what takes time. A new run that cannot begin leaves nothing behind, and one that
 /// cannot go on is as it was.
-pub(super) fn prepare(config: &TrainConfig, resume: bool, observer: &mut dyn Observer) -> Result<Session> {
-    let backend = Cpu::new(config.threads)?;
-    let mut memory = RunMemory::of(config, &backend)?;
+pub(super) fn prepare(config: &TrainConfig, resume: bool, observer: &mut dyn Observer) -> Result<(Session, Text)> {
+    let backend: Arc<dyn Backend> = Arc::new(Cpu::new(config.threads)?);
+    let mut memory = RunMemory::of(config, &*backend)?;
     let observer = Watched::new(observer);
     if resume {
         resume::check_resumable(config)?;
@@ -69,7 +39,7 @@ pub(super) fn prepare(config: &TrainConfig, resume: bool, observer: &mut dyn Obs
     }
     let corpus = corpus(config)?;
     memory.reads(corpus.bytes_held()?);
-    refuse_early(config, &mut memory, &backend)?;
+    refuse_early(config, &mut memory, &*backend)?;
     folder::check_free(&config.out)?;
     let before = FolderBefore::of(&config.out);
     let as_before = FolderBefore::of(&config.out);
@@ -88,7 +58,7 @@ pub(super) fn prepare(config: &TrainConfig, resume: bool, observer: &mut dyn Obs
 }
 
 /// Refuses a budget that cannot be kept before anything is read or written, if the model is known by then.
-fn refuse_early(config: &TrainConfig, memory: &mut RunMemory, backend: &Cpu) -> Result<()> {
+fn refuse_early(config: &TrainConfig, memory: &mut RunMemory, backend: &dyn Backend) -> Result<()> {
     let mut config = config.clone();
     config.model.vocabulary = match &config.tokenizer {
         TokenizerKind::Byte => config.vocab_size.max(Tokenizer::bytes().vocabulary()),
@@ -103,7 +73,7 @@ fn refuse_early(config: &TrainConfig, memory: &mut RunMemory, backend: &Cpu) -> 
 }
 
 /// Refuses a budget that cannot be kept.
-fn refuse(config: &TrainConfig, memory: &mut RunMemory, backend: &Cpu) -> Result<()> {
+fn refuse(config: &TrainConfig, memory: &mut RunMemory, backend: &dyn Backend) -> Result<()> {
     guard::doing(Doing::Planning);
     memory.choose(&mut config.clone(), backend)?;
     heap::give_back();
@@ -115,59 +85,74 @@ fn prepare_in(
     mut config: TrainConfig,
     corpus: Option<Corpus>,
     found: Option<Found>,
-    (backend, mut memory): (Cpu, RunMemory),
+    (backend, mut memory): (Arc<dyn Backend>, RunMemory),
     observer: &Watched,
-) -> Result<Session> {
+) -> Result<(Session, Text)> {
     if let Some(found) = &found {
         observer.tell_skipped(found);
         config.model = resume::model_of(found, &config)?;
     }
     make_folders(&config.out)?;
-    let (tokenizer, train, validation) = text(&mut config, corpus, found.as_ref(), (&backend, &mut memory), observer)?;
+    let (tokenizer, train, validation) = text(&mut config, corpus, found.as_ref(), (&*backend, &mut memory), observer)?;
     config.model.validate()?;
     // What the stages before training held is gone before the arena is mapped.
     tokenizer.forget_words();
     heap::give_back();
     observer.go_on()?;
     guard::doing(Doing::Planning);
-    let chosen = memory.choose(&mut config, &backend)?;
-    let adaptive = matches!(config.batch, Batch::Adaptive(_)).then(|| Adaptive::new(memory.limit.bytes));
+    let chosen = memory.choose(&mut config, &*backend)?;
     heap::give_back();
     observer.go_on()?;
-    let predicted = account::predicted(&chosen, memory.outside(&config));
-    let training = TrainingStep::link(chosen, &backend)?;
+    let outside = memory.outside(&config);
+    let adaptive = Adaptive::new(memory.limit.bytes, outside, config.recompute.policy());
+    let predicted = predicted(&chosen, outside);
+    let training = TrainingStep::link(chosen, &*backend)?;
     let contents = Contents::of_program(training.program());
-    let windows = Windows::new(train.len(), config.sequence, config.seed);
-    let steps = steps_of(&config, &windows);
+    let steps = steps_of(&config, &Windows::new(train.len(), config.sequence, config.seed));
     let schedule = resume::schedule(&mut config, steps, found.as_ref().map(|found| &found.progress));
     save_config(&config)?;
-    let batches = Batches::new(train.clone(), windows, config.batch.size(), 0)?;
-    let (resumed, saved) = (None, None);
     let mut session = Session {
-        config,
-        tokenizer,
-        train,
-        validation,
         backend,
-        adaptive,
-        memory,
-        predicted,
         training,
-        batches,
-        steps,
+        batch: config.batch.size(),
+        limits: Limits { steps, seconds: config.time_seconds },
         schedule,
-        resumed,
-        saved,
-        store,
-        contents,
+        clip: config.clip,
+        seed: config.seed,
+        every: Every { validation: config.eval_every, sample: config.sample_every, save: config.save_every },
+        folder: Some(RunFolder { path: config.out.clone(), store, contents, keep: config.keep }),
+        identity: Identity {
+            data_fingerprint: train.fingerprint(),
+            model: Some(config.model.clone()),
+            configuration: serde_json::to_value(&config).expect("a configuration can be written"),
+        },
+        predicted,
+        adaptive: matches!(config.batch, Batch::Adaptive(_)).then_some(adaptive),
+        resumed: None,
+        saved: None,
+        _memory: Some(memory),
     };
-    session.fill_weights(found)?;
+    let text = Text { config, tokenizer, train, validation };
+    fill_weights(&mut session, &text, found)?;
     // What is there from here on is a run that can be resumed.
     guard::on_refusal(|| ());
     guard::doing(Doing::Training);
     heap::give_back();
     heap::give_back_code();
-    Ok(session)
+    Ok((session, text))
+}
+
+/// Weights from a checkpoint, from existing weights, or new ones.
+fn fill_weights(session: &mut Session, text: &Text, found: Option<Found>) -> Result<()> {
+    match (found, &text.config.init) {
+        (Some(found), _) if found.progress.data_fingerprint != text.train.fingerprint() => {
+            let problem = "was trained on other text; name the same corpus, or start a new run with --init";
+            Err(Error::checkpoint(&found.folder, problem))
+        }
+        (Some(found), _) => session.restore(found),
+        (None, Some(folder)) => export::read_model_weights(folder, &text.config.model, session.training.program_mut()),
+        (None, None) => session.training.initialize(text.config.seed),
+    }
 }
 
 /// The tokenizer and the tokens: the run's own where it has them, and made from the corpus otherwise.
@@ -175,7 +160,7 @@ fn text(
     config: &mut TrainConfig,
     corpus: Option<Corpus>,
     found: Option<&Found>,
-    (backend, memory): (&Cpu, &mut RunMemory),
+    (backend, memory): (&dyn Backend, &mut RunMemory),
     observer: &Watched,
 ) -> Result<(Tokenizer, Arc<TokenFile>, Option<Arc<TokenFile>>)> {
     let own = found.and_then(|found| own_tokens(config, found.progress.data_fingerprint));
@@ -315,76 +300,5 @@ fn save_config(config: &TrainConfig) -> Result<()> {
     match std::fs::read_to_string(&path) {
         Ok(saved) if saved == text => Ok(()),
         _ => atomic::write_file(&path, text.as_bytes()),
-    }
-}
-
-/// Gives `write` the model as it stands.
-fn exported<T>(
-    (config, training, tokenizer): (&TrainConfig, &TrainingStep, &Tokenizer),
-    write: impl FnOnce(&Export<'_>) -> Result<T>,
-) -> Result<T> {
-    let companions = config.out.join(COMPANIONS_FOLDER);
-    write(&Export {
-        config: &config.model,
-        weights: training.program(),
-        dtype: config.export_dtype.unwrap_or(ExportDtype::F32),
-        tokenizer,
-        origin: companions.exists().then_some(&companions),
-    })
-}
-
-impl Session {
-    /// Tokens that a step is trained on.
-    pub fn tokens_per_step(&self) -> u64 {
-        (self.config.batch.size() * self.config.sequence) as u64
-    }
-
-    /// Numbers in the model.
-    pub fn parameter_count(&self) -> usize {
-        self.training.parameters().iter().map(|parameter| parameter.shape.elements()).sum()
-    }
-
-    /// Weights from a checkpoint, from existing weights, or new ones.
-    fn fill_weights(&mut self, found: Option<Found>) -> Result<()> {
-        match (found, &self.config.init) {
-            (Some(found), _) => self.restore(found),
-            (None, Some(folder)) => export::read_model_weights(folder, &self.config.model, self.training.program_mut()),
-            (None, None) => self.training.initialise(self.config.seed),
-        }
-    }
-
-    fn restore(&mut self, found: Found) -> Result<()> {
-        if found.progress.data_fingerprint != self.train.fingerprint() {
-            let problem = "was trained on other text; name the same corpus, or start a new run with --init";
-            return Err(Error::checkpoint(&found.folder, problem));
-        }
-        found.restore(&self.contents, self.training.program_mut())?;
-        let windows = Windows::new(self.train.len(), self.config.sequence, found.progress.seed);
-        let position = found.progress.data_position;
-        self.batches = Batches::new(self.train.clone(), windows, self.config.batch.size(), position)?;
-        self.saved = Some(found.progress.step);
-        self.resumed = Some(found.progress);
-        Ok(())
-    }
-
-    /// Writes a checkpoint.
-    pub fn save(&mut self, progress: &Progress) -> Result<PathBuf> {
-        let path = exported((&self.config, &self.training, &self.tokenizer), |model| {
-            let settings = |folder: &Path| model.write_settings(folder);
-            self.store.save(&self.contents, self.training.program(), progress, &settings)
-        })?;
-        self.saved = Some(progress.step);
-        Ok(path)
-    }
-
-    /// Drops the oldest checkpoints beyond those to keep.
-    pub fn prune(&mut self) -> Result<()> {
-        self.saved.map_or(Ok(()), |step| self.store.prune(step, self.config.keep))
-    }
-
-    /// Writes the model folder that other tools open.
-    pub fn export(&self) -> Result<()> {
-        let folder = self.config.out.join("model");
-        exported((&self.config, &self.training, &self.tokenizer), |model| model.write(&folder))
     }
 }

@@ -1,12 +1,12 @@
 //! The account of a run's memory: what was predicted for each kind, what is resident of it, and what is left unexplained.
 
-use super::setup::Session;
+use super::session::Session;
 use crate::memory::{Account, Entry, Kind, Outside, ProcessMemory, Resident, resident_in};
 use crate::planning::{ArenaBytes, Chosen};
 use std::ops::Range;
 
 /// What is predicted of a chosen plan and all around it.
-pub(super) fn predicted(chosen: &Chosen, outside: Outside) -> Account {
+pub(crate) fn predicted(chosen: &Chosen, outside: Outside) -> Account {
     let mut account = Account::default();
     for (kind, bytes) in ArenaBytes::of(&chosen.plan).by_kind(outside) {
         account[kind].predicted = bytes;

@@ -1,12 +1,13 @@
 //! A micro-batch that follows the memory: larger while there is room, smaller before there is none.
 
 use super::account;
-use super::setup::Session;
+use super::session::Session;
 use crate::Result;
-use crate::memory::ProcessMemory;
+use crate::memory::{Outside, ProcessMemory};
 use crate::planning::StepPlans;
 use crate::run::{Event, Observer};
 use crate::step::StepConfig;
+use gradus_engine::plan::Recompute;
 
 /// The band of the budget that the process's memory is kept in.
 const LOW: f64 = 0.80;
@@ -16,16 +17,19 @@ const LOOK_EVERY: u64 = 10;
 
 /// What is known of the memory while a run adapts to it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Adaptive {
+pub(crate) struct Adaptive {
     /// The budget of the process.
-    pub budget: u64,
+    budget: u64,
+    /// What it holds besides the arena.
+    outside: Outside,
+    recompute: Recompute,
     /// What was resident when no better micro-batch was found: there is no use in looking again before that changes.
     settled_at: Option<u64>,
 }
 
 impl Adaptive {
-    pub fn new(budget: u64) -> Adaptive {
-        Adaptive { budget, settled_at: None }
+    pub fn new(budget: u64, outside: Outside, recompute: Recompute) -> Adaptive {
+        Adaptive { budget, outside, recompute, settled_at: None }
     }
 
     /// The arena to look for when so much is resident with the present one; `None` inside of the band.
@@ -45,19 +49,19 @@ impl Session {
         let resident = ProcessMemory::read().now;
         let arena = self.training.program().plan().regions.total();
         let Some(wanted) = adaptive.wanted_arena(resident, arena) else { return Ok(()) };
-        let config = StepConfig { micro_batch: 0, ..StepConfig::of(&self.config) };
-        let plans = StepPlans::new(&config, self.config.batch.size(), self.config.recompute.policy(), &self.backend);
+        let config = StepConfig { micro_batch: 0, ..self.training.config().clone() };
+        let plans = StepPlans::new(&config, self.batch, adaptive.recompute, &*self.backend);
         let chosen = plans.largest_within(wanted)?.map_or_else(|| plans.smallest(), Ok)?;
         let micro_batch = chosen.config.micro_batch;
-        let changes = micro_batch != self.config.micro_batch;
+        let changes = micro_batch != self.training.config().micro_batch;
         adaptive.settled_at = (!changes).then_some(resident);
         self.adaptive = Some(adaptive);
         if !changes {
             return Ok(());
         }
-        self.predicted = account::predicted(&chosen, self.memory.outside(&self.config));
+        self.predicted = account::predicted(&chosen, adaptive.outside);
         self.training.relink(chosen)?;
-        self.config.micro_batch = micro_batch;
+        self.identity.configuration["micro-batch"] = micro_batch.into();
         observer.event(&Event::Adapted { step, micro_batch, memory_bytes: resident });
         Ok(())
     }
@@ -69,7 +73,7 @@ mod tests {
 
     #[test]
     fn the_memory_is_kept_in_its_band() {
-        let adaptive = Adaptive::new(1000);
+        let adaptive = Adaptive::new(1000, Outside::default(), Recompute::Auto);
         assert_eq!(adaptive.wanted_arena(900, 500), None);
         assert_eq!(adaptive.wanted_arena(800, 500), None);
         assert_eq!(adaptive.wanted_arena(700, 500), Some(750), "room up to 950");

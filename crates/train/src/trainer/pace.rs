@@ -23,7 +23,7 @@ impl Lately {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pace {
     pub step: Lately,
-    /// A batch of held-out text.
+    /// A batch of held-out data.
     pub validation_batch: Lately,
     pub sample: Lately,
     pub save: Lately,

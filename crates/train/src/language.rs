@@ -1,0 +1,147 @@
+//! A language model as what is trained.
+
+use crate::Result;
+use crate::config::{Batch as BatchSize, Clip, TrainConfig};
+use crate::generate::{Decoder, Sampling};
+use crate::models::{CausalModel, IGNORED_TARGET, ModelConfig};
+use crate::optimizers::{OptimizerKind, Settings};
+use crate::parameters::Parameters;
+use crate::step::{Batch, Inputs, Objective, StepConfig};
+use gradus_engine::{DType, Program, Routine, Tensor};
+use std::rc::Rc;
+
+/// The inputs of a step: what the model sees, and what it is to say.
+pub const TOKENS: &str = "tokens";
+/// See [`TOKENS`].
+pub const TARGETS: &str = "targets";
+
+/// A causal model that learns to tell the next token.
+#[derive(Clone)]
+pub struct LanguageModel {
+    /// The model.
+    pub model: Rc<dyn CausalModel>,
+    /// Tokens of a sequence.
+    pub sequence: usize,
+    /// Whether the program can also write text with its weights.
+    pub samples: bool,
+    /// Smaller models that could be trained instead, and the settings that make them so.
+    pub smaller: Vec<(String, Rc<dyn CausalModel>)>,
+}
+
+impl LanguageModel {
+    /// On sequences of the model's context.
+    pub fn new(model: Rc<dyn CausalModel>) -> LanguageModel {
+        LanguageModel { sequence: model.context(), model, samples: false, smaller: vec![] }
+    }
+
+    /// What a run's configuration says of it.
+    pub fn of(config: &TrainConfig) -> LanguageModel {
+        let model = ModelConfig { dropout: config.dropout as f32, ..config.model.clone() };
+        let smaller = smaller_models(&model);
+        LanguageModel { sequence: config.sequence, samples: true, smaller, ..LanguageModel::new(Rc::new(model)) }
+    }
+
+    /// Continues a prompt with the weights as they are, by so many of the tokens that are allowed. The program must be
+    /// one that samples.
+    pub fn sample(
+        &self,
+        program: &mut Program,
+        prompt: &[i32],
+        settings: &Sampling,
+        tokens: usize,
+        is_allowed: impl Fn(u32) -> bool,
+    ) -> Result<Vec<i32>> {
+        let mut decoder = self.decoder()?;
+        decoder.allow_only(is_allowed)?;
+        let mut texts = decoder.generate(program, prompt, settings, tokens, &[], &mut |_, _| Ok(()))?;
+        Ok(texts.swap_remove(0))
+    }
+
+    /// What writes a text at a time with the program, from a prompt of one token.
+    fn decoder(&self) -> Result<Decoder> {
+        Decoder::new(&*self.model, 1, 1)
+    }
+
+    #[track_caller]
+    fn inputs(&self, inputs: &Inputs) -> [Tensor; 2] {
+        [TOKENS, TARGETS].map(|name| inputs.get(name, DType::I32, [self.sequence]))
+    }
+}
+
+impl Objective for LanguageModel {
+    #[track_caller]
+    fn losses(&self, parameters: &Parameters, inputs: &Inputs) -> Tensor {
+        let [tokens, targets] = self.inputs(inputs); // [b, t]
+        self.model.token_losses(parameters, &tokens, &targets) // [b, t]
+    }
+
+    #[track_caller]
+    fn loss(&self, parameters: &Parameters, inputs: &Inputs) -> Tensor {
+        let [tokens, targets] = self.inputs(inputs); // [b, t]
+        self.model.loss(parameters, &tokens, &targets)
+    }
+
+    fn counted(&self, batch: &Batch) -> Option<usize> {
+        let targets = batch.numbers::<i32>(TARGETS).ok()?;
+        Some(targets.iter().filter(|&&target| target != IGNORED_TARGET).count())
+    }
+
+    fn routines(&self, parameters: &Parameters) -> Result<Vec<Routine>> {
+        match self.samples {
+            true => Ok(self.decoder()?.routines(&*self.model, parameters)),
+            false => Ok(vec![]),
+        }
+    }
+
+    fn smaller(&self) -> Vec<(String, Rc<dyn Objective>)> {
+        let mut smaller: Vec<(String, Rc<dyn Objective>)> = vec![];
+        if self.sequence >= 64 {
+            let sequence = self.sequence / 2;
+            smaller.push((format!("--sequence {sequence}"), Rc::new(LanguageModel { sequence, ..self.clone() })));
+        }
+        for (setting, model) in &self.smaller {
+            smaller.push((setting.clone(), Rc::new(LanguageModel { model: model.clone(), ..self.clone() })));
+        }
+        smaller
+    }
+}
+
+/// Half as deep, and half as wide.
+fn smaller_models(model: &ModelConfig) -> Vec<(String, Rc<dyn CausalModel>)> {
+    let mut smaller: Vec<(String, Rc<dyn CausalModel>)> = vec![];
+    if model.layers > 1 {
+        let layers = model.layers / 2;
+        smaller.push((format!("--layers {layers}"), Rc::new(ModelConfig { layers, ..model.clone() })));
+    }
+    if model.width / 2 >= model.heads && (model.width / 2).is_multiple_of(2 * model.heads) {
+        let (width, feed_forward) = (model.width / 2, model.feed_forward / 2);
+        smaller.push((format!("--width {width}"), Rc::new(ModelConfig { width, feed_forward, ..model.clone() })));
+    }
+    smaller
+}
+
+impl StepConfig {
+    /// A step of a language model over so many sequences of its context at once: AdamW, f32, nothing dropped or clipped
+    /// by value.
+    pub fn plain(model: ModelConfig, batch: usize) -> StepConfig {
+        let adamw = OptimizerKind::Adamw;
+        StepConfig::new(Rc::new(LanguageModel::new(Rc::new(model))), batch, adamw.grouped(adamw.usual()))
+    }
+
+    /// The part of a run's configuration that shapes its program. A micro-batch of 0 is still to be chosen.
+    pub fn of(config: &TrainConfig) -> StepConfig {
+        StepConfig {
+            objective: Rc::new(LanguageModel::of(config)),
+            micro_batch: config.micro_batch,
+            micro_batches: config.batch.size().checked_div(config.micro_batch).unwrap_or(0),
+            optimizer: config.optimizer.grouped(Settings {
+                weight_decay: config.weight_decay as f32,
+                beta1: config.beta1 as f32,
+                beta2: config.beta2 as f32,
+            }),
+            clip_value: if let Clip::Value(limit) = config.clip { Some(limit as f32) } else { None },
+            precision: config.precision,
+            relinkable: matches!(config.batch, BatchSize::Adaptive(_)),
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! From the memory of any process to the plan of a model's step.
+
+use super::run_memory::{arena_besides, counted};
+use super::{Chosen, Refusal, StepPlans};
+use crate::memory::{Budget, Held, Limit, Outside, STEP_BYTES};
+use crate::step::{Batch, StepConfig};
+use crate::trainer::Batches;
+use crate::{Error, Result};
+use gradus_engine::backend::Backend;
+use gradus_engine::plan::Recompute;
+
+/// Steps of plans for a node of the trace, as all routines have their own and some are computed again.
+const STEPS_PER_NODE: u64 = 2;
+
+/// The memory of a process that trains a model of its own.
+#[derive(Debug)]
+pub struct ModelMemory {
+    limit: Limit,
+    /// What it holds besides the arena.
+    pub outside: Outside,
+}
+
+impl ModelMemory {
+    /// Within what is stated and what the machine has.
+    pub fn of(config: &StepConfig, batch: usize, stated: Option<Budget>, backend: &dyn Backend) -> Result<ModelMemory> {
+        let traced = StepConfig { micro_batch: 1, micro_batches: batch, ..config.clone() }.traced()?;
+        let (of_batch, of_one) = (Batch::size(&traced.fields, batch), Batch::size(&traced.fields, 1));
+        let steps = traced.trace.to_graph().nodes().len() as u64 * STEPS_PER_NODE;
+        let runtime = Held::now_resident().with_threads(backend.workers()) + steps * STEP_BYTES;
+        let outside = Outside { data: Batches::bytes(of_batch) + of_one as u64, runtime };
+        Ok(ModelMemory { limit: Limit::of(stated), outside })
+    }
+
+    /// Chooses the micro-batch, if that is open, and what is computed again; or refuses with the smallest budget.
+    pub fn choose(
+        &self,
+        config: &StepConfig,
+        batch: usize,
+        recompute: Recompute,
+        backend: &dyn Backend,
+    ) -> Result<Chosen> {
+        let plans = StepPlans::new(config, batch, recompute, backend);
+        let besides = self.outside.total();
+        let arena = arena_besides(&self.limit, besides);
+        let chosen = match self.limit.is_stated() {
+            true => plans.fastest_within(arena)?,
+            false => plans.frugal_within(arena)?,
+        };
+        let needed = |arena: usize| counted(arena) + besides;
+        match chosen.filter(|chosen| self.limit.fits(needed(chosen.arena()))) {
+            Some(chosen) => Ok(chosen),
+            None => Err(Error::Config(Refusal::of(&plans, config, batch, backend)?.message(&self.limit, &needed))),
+        }
+    }
+}

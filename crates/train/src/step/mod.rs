@@ -1,0 +1,235 @@
+//! The training step of any model as a program: micro-batches, accumulation, clipping, update, evaluation, diagnosis; all
+//! traced once and replayed.
+//!
+//! A step over several micro-batches replays `first` and then `accumulate` into gradient states, and ends with
+//! `update`; a step of one micro-batch is the single routine `step`, which keeps no gradients between. Nothing is
+//! assigned by a step whose gradient norm is not finite: every update waits for that check.
+//!
+//! Gradients are summed from the first row of a batch to the last, whatever the micro-batches: each goes on with the
+//! sums of the one before. So (without dropout, whose masks follow the micro-batches) their number changes no bit of
+//! the weights, if sequences have a multiple of 32 tokens.
+
+mod batch;
+mod objective;
+mod replay;
+
+pub use batch::{Batch, Field, Inputs};
+pub use objective::Objective;
+pub use replay::{Outcome, StepScalars, TrainingStep, is_not_finite};
+
+use crate::accumulation::{GradientAccumulator, added_up};
+use crate::clipping::{clip_by_norm, clip_by_value};
+use crate::config::Precision;
+use crate::optimizers::{GroupedOptimizer, StepNumbers};
+use crate::parameters::{Parameter, Parameters};
+use crate::{Error, Result};
+use gradus_engine::backend::Backend;
+use gradus_engine::plan::{Options, Planner};
+use gradus_engine::{DType, Routine, Tensor, Trace, gradient_terms};
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// What the training program is built from.
+#[derive(Clone)]
+pub struct StepConfig {
+    /// The model and its losses.
+    pub objective: Rc<dyn Objective>,
+    /// Examples computed at once. 0 is still to be chosen.
+    pub micro_batch: usize,
+    /// Micro-batches of a step.
+    pub micro_batches: usize,
+    /// The update.
+    pub optimizer: GroupedOptimizer,
+    /// Each gradient number's limit, if there is one.
+    pub clip_value: Option<f32>,
+    /// Element type of the computation.
+    pub precision: Precision,
+    /// Whether gradients are summed in states even over a single micro-batch, so that the step can go on with another
+    /// one ([`TrainingStep::relink`]).
+    pub relinkable: bool,
+}
+
+/// The routines over one trace, and what is known of the model only then.
+pub(crate) struct Traced {
+    pub trace: Trace,
+    pub routines: Vec<Routine>,
+    pub fields: Arc<[Field]>,
+    pub parameters: Vec<Parameter>,
+    /// Losses of a micro-batch.
+    pub losses: usize,
+}
+
+/// What is written at every step besides the batch.
+struct Scalars {
+    dropout_key: Tensor,
+    /// What the sum of the losses is multiplied by for the mean over all micro-batches; each gives its share of that.
+    loss_share: Tensor,
+    learning_rate: Tensor,
+    clip_norm: Tensor,
+}
+
+impl Scalars {
+    /// Made before the model, so that an input of the same name is an error of the model's line.
+    fn new(trace: &Trace) -> Scalars {
+        let number = |name: &str| trace.input(name, DType::F32, []);
+        Scalars {
+            dropout_key: trace.input("dropout_key", DType::U32, [2]),
+            loss_share: number("loss_share"),
+            learning_rate: number("learning_rate"),
+            clip_norm: number("clip_norm"),
+        }
+    }
+}
+
+/// A model in a trace, and its gradient over one micro-batch.
+struct Differentiated {
+    scalars: Scalars,
+    parameters: Parameters,
+    names: Vec<String>,
+    weights: Vec<Tensor>,
+    /// The sum of the losses.
+    total: Tensor,
+    /// The terms of each weight's gradient.
+    terms: Vec<Vec<Tensor>>,
+    losses: usize,
+}
+
+impl StepConfig {
+    /// A step over so many examples at once: in f32, with nothing clipped by value.
+    pub fn new(objective: Rc<dyn Objective>, batch: usize, optimizer: impl Into<GroupedOptimizer>) -> StepConfig {
+        StepConfig {
+            objective,
+            micro_batch: batch,
+            micro_batches: 1,
+            optimizer: optimizer.into(),
+            clip_value: None,
+            precision: Precision::F32,
+            relinkable: false,
+        }
+    }
+
+    /// What plans the program within any limit of memory, taking none itself.
+    pub fn planner<'a>(&self, backend: &'a dyn Backend, options: Options) -> Result<Planner<'a>> {
+        let Traced { trace, routines, .. } = self.traced()?;
+        Ok(trace.planner(backend, &routines, options)?)
+    }
+
+    /// Whether a step is several routines with sums of gradients between them, rather than one.
+    pub fn accumulates(&self) -> bool {
+        self.micro_batches > 1 || self.relinkable
+    }
+
+    pub(crate) fn traced(&self) -> Result<Traced> {
+        let trace = Trace::new();
+        let scalars = Scalars::new(&trace);
+        let inputs = Inputs::new(&trace, self.micro_batch);
+        let plain = Parameters::new(&trace);
+        let parameters = plain.with_precision(self.precision);
+        let evaluate = Routine::new("evaluate").output("loss", &self.objective.loss(&parameters, &inputs));
+        let model = self.differentiated(scalars, &parameters, &inputs)?;
+        let mut routines = vec![evaluate];
+        if self.accumulates() {
+            routines.extend(self.over_several(&model));
+        } else {
+            routines.extend(self.over_one(&model));
+        }
+        routines.extend(self.objective.routines(&plain)?);
+        trace.check()?;
+        let (fields, losses) = (inputs.fields(), model.losses);
+        Ok(Traced { trace, routines, fields, parameters: parameters.list(), losses })
+    }
+
+    fn differentiated(&self, scalars: Scalars, parameters: &Parameters, inputs: &Inputs) -> Result<Differentiated> {
+        let parameters = parameters.training(&scalars.dropout_key);
+        let losses = self.objective.losses(&parameters, inputs);
+        parameters.trace().check()?;
+        let (ty, rows) = (losses.ty(), self.micro_batch);
+        if ty.shape.first() != Some(&rows) || ty.dtype != DType::F32 {
+            return Err(Error::Config(format!(
+                "the losses of {rows} examples are {ty}; give each example its own in f32, [{rows}, ...], and leave the \
+                 mean over them out: it is taken over the whole batch"
+            )));
+        }
+        let within: Vec<isize> = (1..ty.shape.rank() as isize).collect();
+        let of_rows = if within.is_empty() { losses } else { losses.sum(&within) };
+        let total = of_rows.sum_in_order(&[0]);
+        let weights = parameters.tensors();
+        if weights.is_empty() {
+            return Err(Error::Config("the model has no parameters to train; make them with `Parameters::get`".into()));
+        }
+        let terms = gradient_terms(&(&total * &scalars.loss_share), &weights.iter().collect::<Vec<_>>())?;
+        let names = parameters.list().into_iter().map(|parameter| parameter.name).collect();
+        Ok(Differentiated { scalars, parameters, names, weights, total, terms, losses: ty.shape.elements() })
+    }
+
+    /// A step that is one routine.
+    fn over_one(&self, model: &Differentiated) -> [Routine; 2] {
+        let gradients: Vec<Tensor> = model.terms.iter().map(|terms| added_up(terms)).collect();
+        let step = Routine::new("step").times_per_step(1).output("loss", &(&model.total * &model.scalars.loss_share));
+        let updates = model.parameters.updates();
+        let step = updates.iter().fold(step, |step, (state, value)| step.assign(state, value));
+        [self.update(step, model, &gradients), diagnosis(model, &gradients)]
+    }
+
+    /// Gradients summed over micro-batches in states, and an update from the sums. What a model keeps count of becomes
+    /// the mean over the micro-batches, with the update: so a step that is refused changes none of it.
+    fn over_several(&self, model: &Differentiated) -> [Routine; 4] {
+        let named = model.names.iter().zip(&model.terms).map(|(name, terms)| (&name[..], &terms[..]));
+        let mut accumulator = GradientAccumulator::new(named);
+        let summed = accumulator.sum("loss", &model.total);
+        let mut update =
+            Routine::new("update").times_per_step(1).output("loss", &(&summed * &model.scalars.loss_share));
+        for (index, (state, value)) in model.parameters.updates().iter().enumerate() {
+            let sum = accumulator.sum(&format!("statistics.{index}"), value);
+            update = update.assign(state, &(sum * (1.0 / self.micro_batches as f32)));
+        }
+        let further = Routine::new("accumulate").times_per_step(self.micro_batches.saturating_sub(1));
+        let gradients = accumulator.gradients();
+        [
+            accumulator.first(Routine::new("first").times_per_step(1)),
+            accumulator.accumulate(further),
+            self.update(accumulator.update(update), model, gradients),
+            diagnosis(model, gradients),
+        ]
+    }
+
+    /// Clipping and the update of every weight.
+    fn update(&self, routine: Routine, model: &Differentiated, gradients: &[Tensor]) -> Routine {
+        let norm = Tensor::global_norm(&gradients.iter().collect::<Vec<_>>()).check_finite("the gradient norm");
+        let routine = routine.output("gradient_norm", &norm);
+        // One, but only once the norm is known to be finite: so no update comes before that.
+        let one = &norm * 0.0 + 1.0;
+        let clipped: Vec<Tensor>;
+        let (gradients, scale) = match self.clip_value {
+            Some(limit) => {
+                clipped = clip_by_value(gradients, limit);
+                (&clipped[..], one.clone())
+            }
+            None => (gradients, clip_by_norm(&norm, &model.scalars.clip_norm)),
+        };
+        let numbers = StepNumbers { learning_rate: model.scalars.learning_rate.clone(), scale, one };
+        let weights = model.names.iter().map(|name| &name[..]).zip(&model.weights);
+        self.optimizer.update(routine, weights, gradients, &numbers)
+    }
+}
+
+/// The sum of squares of each weight's gradient, to find where a number that is not finite came from.
+fn diagnosis(model: &Differentiated, gradients: &[Tensor]) -> Routine {
+    model.names.iter().zip(gradients).fold(Routine::new("diagnose"), |routine, (name, gradient)| {
+        routine.output(name, &gradient.sum_of_squares(&gradient.all_axes()))
+    })
+}
+
+impl fmt::Debug for StepConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StepConfig")
+            .field("micro_batch", &self.micro_batch)
+            .field("micro_batches", &self.micro_batches)
+            .field("optimizer", &self.optimizer)
+            .field("clip_value", &self.clip_value)
+            .field("precision", &self.precision)
+            .field("relinkable", &self.relinkable)
+            .finish_non_exhaustive()
+    }
+}

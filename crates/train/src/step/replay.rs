@@ -1,0 +1,183 @@
+//! The linked training step.
+
+use super::{Batch, Field, StepConfig};
+use crate::parameters::Parameter;
+use crate::planning::Chosen;
+use crate::{Error, Result};
+use gradus_engine::Program;
+use gradus_engine::backend::Backend;
+use gradus_engine::plan::Options;
+use std::sync::Arc;
+
+/// What a step gave.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Outcome {
+    /// The mean loss.
+    pub loss: f32,
+    /// The norm of the gradients before clipping.
+    pub gradient_norm: f32,
+}
+
+/// The numbers that change from step to step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepScalars {
+    /// The step, from 0.
+    pub step: u64,
+    /// The learning rate.
+    pub learning_rate: f32,
+    /// The norm above which gradients are scaled down; infinite for none.
+    pub clip_norm: f32,
+    /// The seed of dropout.
+    pub seed: u32,
+}
+
+/// A linked training step.
+pub struct TrainingStep {
+    program: Program,
+    config: StepConfig,
+    fields: Arc<[Field]>,
+    parameters: Vec<Parameter>,
+    /// Losses of a micro-batch.
+    losses: usize,
+}
+
+impl TrainingStep {
+    /// Plans and links the step with everything kept for the gradient; weights and optimizer are zero until written.
+    pub fn new(config: StepConfig, backend: &dyn Backend) -> Result<TrainingStep> {
+        let plan = config.planner(backend, Options::default())?.plan(usize::MAX);
+        TrainingStep::link(Chosen { config, plan }, backend)
+    }
+
+    /// Links a step that is planned; weights and optimizer are zero until written.
+    pub fn link(Chosen { config, plan }: Chosen, backend: &dyn Backend) -> Result<TrainingStep> {
+        let traced = config.traced()?;
+        let (fields, parameters, losses) = (traced.fields, traced.parameters, traced.losses);
+        Ok(TrainingStep { program: Program::link(plan, backend)?, config, fields, parameters, losses })
+    }
+
+    /// Goes on in another way: what the step remembers stays, in the same bytes.
+    pub fn relink(&mut self, chosen: Chosen) -> Result<()> {
+        self.program.relink(chosen.plan)?;
+        self.losses = self.losses / self.config.micro_batch * chosen.config.micro_batch;
+        self.config = chosen.config;
+        Ok(())
+    }
+
+    /// The weights, in order.
+    pub fn parameters(&self) -> &[Parameter] {
+        &self.parameters
+    }
+
+    /// The program, to read and write its states.
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// The program, to read and write its states.
+    pub fn program_mut(&mut self) -> &mut Program {
+        &mut self.program
+    }
+
+    /// What it was built from, with its micro-batch.
+    pub fn config(&self) -> &StepConfig {
+        &self.config
+    }
+
+    /// Room for the examples of a step.
+    pub fn batch(&self) -> Batch {
+        Batch::new(&self.fields, self.config.micro_batch * self.config.micro_batches)
+    }
+
+    /// Room for the examples of an evaluation, as many as are computed at once.
+    pub fn micro_batch(&self) -> Batch {
+        Batch::new(&self.fields, self.config.micro_batch)
+    }
+
+    /// Gives every weight the numbers of a new model.
+    pub fn initialize(&mut self, seed: u32) -> Result<()> {
+        for parameter in &self.parameters {
+            self.program.write_array(&parameter.name, &parameter.numbers(seed))?;
+        }
+        Ok(())
+    }
+
+    /// One step over a batch. Allocates nothing.
+    ///
+    /// If a number is not finite, nothing is changed and the error says so.
+    pub fn run(&mut self, batch: &Batch, inputs: &StepScalars) -> Result<Outcome> {
+        let StepConfig { micro_batch, micro_batches, .. } = self.config;
+        self.check(batch, micro_batch * micro_batches)?;
+        let counted = self.config.objective.counted(batch).unwrap_or(self.losses * micro_batches);
+        self.program.write("loss_share", &[1.0 / counted.max(1) as f32])?;
+        self.program.write("learning_rate", &[inputs.learning_rate])?;
+        self.program.write("clip_norm", &[inputs.clip_norm])?;
+        let last = if self.config.accumulates() { "update" } else { "step" };
+        for index in 0..micro_batches {
+            self.write(batch, index)?;
+            // The key need not count further than it can.
+            let micro_step = (inputs.step as u32).wrapping_mul(micro_batches as u32).wrapping_add(index as u32);
+            self.program.write("dropout_key", &[inputs.seed, micro_step])?;
+            match (last, index) {
+                ("step", _) => {}
+                (_, 0) => self.program.run("first")?,
+                _ => self.program.run("accumulate")?,
+            }
+        }
+        self.program.run(last)?;
+        Ok(Outcome { loss: self.program.scalar("loss")?, gradient_norm: self.program.scalar("gradient_norm")? })
+    }
+
+    /// The mean loss over one micro-batch, without dropout.
+    pub fn evaluate(&mut self, micro_batch: &Batch) -> Result<f32> {
+        self.check(micro_batch, self.config.micro_batch)?;
+        self.write(micro_batch, 0)?;
+        self.program.run("evaluate")?;
+        Ok(self.program.scalar("loss")?)
+    }
+
+    /// Writes one of the micro-batches of a batch.
+    fn write(&mut self, batch: &Batch, index: usize) -> Result<()> {
+        for (number, field) in self.fields.iter().enumerate() {
+            let bytes = field.bytes(self.config.micro_batch);
+            self.program.write_bytes(&field.name, &batch.bytes(number)[index * bytes..][..bytes])?;
+        }
+        Ok(())
+    }
+
+    fn check(&self, batch: &Batch, rows: usize) -> Result<()> {
+        if batch.rows() == rows && batch.is_of(&self.fields) {
+            return Ok(());
+        }
+        Err(Error::Config(format!(
+            "the batch has {} examples or other inputs than this model, which takes {rows} at a time; make it with \
+             `batch()` or `micro_batch()`",
+            batch.rows()
+        )))
+    }
+
+    /// After a step that was refused: the weight that is not finite itself, the first layer's first; else the one whose
+    /// gradient is not, the last layer's first, since that is where a gradient starts. `None` if all are finite and only
+    /// their norm is not.
+    pub fn culprit(&mut self) -> Result<Option<&str>> {
+        for parameter in &self.parameters {
+            let numbers = self.program.bytes(&parameter.name)?;
+            let mut numbers =
+                numbers.chunks_exact(4).map(|bytes| f32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
+            if !numbers.all(f32::is_finite) {
+                return Ok(Some(&parameter.name));
+            }
+        }
+        self.program.run("diagnose")?;
+        for parameter in self.parameters.iter().rev() {
+            if !self.program.scalar(&parameter.name)?.is_finite() {
+                return Ok(Some(&parameter.name));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Whether an error of [`TrainingStep::run`] says that a number was not finite, which a run can survive.
+pub fn is_not_finite(error: &Error) -> bool {
+    matches!(error, Error::Engine(gradus_engine::Error::NonFinite { .. }))
+}

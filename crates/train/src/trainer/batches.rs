@@ -1,0 +1,236 @@
+//! Batches, filled ahead by a thread of their own.
+
+use crate::step::Batch;
+use crate::{Error, Result};
+use gradus_engine::Array;
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+/// Batches that are filled ahead.
+const AHEAD: usize = 4;
+
+/// What fills is seldom deep, so little is enough.
+const STACK_BYTES: usize = 128 << 10;
+
+/// Where batches come from. A function of the step's number, from 0, and the batch to be filled is one that never ends.
+pub trait BatchSource: Send {
+    /// Fills the batch of a step, and says whether there is one. Steps come in order; the first is that which the run
+    /// goes on from.
+    fn fill(&mut self, step: u64, batch: &mut Batch) -> Result<bool>;
+}
+
+impl<F: FnMut(u64, &mut Batch) -> Result<()> + Send> BatchSource for F {
+    fn fill(&mut self, step: u64, batch: &mut Batch) -> Result<bool> {
+        self(step, batch).map(|()| true)
+    }
+}
+
+/// Batches of named arrays from an iterator, one a step; a run that goes on leaves out those that it has had.
+pub struct Arrays<I> {
+    iterator: I,
+    taken: u64,
+}
+
+impl<I> Arrays<I> {
+    /// The first is that of the first step, whether or not it was taken before.
+    pub fn new(iterator: impl IntoIterator<IntoIter = I>) -> Arrays<I> {
+        Arrays { iterator: iterator.into_iter(), taken: 0 }
+    }
+}
+
+impl<B: AsRef<[(&'static str, Array)]>, I: Iterator<Item = B> + Send> BatchSource for Arrays<I> {
+    fn fill(&mut self, step: u64, batch: &mut Batch) -> Result<bool> {
+        while self.taken < step {
+            self.taken += 1;
+            if self.iterator.next().is_none() {
+                return Ok(false);
+            }
+        }
+        self.taken += 1;
+        let Some(arrays) = self.iterator.next() else { return Ok(false) };
+        for (name, array) in arrays.as_ref() {
+            batch.write_array(name, array)?;
+        }
+        Ok(true)
+    }
+}
+
+/// Fills batches ahead. The same buffers go round between the one who fills and the one who asks, so that nothing is
+/// allocated after the first.
+pub struct Batches {
+    ring: Arc<Ring>,
+    current: Batch,
+    filler: Option<JoinHandle<()>>,
+}
+
+struct Ring {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// Where the batches are. Both queues have room for all of them.
+struct State {
+    ready: VecDeque<Batch>,
+    free: Vec<Batch>,
+    failure: Option<Error>,
+    stopped: bool,
+}
+
+impl Batches {
+    /// Begins to fill batches like this one, the first of them for `first_step`.
+    pub fn new(source: Box<dyn BatchSource>, room: Batch, first_step: u64) -> Result<Batches> {
+        let mut free = Vec::with_capacity(AHEAD + 1);
+        free.resize(AHEAD, room.clone());
+        let state = State { ready: VecDeque::with_capacity(AHEAD + 1), free, failure: None, stopped: false };
+        let ring = Arc::new(Ring { state: Mutex::new(state), changed: Condvar::new() });
+        let filler = Filler { ring: ring.clone(), source, step: first_step };
+        let thread = std::thread::Builder::new().name("data".to_string()).stack_size(STACK_BYTES);
+        let thread =
+            thread.spawn(move || filler.run()).map_err(Error::io("start a thread for", Path::new("batches")))?;
+        Ok(Batches { ring, current: room, filler: Some(thread) })
+    }
+
+    /// Bytes that batches of so many bytes take: those filled ahead and the one in use.
+    pub fn bytes(batch: usize) -> u64 {
+        ((AHEAD + 1) * batch) as u64
+    }
+
+    /// The next batch, waiting for it if it is not filled yet; none if there are no more.
+    #[allow(clippy::should_implement_trait)]
+    pub fn next(&mut self) -> Result<Option<&Batch>> {
+        let mut state = self.ring.wait_until(|state| !state.ready.is_empty() || state.stopped);
+        match state.ready.pop_front() {
+            Some(batch) => state.free.push(std::mem::replace(&mut self.current, batch)),
+            None => return state.failure.take().map_or(Ok(None), Err),
+        }
+        drop(state);
+        self.ring.changed.notify_one();
+        Ok(Some(&self.current))
+    }
+}
+
+impl Drop for Batches {
+    fn drop(&mut self) {
+        self.ring.lock().stopped = true;
+        self.ring.changed.notify_one();
+        if let Some(filler) = self.filler.take() {
+            let _ = filler.join();
+        }
+    }
+}
+
+impl Ring {
+    /// The state, also if a thread has panicked: each change of it is whole.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait_until(&self, ready: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
+        self.changed.wait_while(self.lock(), |state| !ready(state)).unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+struct Filler {
+    ring: Arc<Ring>,
+    source: Box<dyn BatchSource>,
+    step: u64,
+}
+
+impl Filler {
+    fn run(mut self) {
+        // Whoever waits for a batch that a panic left unfilled must hear of it.
+        let _stopping = Stopping(self.ring.clone());
+        while let Some(mut batch) = self.free_batch() {
+            let filled = self.source.fill(self.step, &mut batch);
+            self.step += 1;
+            let mut state = self.ring.lock();
+            match filled {
+                Ok(true) => state.ready.push_back(batch),
+                Ok(false) => state.stopped = true,
+                Err(error) => {
+                    state.failure = Some(error);
+                    state.stopped = true;
+                }
+            }
+            drop(state);
+            self.ring.changed.notify_one();
+        }
+    }
+
+    /// A batch to fill; none when there is nothing more to do.
+    fn free_batch(&self) -> Option<Batch> {
+        let mut state = self.ring.wait_until(|state| !state.free.is_empty() || state.stopped);
+        if state.stopped { None } else { state.free.pop() }
+    }
+}
+
+/// Ends the filling, however it ends.
+struct Stopping(Arc<Ring>);
+
+impl Drop for Stopping {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        if std::thread::panicking() {
+            let problem = "what fills batches has panicked; its message is above".to_string();
+            state.failure.get_or_insert(Error::Config(problem));
+        }
+        state.stopped = true;
+        drop(state);
+        self.0.changed.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::step::Field;
+    use gradus_engine::{DType, Shape};
+
+    fn room() -> Batch {
+        let field = Field { name: "x".to_string(), dtype: DType::I32, shape: Shape::new([2]) };
+        Batch::new(&[field].into(), 3)
+    }
+
+    fn first(batches: &mut Batches) -> Option<i32> {
+        batches.next().unwrap().map(|batch| batch.numbers::<i32>("x").unwrap()[0])
+    }
+
+    #[test]
+    fn batches_come_in_order_from_the_first_step_on() {
+        let source = |step: u64, batch: &mut Batch| {
+            batch.numbers_mut::<i32>("x")?.fill(step as i32);
+            Ok(())
+        };
+        let mut batches = Batches::new(Box::new(source), room(), 7).unwrap();
+        for step in 7..200 {
+            assert_eq!(first(&mut batches), Some(step));
+        }
+    }
+
+    #[test]
+    fn an_iterator_goes_on_after_what_was_taken_and_ends() {
+        let arrays = (0..9i32).map(|number| [("x", Array::new([3, 2], &[number; 6]).unwrap())]);
+        let mut batches = Batches::new(Box::new(Arrays::new(arrays)), room(), 5).unwrap();
+        let found: Vec<i32> = std::iter::from_fn(|| first(&mut batches)).collect();
+        assert_eq!(found, [5, 6, 7, 8]);
+        assert_eq!(first(&mut batches), None);
+        let mut none =
+            Batches::new(Box::new(Arrays::new([[("x", Array::zeros(DType::I32, [3, 2]))]])), room(), 4).unwrap();
+        assert_eq!(first(&mut none), None);
+    }
+
+    #[test]
+    fn what_cannot_be_filled_is_told_and_batches_can_be_dropped_at_any_time() {
+        let wrong = [[("x", Array::zeros(DType::F32, [3, 2]))]];
+        let mut batches = Batches::new(Box::new(Arrays::new(wrong)), room(), 0).unwrap();
+        let error = batches.next().unwrap_err().to_string();
+        assert!(error.contains("\"x\"") && error.contains("i32[3, 2]") && error.contains("f32[3, 2]"), "{error}");
+        assert!(batches.next().unwrap().is_none());
+        let panics = |_: u64, _: &mut Batch| -> Result<()> { panic!("on purpose") };
+        let mut batches = Batches::new(Box::new(panics), room(), 0).unwrap();
+        assert!(batches.next().unwrap_err().to_string().contains("panicked"));
+        drop(Batches::new(Box::new(|_: u64, _: &mut Batch| Ok(())), room(), 0).unwrap());
+    }
+}

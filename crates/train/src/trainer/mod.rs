@@ -1,0 +1,200 @@
+//! Training of any model: a traced loss, batches from anywhere, and all that a run needs besides.
+//!
+//! ```no_run
+//! use gradus_engine::DType;
+//! use gradus_engine::backend::Cpu;
+//! use gradus_train::parameters::{Initializer, Parameters};
+//! use gradus_train::run::Unwatched;
+//! use gradus_train::step::{Batch, Inputs};
+//! use gradus_train::trainer::{Settings, Trainer};
+//! use std::sync::Arc;
+//!
+//! // The losses of a line through points: one for each of them.
+//! let losses = |parameters: &Parameters, inputs: &Inputs| {
+//!     let (x, y) = (inputs.get("x", DType::F32, [1]), inputs.get("y", DType::F32, [1])); // [b, 1]
+//!     let slope = parameters.get("slope", [1, 1], Initializer::Zeros);
+//!     let error = x.matmul(&slope) - y;
+//!     &error * &error // [b, 1]
+//! };
+//! let settings = Settings { steps: Some(200), learning_rate: 0.1, folder: Some("runs/line".into()), ..Settings::default() };
+//! let mut trainer = Trainer::new(losses, settings, Arc::new(Cpu::new(2)?))?;
+//! let points = |step: u64, batch: &mut Batch| {
+//!     let x: Vec<f32> = (0..batch.rows()).map(|row| (row as f32 + step as f32).sin()).collect();
+//!     batch.write("y", &x.iter().map(|x| 3.0 * x).collect::<Vec<_>>())?;
+//!     batch.write("x", &x)
+//! };
+//! trainer.train(points, &mut Unwatched)?;
+//! # Ok::<(), gradus_train::Error>(())
+//! ```
+
+mod account;
+mod adaptive;
+mod batches;
+mod hooks;
+mod pace;
+mod run;
+mod saving;
+mod session;
+mod settings;
+
+pub(crate) use account::predicted;
+pub(crate) use adaptive::Adaptive;
+pub use batches::{Arrays, BatchSource, Batches};
+pub use hooks::{GoesOn, Hooks};
+pub(crate) use run::Run;
+pub(crate) use session::{Every, Identity, Limits, RunFolder, Session};
+pub use settings::Settings;
+
+use crate::Result;
+use crate::checkpoint::{Contents, Store};
+use crate::memory::heap;
+use crate::parameters::Parameters;
+use crate::planning::ModelMemory;
+use crate::run::{Observer, StepReport, Summary, Unwatched};
+use crate::step::{Batch, Inputs, Objective, TrainingStep};
+use gradus_engine::backend::Backend;
+use gradus_engine::{Array, Program, Routine, Tensor, Trace};
+use hooks::NoHooks;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Trains a model. What it does is stated by [`Settings`]; a folder that holds a checkpoint is gone on with, to the bit.
+pub struct Trainer {
+    session: Session,
+    run: Run,
+    hooks: Box<dyn Hooks>,
+}
+
+impl Trainer {
+    /// Plans and links the step within the memory there is, and gives the weights their first numbers or those of the
+    /// newest checkpoint. A budget that cannot be kept is refused with the smallest that works.
+    pub fn new(objective: impl Objective + 'static, settings: Settings, backend: Arc<dyn Backend>) -> Result<Trainer> {
+        settings.validate()?;
+        let config = settings.step(Rc::new(objective));
+        let memory = ModelMemory::of(&config, settings.batch, settings.memory, &*backend)?;
+        let chosen = memory.choose(&config, settings.batch, settings.recompute, &*backend)?;
+        // What planning held is gone before the arena is mapped.
+        heap::give_back();
+        let (mut folder, mut found) = (None, None);
+        if let Some(path) = &settings.folder {
+            let mut store = Store::open(path)?;
+            found = store.newest_whole()?;
+            folder = Some((path, store));
+        }
+        found.as_ref().map_or(Ok(()), |found| settings.check_resumable(found))?;
+        let predicted = predicted(&chosen, memory.outside);
+        let training = TrainingStep::link(chosen, &*backend)?;
+        let contents = Contents::of_program(training.program());
+        let with_contents =
+            |(path, store): (&PathBuf, Store)| RunFolder { path: path.clone(), store, contents, keep: settings.keep };
+        let mut session = Session {
+            backend,
+            training,
+            batch: settings.batch,
+            limits: settings.limits(),
+            schedule: settings.schedule(found.as_ref().map(|found| &found.progress)),
+            clip: settings.clip,
+            seed: settings.seed,
+            every: Every {
+                validation: settings.validate_every,
+                sample: settings.sample_every,
+                save: settings.save_every,
+            },
+            folder: folder.map(with_contents),
+            identity: settings.identity(),
+            predicted,
+            adaptive: None,
+            resumed: None,
+            saved: None,
+            _memory: None,
+        };
+        match found {
+            Some(found) => session.restore(found)?,
+            None => session.training.initialize(settings.seed)?,
+        }
+        Ok(Trainer { run: Run::new(&session)?, session, hooks: Box::new(NoHooks) })
+    }
+
+    /// With validation, samples or files of one's own.
+    pub fn with_hooks(mut self, hooks: impl Hooks + 'static) -> Trainer {
+        self.hooks = Box::new(hooks);
+        self
+    }
+
+    /// Trains to the end, from wherever it stands, on batches that are filled ahead by a thread of their own. A run that
+    /// is asked to stop is saved and can be gone on with.
+    pub fn train(&mut self, source: impl BatchSource + 'static, observer: &mut dyn Observer) -> Result<Summary> {
+        let Trainer { session, run, hooks } = self;
+        run.tell_start(session, &**hooks, observer);
+        let mut batches = Batches::new(Box::new(source), session.training.batch(), run.step)?;
+        run.until_the_end(session, &mut batches, &mut **hooks, observer)?;
+        run.finish(session, &mut **hooks, observer)
+    }
+
+    /// Takes one step over a batch made by [`Trainer::batch`], with all that belongs to it: the schedule, clipping,
+    /// metrics, a checkpoint where one is due. Allocates nothing but for those. A step whose numbers are not finite
+    /// changes nothing, and its loss is not a number; several in a row are an error.
+    pub fn step(&mut self, batch: &Batch) -> Result<StepReport> {
+        self.run.take_step(&mut self.session, batch, &mut *self.hooks, &mut Unwatched)
+    }
+
+    /// Steps taken, those before a resume included.
+    pub fn steps_taken(&self) -> u64 {
+        self.run.step
+    }
+
+    /// Whether all steps, or all the time, that the settings state are taken.
+    pub fn is_done(&self) -> bool {
+        self.run.done
+    }
+
+    /// Saves a checkpoint, if the settings state a folder.
+    pub fn save(&mut self) -> Result<()> {
+        self.run.save(&mut self.session, &*self.hooks, &mut Unwatched)
+    }
+
+    /// Room for the examples of a step.
+    pub fn batch(&self) -> Batch {
+        self.session.training.batch()
+    }
+
+    /// Room for the examples of an evaluation: as many as are computed at once.
+    pub fn micro_batch(&self) -> Batch {
+        self.session.training.micro_batch()
+    }
+
+    /// The mean loss over the examples of [`Trainer::micro_batch`], without dropout.
+    pub fn evaluate(&mut self, micro_batch: &Batch) -> Result<f32> {
+        self.session.training.evaluate(micro_batch)
+    }
+
+    /// A program of its own with the weights as they are: its routine `forward` gives the `output` of this function for so
+    /// many examples at once.
+    pub fn compile(&self, examples: usize, forward: impl FnOnce(&Parameters, &Inputs) -> Tensor) -> Result<Program> {
+        let trace = Trace::new();
+        let output = forward(&Parameters::new(&trace), &Inputs::new(&trace, examples));
+        let mut program =
+            trace.compile(&*self.session.backend, &[Routine::new("forward").output("output", &output)])?;
+        let names: Vec<String> = program.states().map(|(name, _, _)| name.to_string()).collect();
+        for name in names {
+            program.write_bytes(&name[..], &self.program().bytes(&name[..])?)?;
+        }
+        Ok(program)
+    }
+
+    /// A weight, or another state, by its name.
+    pub fn read(&self, name: &str) -> Result<Array> {
+        Ok(self.program().read(name)?)
+    }
+
+    /// The program, with its states and routines.
+    pub fn program(&self) -> &Program {
+        self.session.training.program()
+    }
+
+    /// The program, to write states or run routines of one's own.
+    pub fn program_mut(&mut self) -> &mut Program {
+        self.session.training.program_mut()
+    }
+}

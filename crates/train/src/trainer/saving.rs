@@ -1,0 +1,115 @@
+//! What a run writes down as it goes. Only the last checkpoint must succeed: whatever else cannot be written is told, and
+//! the run goes on and tries again.
+
+use super::hooks::Hooks;
+use super::run::Run;
+use super::session::{Identity, Session};
+use crate::checkpoint::Progress;
+use crate::files::atomic;
+use crate::memory::heap;
+use crate::run::{Event, Observer, StepReport};
+use crate::{Error, Result};
+use std::path::Path;
+use std::time::Instant;
+
+/// A checkpoint that could not be saved is tried again so many times until the next one is due.
+const TRIES_BETWEEN: u64 = 10;
+
+impl Run {
+    /// Writes a line of the metrics; told when that begins to fail, and when it works again.
+    pub(super) fn log(&mut self, report: &StepReport, observer: &mut dyn Observer) {
+        let Some(log) = &mut self.log else { return };
+        let written = log.write(report);
+        match &written {
+            Err(error) if !self.metrics_fail => {
+                observer.event(&Event::Warning(&format!("{error}; the run goes on, and lines wait to be written")));
+            }
+            Ok(()) if self.metrics_fail => {
+                let lost = log.lost();
+                observer.event(&Event::Note(&format!("metrics are written again; {lost} lines were lost")));
+            }
+            _ => {}
+        }
+        self.metrics_fail = written.is_err();
+    }
+
+    pub(super) fn sample(
+        &mut self,
+        session: &mut Session,
+        hooks: &mut dyn Hooks,
+        observer: &mut dyn Observer,
+    ) -> Result<()> {
+        let start = Instant::now();
+        // What is resident of the step's code makes room for that of the sample; a checkpoint does likewise.
+        heap::give_back_code();
+        let Some(text) = hooks.sample(&mut session.training)? else { return Ok(()) };
+        if let Some(run) = &session.folder {
+            let folder = run.path.join("samples");
+            let path = folder.join(format!("step-{:08}.txt", self.step));
+            let written = atomic::make_folder(&folder).and_then(|()| atomic::write_file(&path, text.as_bytes()));
+            if let (Err(error), false) = (&written, self.samples_fail) {
+                observer.event(&Event::Warning(&format!("{error}; the run goes on without this sample")));
+            }
+            self.samples_fail = written.is_err();
+        }
+        observer.event(&Event::Sample { step: self.step, text: &text });
+        self.pace.sample.see(start.elapsed().as_secs_f64());
+        Ok(())
+    }
+
+    /// Saves a checkpoint along the way: one that cannot be written is told, and tried again before the next is due.
+    pub(super) fn save_along(
+        &mut self,
+        session: &mut Session,
+        hooks: &dyn Hooks,
+        observer: &mut dyn Observer,
+    ) -> Result<()> {
+        self.save_again_at = None;
+        match self.save(session, hooks, observer) {
+            Err(error @ Error::Io { .. }) => {
+                let again = self.step + (session.every.save / TRIES_BETWEEN).max(1);
+                self.save_again_at = Some(again);
+                let told = format!("step {}: not saved: {error}; tried again after step {again}", self.step);
+                observer.event(&Event::Warning(&told));
+                Ok(())
+            }
+            saved => saved,
+        }
+    }
+
+    /// Saves a checkpoint, if the run has a folder.
+    pub(crate) fn save(&mut self, session: &mut Session, hooks: &dyn Hooks, observer: &mut dyn Observer) -> Result<()> {
+        let start = Instant::now();
+        let progress = self.progress(session, hooks);
+        let Some(folder) = &mut session.folder else { return Ok(()) };
+        heap::give_back_code();
+        // Lines that do not last are missing after a crash, and that is all.
+        let _ = self.log.as_ref().map(|log| log.sync());
+        let settings = |folder: &Path| hooks.write_settings(&session.training, folder);
+        let path = folder.store.save(&folder.contents, session.training.program(), &progress, &settings)?;
+        session.saved = Some(progress.step);
+        observer.event(&Event::Saved { step: self.step, path: &path });
+        if let Err(error) = folder.store.prune(progress.step, folder.keep) {
+            observer.event(&Event::Warning(&format!("{error}; older checkpoints stay")));
+        }
+        self.pace.save.see(start.elapsed().as_secs_f64());
+        Ok(())
+    }
+
+    fn progress(&self, session: &Session, hooks: &dyn Hooks) -> Progress {
+        let Identity { data_fingerprint, model, configuration } = session.identity.clone();
+        Progress {
+            step: self.step,
+            tokens: self.step.saturating_mul(hooks.tokens(session.batch as u64)),
+            data_position: self.position,
+            data_fingerprint,
+            seed: session.seed,
+            seconds: self.seconds(),
+            skipped_in_a_row: self.skipped_in_a_row,
+            clipping: self.statistics,
+            fall: Some(session.schedule.fall),
+            model,
+            configuration,
+        }
+    }
+}

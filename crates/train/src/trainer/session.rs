@@ -1,0 +1,95 @@
+//! Everything that a run works with, whatever it trains.
+
+use super::adaptive::Adaptive;
+use crate::Result;
+use crate::checkpoint::{Contents, Found, Progress, Store};
+use crate::config::Clip;
+use crate::memory::Account;
+use crate::models::ModelConfig;
+use crate::planning::RunMemory;
+use crate::schedule::{Length, Schedule};
+use crate::step::TrainingStep;
+use gradus_engine::backend::Backend;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// How long a run is: as far as one of these, if one is stated.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Limits {
+    /// Steps.
+    pub steps: Option<u64>,
+    /// Seconds of training.
+    pub seconds: Option<f64>,
+}
+
+impl Limits {
+    /// The length of the whole run, as it is known.
+    pub fn length(&self) -> Option<Length> {
+        self.steps.map(Length::Steps).or(self.seconds.map(Length::Seconds))
+    }
+}
+
+/// Steps between what happens now and then; 0: only at the end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Every {
+    pub validation: u64,
+    pub sample: u64,
+    pub save: u64,
+}
+
+/// What identifies a run in its checkpoints.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Identity {
+    pub data_fingerprint: u64,
+    /// The model, if it is one of ours.
+    pub model: Option<ModelConfig>,
+    /// The configuration, for people to read and for settings that must stay.
+    pub configuration: serde_json::Value,
+}
+
+/// Everything that a run works with.
+pub(crate) struct Session {
+    pub backend: Arc<dyn Backend>,
+    pub training: TrainingStep,
+    /// Examples of a step.
+    pub batch: usize,
+    pub limits: Limits,
+    pub schedule: Schedule,
+    pub clip: Clip,
+    pub seed: u32,
+    pub every: Every,
+    /// Where the run is written, if it is.
+    pub folder: Option<RunFolder>,
+    pub identity: Identity,
+    /// What is predicted of the memory.
+    pub predicted: Account,
+    /// How the micro-batch follows the memory, if it does.
+    pub adaptive: Option<Adaptive>,
+    /// Where a resumed run stands.
+    pub resumed: Option<Progress>,
+    /// The step of the newest checkpoint.
+    pub saved: Option<u64>,
+    /// Keeps the limit of the process's memory while the run lasts.
+    pub _memory: Option<RunMemory>,
+}
+
+/// The folder of a run and its checkpoints.
+pub(crate) struct RunFolder {
+    pub path: PathBuf,
+    pub store: Store,
+    /// What a checkpoint holds.
+    pub contents: Contents,
+    /// Checkpoints kept.
+    pub keep: usize,
+}
+
+impl Session {
+    /// Goes on from a checkpoint.
+    pub fn restore(&mut self, found: Found) -> Result<()> {
+        let folder = self.folder.as_ref().expect("a checkpoint is in a folder");
+        found.restore(&folder.contents, self.training.program_mut())?;
+        self.saved = Some(found.progress.step);
+        self.resumed = Some(found.progress);
+        Ok(())
+    }
+}

@@ -1,0 +1,175 @@
+//! What states the training of a model.
+
+use super::session::{Identity, Limits};
+use crate::checkpoint::{Found, Progress};
+use crate::config::{Clip, Precision, ScheduleKind, within};
+use crate::memory::Budget;
+use crate::optimizers::{AdamW, GroupedOptimizer};
+use crate::schedule::{Length, Place, Schedule};
+use crate::step::{Objective, StepConfig};
+use crate::{Error, Result};
+use gradus_engine::plan::Recompute;
+use serde_json::json;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+/// What states the training of a model. Everything has a default but the length.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Examples of a step.
+    pub batch: usize,
+    /// Examples computed at once; must divide the batch. 0: chosen to fit the memory.
+    pub micro_batch: usize,
+    /// Steps of the whole run.
+    pub steps: Option<u64>,
+    /// Seconds of training.
+    pub seconds: Option<f64>,
+    /// The highest learning rate.
+    pub learning_rate: f64,
+    /// The lowest learning rate, as a share of the highest.
+    pub final_learning_rate_share: f64,
+    /// Steps over which the learning rate rises.
+    pub warmup_steps: u64,
+    /// How the learning rate decays.
+    pub schedule: ScheduleKind,
+    /// Where it has decayed; `None`: at the end of the run.
+    pub decay: Option<Length>,
+    /// The update, with groups of weights and averages of them.
+    pub optimizer: GroupedOptimizer,
+    /// How gradients are clipped.
+    pub clip: Clip,
+    /// Element type of matrix products.
+    pub precision: Precision,
+    /// Memory that the process is to stay within.
+    pub memory: Option<Budget>,
+    /// What of the forward pass is computed again, rather than kept.
+    pub recompute: Recompute,
+    /// Seed of everything random: first weights and dropout.
+    pub seed: u32,
+    /// Where checkpoints and `metrics.jsonl` go; a folder with a checkpoint is gone on with. `None`: nothing is written.
+    pub folder: Option<PathBuf>,
+    /// Steps between checkpoints; 0: only at the end.
+    pub save_every: u64,
+    /// Checkpoints kept.
+    pub keep: usize,
+    /// Steps between validations by [`super::Hooks`]; 0: only at the end.
+    pub validate_every: u64,
+    /// Steps between samples by [`super::Hooks`]; 0: only at the end.
+    pub sample_every: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            batch: 32,
+            micro_batch: 0,
+            steps: None,
+            seconds: None,
+            learning_rate: 1e-3,
+            final_learning_rate_share: 0.1,
+            warmup_steps: 0,
+            schedule: ScheduleKind::Constant,
+            decay: None,
+            optimizer: AdamW::default().into(),
+            clip: Clip::Norm(1.0),
+            precision: Precision::F32,
+            memory: None,
+            recompute: Recompute::Auto,
+            seed: 0,
+            folder: None,
+            save_every: 0,
+            keep: 2,
+            validate_every: 0,
+            sample_every: 0,
+        }
+    }
+}
+
+/// What cannot change while a run goes on: the steps after it would not be those that the run would have taken.
+const FIXED: [&str; 4] = ["batch", "seed", "precision", "optimizer"];
+
+impl Settings {
+    /// Says which setting is impossible, and what to do.
+    pub(super) fn validate(&self) -> Result<()> {
+        within("batch", self.batch, 1..=1 << 30)?;
+        within("keep", self.keep, 1..=1_000_000)?;
+        within("learning_rate", self.learning_rate, 1e-30..=1e4)?;
+        within("final_learning_rate_share", self.final_learning_rate_share, 0.0..=1.0)?;
+        if let Clip::Norm(limit) | Clip::Value(limit) = self.clip {
+            within("clip", limit, 1e-30..=1e30)?;
+        }
+        if self.micro_batch > 0 && !self.batch.is_multiple_of(self.micro_batch) {
+            return Err(Error::Config(format!(
+                "micro_batch {} does not divide batch {}; choose one that does, or 0 to have it chosen",
+                self.micro_batch, self.batch
+            )));
+        }
+        if self.schedule != ScheduleKind::Constant && self.limits().length().or(self.decay).is_none() {
+            return Err(Error::Config(format!(
+                "schedule {:?} has no end; set steps, seconds or decay, or let it be Constant",
+                self.schedule
+            )));
+        }
+        Ok(())
+    }
+
+    pub(super) fn limits(&self) -> Limits {
+        Limits { steps: self.steps, seconds: self.seconds }
+    }
+
+    /// The step, its micro-batch still to be chosen unless it is stated.
+    pub(super) fn step(&self, objective: Rc<dyn Objective>) -> StepConfig {
+        StepConfig {
+            micro_batch: self.micro_batch,
+            micro_batches: self.batch.checked_div(self.micro_batch).unwrap_or(0),
+            clip_value: if let Clip::Value(limit) = self.clip { Some(limit as f32) } else { None },
+            precision: self.precision,
+            ..StepConfig::new(objective, 0, self.optimizer.clone())
+        }
+    }
+
+    /// The learning rate over the run, or what is left of it.
+    pub(super) fn schedule(&self, resumed: Option<&Progress>) -> Schedule {
+        let before = resumed.and_then(|progress| {
+            progress.fall.map(|fall| (fall, Place { step: progress.step, seconds: progress.seconds }))
+        });
+        let until = self.decay.or(before.map(|(fall, _)| fall.until)).or(self.limits().length());
+        Schedule {
+            highest: self.learning_rate,
+            lowest: self.learning_rate * self.final_learning_rate_share,
+            warmup_steps: self.warmup_steps,
+            fall: Schedule::fall(self.schedule, until, self.learning_rate, self.warmup_steps, before),
+        }
+    }
+
+    pub(super) fn identity(&self) -> Identity {
+        let configuration = json!({
+            "batch": self.batch,
+            "micro-batch": self.micro_batch,
+            "seed": self.seed,
+            "precision": self.precision,
+            "optimizer": self.optimizer.rule().name(),
+            "learning-rate": self.learning_rate,
+        });
+        Identity { configuration, ..Identity::default() }
+    }
+
+    /// Refuses to go on with a run that these settings do not state.
+    pub(super) fn check_resumable(&self, found: &Found) -> Result<()> {
+        if found.progress.model.is_some() {
+            let problem = "is a run of `gradus train`; choose another folder";
+            return Err(Error::checkpoint(&found.folder, problem));
+        }
+        let (before, now) = (&found.progress.configuration, self.identity().configuration);
+        match FIXED.iter().find(|key| before[**key] != now[**key]) {
+            None => Ok(()),
+            Some(key) => {
+                let (was, is) = (&before[*key], &now[*key]);
+                let problem = format!(
+                    "was trained with {key} {was}, and the settings have {is}; set it so, or choose another folder"
+                );
+                Err(Error::checkpoint(&found.folder, problem))
+            }
+        }
+    }
+}
