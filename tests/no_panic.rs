@@ -166,7 +166,7 @@ impl Guess<'_> {
                 let pool: Vec<Tensor> = (0..self.random.below(4)).map(|_| self.tensor()).collect();
                 Tensor::concat(&pool.iter().collect::<Vec<_>>(), axis)
             }
-            46 => x.pad(axis, self.size(), self.size(), number),
+            46 => x.pad(axis, self.pair(), number),
             47 => {
                 let function = Function::ALL[self.random.below(Function::ALL.len())];
                 let operands: Vec<Tensor> = (0..self.random.below(5)).map(|_| self.tensor()).collect();

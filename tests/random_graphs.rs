@@ -166,7 +166,7 @@ fn random_operation(pool: &[Tensor], ids: &Tensor, random: &mut Random) -> Tenso
         10 if rank > 1 => x.reshape([x.shape().elements()]),
         11 if rank > 0 => Tensor::concat(&[x, &(x * 0.5)], axis),
         12 if rank > 0 => x.softmax(-1),
-        13 if rank > 0 => x.pad(axis, 1, 0, 0.5),
+        13 if rank > 0 => x.pad(axis, [1, 0], 0.5),
         _ => -x,
     }
 }

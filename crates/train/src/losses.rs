@@ -32,7 +32,7 @@ pub struct ClassOptions {
     pub label_smoothing: f32,
     /// A target that does not count.
     pub ignored: Option<i32>,
-    /// What each class counts for: [classes].
+    /// What each class counts for: `[classes]`.
     pub class_weights: Option<Tensor>,
     /// What becomes of the losses of the rows. A mean is over what the rows' targets count for, and zero of none.
     pub reduction: Reduction,

@@ -155,7 +155,7 @@ impl Operation for Accumulation {
             }),
             Case::new("parts of a whole", &[&[3, 4, 2], &[6, 2]], move |x| {
                 let x = in_f32(x);
-                onto(&x[1..], &[x[0].sum_in_order(&[0]).pad(0, 0, 2, 0.0)])
+                onto(&x[1..], &[x[0].sum_in_order(&[0]).pad(0, [0, 2], 0.0)])
             }),
         ]
     }

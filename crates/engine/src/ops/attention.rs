@@ -367,7 +367,7 @@ impl AttentionGradient {
             to_keys(&probabilities, &g),
         ];
         let places = q.size(2).max(k.size(2));
-        let parts = parts.each_ref().map(|part| swap_heads(part).pad(1, 0, places - part.size(2), 0.0));
+        let parts = parts.each_ref().map(|part| swap_heads(part).pad(1, [0, places - part.size(2)], 0.0));
         vec![Tensor::concat(&parts.each_ref(), 2).cast(q.dtype())]
     }
 }

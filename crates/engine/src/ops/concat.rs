@@ -110,7 +110,7 @@ impl Operation for Concat {
                 let (first, second) = (part(1..3), part(3..6));
                 vec![Tensor::concat(&[&first, &second], 1), Tensor::concat(&[&second, &first], 1)]
             }),
-            Case::new("padding", &[&[2, 3]], |x| vec![x[0].pad(1, 2, 1, 0.0).pad(0, 0, 1, -1.5)]),
+            Case::new("padding", &[&[2, 3]], |x| vec![x[0].pad(1, [2, 1], 0.0).pad(0, [0, 1], -1.5)]),
         ]
     }
 }
@@ -165,7 +165,7 @@ impl Tensor {
 
     /// With so many elements of a number before and after, along an axis.
     #[track_caller]
-    pub fn pad(&self, axis: isize, before: usize, after: usize, number: f32) -> Tensor {
+    pub fn pad(&self, axis: isize, [before, after]: [usize; 2], number: f32) -> Tensor {
         let Some(index) = self.axis("pad", axis) else { return self.trace().poisoned() };
         let edge = |count: usize| self.trace().full(number, self.dtype(), self.shape().with(index, count));
         let (first, last) = (edge(before), edge(after));

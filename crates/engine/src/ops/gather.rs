@@ -265,7 +265,7 @@ impl Tensor {
         self.trace().apply_one(Gather { axis }, &[&from, index])
     }
 
-    /// The slices along an axis that the numbers [n] pick: the axis has n of them.
+    /// The slices along an axis that the numbers `[n]` pick: the axis has n of them.
     #[track_caller]
     pub fn index_select(&self, axis: isize, index: &Tensor) -> Tensor {
         let Some(axis) = self.axis("index_select", axis) else { return self.trace().poisoned() };

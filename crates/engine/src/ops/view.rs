@@ -195,7 +195,7 @@ impl Operation for Slice {
             // Spread the elements apart: a new axis of size `step` with zeros behind each element.
             let mut spread: Vec<usize> = gradient.shape().to_vec();
             spread.insert(self.axis + 1, 1);
-            gradient = gradient.reshape(spread.clone()).pad(axis + 1, 0, self.step - 1, 0.0);
+            gradient = gradient.reshape(spread.clone()).pad(axis + 1, [0, self.step - 1], 0.0);
             spread.remove(self.axis + 1);
             count *= self.step;
             spread[self.axis] = count;
@@ -204,7 +204,7 @@ impl Operation for Slice {
             count -= excess;
             gradient = gradient.slice(axis, 0..count);
         }
-        vec![Some(gradient.pad(axis, self.start, size - self.start - count, 0.0))]
+        vec![Some(gradient.pad(axis, [self.start, size - self.start - count], 0.0))]
     }
     fn cases() -> Vec<Case> {
         vec![

@@ -65,7 +65,7 @@ impl KeyValueContext for FirstTokens<'_> {
     fn attend(&mut self, queries: &Tensor, keys: &Tensor, values: &Tensor, window: Option<usize>) -> Tensor {
         self.cache.layer(self.filled.len(), keys);
         let rest = self.cache.context - self.sequence;
-        self.filled.push([keys, values].map(|new| new.pad(2, 0, rest, 0.0))); // [n, g, context, d]
+        self.filled.push([keys, values].map(|new| new.pad(2, [0, rest], 0.0))); // [n, g, context, d]
         queries.attention_with(keys, values, AttentionOptions { causal: true, window, scale: None }) // [n, h, t, d]
     }
 }

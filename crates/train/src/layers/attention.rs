@@ -56,13 +56,16 @@ impl MultiHeadAttention {
         let rows = width.saturating_add(keys.saturating_mul(2));
         let xavier = Initializer::XavierUniform { gain: 1.0 };
         let in_proj_weight = parameters.get("in_proj_weight", [rows, width], xavier);
-        let zeros = options.bias.then_some(Initializer::Zeros);
-        let in_proj_bias = match zeros {
-            Some(zeros) => Some(parameters.get("in_proj_bias", [rows], zeros)),
-            None => None,
-        };
+        let zeros = Initializer::Zeros;
+        let in_proj_bias = if options.bias { Some(parameters.get("in_proj_bias", [rows], zeros)) } else { None };
         let outward = Initializer::uniform_in_fan(width);
-        let out_proj = Linear::with_initializers(&parameters.within("out_proj"), width, width, outward, zeros);
+        let out_proj = Linear::with_initializers(
+            &parameters.within("out_proj"),
+            width,
+            width,
+            outward,
+            options.bias.then_some(zeros),
+        );
         let computed = computed(parameters);
         MultiHeadAttention { in_proj_weight, in_proj_bias, out_proj, width, options, computed }
     }
@@ -119,9 +122,10 @@ impl MultiHeadAttention {
     #[track_caller]
     fn attend(&self, queries: &Tensor, keys: &Tensor, values: &Tensor, operand: &Tensor) -> Tensor {
         let MultiHeadAttentionOptions { heads, kv_heads, causal, window, .. } = self.options;
-        let [q, k] = [(queries, heads), (keys, kv_heads)].map(|(x, count)| self.rotated(&self.split_heads(x, count)));
-        let found =
-            q.attention_with(&k, &self.split_heads(values, kv_heads), AttentionOptions { causal, window, scale: None });
+        let q = self.rotated(&self.split_heads(queries, heads)); // [b, h, t, d]
+        let k = self.rotated(&self.split_heads(keys, kv_heads)); // [b, g, s, d]
+        let v = self.split_heads(values, kv_heads); // [b, g, s, d]
+        let found = q.attention_with(&k, &v, AttentionOptions { causal, window, scale: None }); // [b, h, t, d]
         let joined = found.transpose(1, 2).flatten(2); // [b, t, width]
         self.out_proj.forward_like(&joined, operand)
     }

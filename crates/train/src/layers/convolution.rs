@@ -5,14 +5,14 @@ use crate::parameters::{Initializer, Parameters};
 use gradus_engine::ops::{Conv1dOptions, Conv2dOptions};
 use gradus_engine::{DType, Tensor};
 
-/// A convolution of images [n, channels, h, w]. Weights: `weight` [filters, channels / groups, kh, kw], `bias` [filters].
+/// A convolution of images [n, channels, h, w]. Weights: `weight` [filters, channels / groups, kh, kw], `bias` `[filters]`.
 #[derive(Clone, Debug)]
 pub struct Conv2d {
     filters: Filters,
     options: Conv2dOptions,
 }
 
-/// A convolution of rows [n, channels, l]. Weights: `weight` [filters, channels / groups, k], `bias` [filters].
+/// A convolution of rows [n, channels, l]. Weights: `weight` [filters, channels / groups, k], `bias` `[filters]`.
 #[derive(Clone, Debug)]
 pub struct Conv1d {
     filters: Filters,

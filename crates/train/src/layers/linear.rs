@@ -5,7 +5,7 @@ use crate::parameters::{Initializer, Parameters};
 use gradus_engine::ops::ProductTypes;
 use gradus_engine::{DType, Tensor};
 
-/// `x @ weight^T + bias`. Weights: `weight` [outputs, inputs], `bias` [outputs].
+/// `x @ weight^T + bias`. Weights: `weight` [outputs, inputs], `bias` `[outputs]`.
 #[derive(Clone, Debug)]
 pub struct Linear {
     weight: Tensor,
@@ -37,11 +37,12 @@ impl Linear {
         bias: Option<Initializer>,
     ) -> Linear {
         let weight = parameters.get("weight", [outputs, inputs], weight);
-        let bias = match bias {
-            Some(bias) => Some(parameters.get("bias", [outputs], bias)),
-            None => None,
-        };
-        Linear { weight, bias, computed: computed(parameters) }
+        let mut linear = Linear { weight, bias: None, computed: computed(parameters) };
+        // Not in a closure, whose errors would not name the user's line.
+        if let Some(bias) = bias {
+            linear.bias = Some(parameters.get("bias", [outputs], bias));
+        }
+        linear
     }
 
     /// Over weights that are there already, as a head that shares the table of an embedding.

@@ -3,7 +3,7 @@
 use crate::parameters::{Initializer, Parameters};
 use gradus_engine::Tensor;
 
-/// Rows along the last axis with mean 0 and variance 1, times `weight`, plus `bias`: [width] each.
+/// Rows along the last axis with mean 0 and variance 1, times `weight`, plus `bias`: `[width]` each.
 #[derive(Clone, Debug)]
 pub struct LayerNorm {
     weight: Tensor,
@@ -31,7 +31,7 @@ impl LayerNorm {
     }
 }
 
-/// Rows along the last axis divided by their root mean square, times `weight` [width].
+/// Rows along the last axis divided by their root mean square, times `weight` `[width]`.
 #[derive(Clone, Debug)]
 pub struct RmsNorm {
     weight: Tensor,
@@ -57,7 +57,7 @@ impl RmsNorm {
     }
 }
 
-/// Each channel of [n, channels, ...] with mean 0 and variance 1 over the batch, times `weight`, plus `bias`: [channels]
+/// Each channel of [n, channels, ...] with mean 0 and variance 1 over the batch, times `weight`, plus `bias`: `[channels]`
 /// each.
 ///
 /// While the model is trained, the statistics are those of the micro-batch at hand, and a step takes `running_mean` and

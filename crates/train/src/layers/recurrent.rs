@@ -2,7 +2,7 @@
 
 use super::Linear;
 use crate::parameters::{Initializer, Parameters};
-use gradus_engine::{DType, Tensor};
+use gradus_engine::{DType, Shape, Tensor};
 
 /// The longest sequence: each place is a dozen operations of the trace.
 const MOST_PLACES: usize = 1 << 16;
@@ -73,13 +73,14 @@ impl Stack {
                 format!("takes sequences [batch, places, inputs] of 1 to {MOST_PLACES} places, not {}", x.shape());
             return refused(x.parameter_error("recurrent layer", problem));
         }
-        let fits =
-            |states: &[Vec<Tensor>]| states.len() == self.layers.len() && states.iter().all(|s| s.len() == count);
-        if states.is_some_and(|states| !fits(states)) {
-            let problem = format!("there are {} layers, each with {count} states to start from", self.layers.len());
+        let shape = Shape::from([x.size(0), self.hidden]);
+        let fit = |layer: &Vec<Tensor>| layer.len() == count && layer.iter().all(|state| state.shape() == shape);
+        if states.is_some_and(|states| states.len() != self.layers.len() || !states.iter().all(fit)) {
+            let layers = self.layers.len();
+            let problem = format!("there are {layers} layers, each with {count} states {shape} to start from");
             return refused(x.parameter_error("recurrent layer", problem));
         }
-        let zeros = x.trace().full(0.0, DType::F32, [x.size(0), self.hidden]);
+        let zeros = x.trace().full(0.0, DType::F32, shape);
         let (mut outputs, mut last) = (x.clone(), vec![]);
         for (index, layer) in self.layers.iter().enumerate() {
             let mut state = states.map_or_else(|| vec![zeros.clone(); count], |states| states[index].clone());
