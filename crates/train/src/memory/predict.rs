@@ -22,7 +22,7 @@ pub const WORD_BYTES_MIN: u64 = 1_000_000;
 /// Code beyond what a small program of the same kind needs.
 const CODE_BYTES_MORE: u64 = 500_000;
 /// What is left free at least, for the guard to see the limit before it is passed.
-const FREE_BYTES: u64 = 600_000;
+const FREE_BYTES: u64 = 800_000;
 /// What a process holds when it begins, and what code its work needs, where the system does not say: as on x86-64 Linux.
 const ELSEWHERE: Held = Held { start: 1_100_000, code: 7_000_000 };
 
@@ -96,7 +96,10 @@ impl Outside {
 fn encoding_bytes(config: &TrainConfig) -> u64 {
     let ids = (PIECE_BYTES * size_of::<u32>()) as u64;
     // A vector that grows is there twice, the second time up to twice as large.
-    if config.tokenizer == TokenizerKind::Byte { ids } else { 3 * ids }
+    match config.tokenizer {
+        TokenizerKind::Byte | TokenizerKind::Char => ids,
+        TokenizerKind::Bpe | TokenizerKind::File(_) => 3 * ids,
+    }
 }
 
 /// The memory of the stages before training.

@@ -50,9 +50,8 @@ impl Scheme {
     pub fn bytes_held(&self) -> u64 {
         let (piece, id) = (data::PIECE_BYTES, size_of::<u32>());
         let held = match self {
-            Scheme::Bytes => piece * id,
+            Scheme::Bytes | Scheme::Characters(_) => piece * id,
             // A vector that grows is there twice, the second time up to twice as large.
-            Scheme::Characters(_) => 3 * piece * id,
             Scheme::BytePairs(_) => 3 * piece * id + threads() * STRETCH_BYTES_MAX * LIBRARY_FACTOR,
             Scheme::Other => piece * LIBRARY_FACTOR,
         };
@@ -73,7 +72,7 @@ impl Scheme {
     pub fn encode(&self, library: &tokenizers::Tokenizer, text: &str) -> Result<Vec<u32>, String> {
         match self {
             Scheme::Bytes => Ok(encode_bytes(text)),
-            Scheme::Characters(ids) => text.chars().map(|character| character_id(ids, character)).collect(),
+            Scheme::Characters(ids) => encode_characters(ids, text),
             Scheme::BytePairs(words) => words.encode(library, text),
             Scheme::Other => encode_whole(library, text),
         }
@@ -119,6 +118,14 @@ fn encode_bytes(text: &str) -> Vec<u32> {
         ids.extend(part.bytes().map(u32::from));
     }
     ids
+}
+
+fn encode_characters(ids: &HashMap<char, u32>, text: &str) -> Result<Vec<u32>, String> {
+    let mut encoded = Vec::with_capacity(text.chars().count());
+    for character in text.chars() {
+        encoded.push(character_id(ids, character)?);
+    }
+    Ok(encoded)
 }
 
 fn character_id(ids: &HashMap<char, u32>, character: char) -> Result<u32, String> {
