@@ -2,7 +2,7 @@
 //! threads against the f64 reference, and against each other to the bit where they must agree.
 
 use gradus::ops;
-use gradus::testing::KernelChecks;
+use gradus::testing::{KernelChecks, SecondMachine, check_on};
 
 #[test]
 fn kernels_equal_the_reference() {
@@ -15,4 +15,10 @@ fn kernels_equal_the_reference() {
         let untried = checks.untried();
         assert!(untried.is_empty(), "rules for writing over an operand that were never tried: {untried:?}");
     }
+}
+
+/// What a plan for another machine makes of them: other copies, other types of operands, other chains.
+#[test]
+fn a_second_machine_equals_the_reference() {
+    ops::all().iter().for_each(|entry| check_on(&SecondMachine, entry));
 }

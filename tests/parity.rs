@@ -6,9 +6,9 @@ mod support;
 use gradus::backend::{Backend, Cpu};
 use gradus::generate::{Generator, Sampling};
 use gradus::models::{CausalModel, Family, ModelConfig, Parameter, RopeScaling};
+use gradus::testing::SecondMachine;
 use gradus::{Array, DType, Routine, Trace, gradient};
 use support::fixture::Fixture;
-use support::second_machine::SecondMachine;
 
 /// Differences, relative to the largest number of each tensor.
 const TOLERANCE: f64 = 1e-4;

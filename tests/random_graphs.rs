@@ -6,10 +6,10 @@ mod support;
 use gradus::backend::{Backend, Cpu, Reference, evaluate};
 use gradus::plan::verify::verify;
 use gradus::plan::{BufferKind, Operand, Options, Parts, Plan, Recompute};
+use gradus::testing::SecondMachine;
 use gradus::{Array, DType, Program, Routine, Tensor, TensorType, Trace, gradient};
 use proptest::prelude::*;
 use support::numbers::Random;
-use support::second_machine::SecondMachine;
 
 /// A random computation with states that it assigns.
 struct Computation {

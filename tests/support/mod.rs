@@ -5,5 +5,4 @@
 pub use gradus::testing::{comparison, numbers, rounding};
 
 pub mod fixture;
-pub mod second_machine;
 pub mod training;

@@ -2,9 +2,6 @@
 //! time, and a step goes on under another plan.
 
 use gradus_engine::Role;
-#[path = "../../../tests/support/second_machine.rs"]
-mod second_machine;
-
 use gradus_engine::backend::Backend;
 use gradus_engine::plan::{Options, Recompute};
 use gradus_train::models::{Family, ModelConfig};
@@ -61,7 +58,7 @@ macro_rules! on_every_machine {
 
             #[test]
             fn on_the_second_machine() {
-                super::$property(&super::second_machine::SecondMachine);
+                super::$property(&gradus_engine::testing::SecondMachine);
             }
         }
     };

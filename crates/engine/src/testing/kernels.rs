@@ -4,7 +4,7 @@
 use super::comparison::{compare, compare_each, relative};
 use super::numbers::{Random, fill};
 use super::rounding;
-use crate::backend::{Cpu, evaluate};
+use crate::backend::{Backend, Cpu, evaluate};
 use crate::graph::{Graph, Value};
 use crate::ops::{Case, CaseInput, Entry, Operation, Reals};
 use crate::plan::{Options, Plan};
@@ -149,12 +149,12 @@ impl Traced {
         feed.map(|(.., numbers)| numbers.clone())
     }
 
-    fn compile(&self, cpu: &Cpu, options: Options) -> Program {
+    fn compile(&self, backend: &dyn Backend, options: Options) -> Program {
         let mut routine = Routine::new("case");
         for (index, result) in self.results.iter().enumerate() {
             routine = routine.output(&format!("y{index}"), result);
         }
-        let mut program = self.trace.compile_with(cpu, &[routine], options).unwrap();
+        let mut program = self.trace.compile_with(backend, &[routine], options).unwrap();
         for (name, ty, numbers) in &self.feeds {
             program.write_array(name, &Array::from_f64(ty.clone(), numbers)).unwrap();
         }
@@ -162,8 +162,8 @@ impl Traced {
     }
 
     /// Runs twice: what a replay leaves behind must not change the next.
-    fn run(&self, cpu: &Cpu, options: Options) -> (Vec<Array>, Plan) {
-        let mut program = self.compile(cpu, options);
+    fn run(&self, backend: &dyn Backend, options: Options) -> (Vec<Array>, Plan) {
+        let mut program = self.compile(backend, options);
         program.run("case").unwrap();
         let read = |program: &Program| -> Vec<Array> {
             (0..self.results.len()).map(|index| program.read(&format!("y{index}")).unwrap()).collect()
@@ -281,16 +281,45 @@ impl KernelChecks {
     }
 }
 
+/// Runs the cases of an operation on any machine: dense operands and views, in every element type, against the
+/// reference.
+pub fn check_on(backend: &dyn Backend, entry: &Entry) {
+    for case in (entry.cases)() {
+        let what = format!("{}, {}, on the {}", entry.type_name, case.name, backend.name());
+        let mut random = Random::new(11);
+        let numbers: Vec<Vec<f64>> = case.inputs.iter().map(|input| fill(input, &mut random)).collect();
+        for arrival in [Arrival::Dense, Arrival::Transposed] {
+            let traced = traced(&case, &numbers, DType::F32, arrival).unwrap_or_else(|error| panic!("{what}: {error}"));
+            let reference = traced.reference();
+            let (results, _) = traced.run(backend, Options::default());
+            let allowed = relative(&reference, case.tolerance, 1e-2);
+            compare_each(&format!("{what}, {arrival:?}"), &results, &reference, &allowed);
+        }
+        for dtype in [DType::Bf16, DType::F16] {
+            let Some((halves, reference)) = in_halves(&case, &what, &numbers, dtype) else { continue };
+            let (results, _) = halves.run(backend, Options::default());
+            compare(&format!("{what}, {dtype}"), &results, &reference, &halves.rounding(&reference));
+        }
+    }
+}
+
+/// The case in a 16-bit type, with what the reference makes of it, if it takes that.
+fn in_halves(case: &Case, what: &str, numbers: &[Vec<f64>], dtype: DType) -> Option<(Traced, Vec<Reals>)> {
+    let rounded: Vec<Vec<f64>> = case.inputs.iter().zip(numbers).map(|(input, x)| round(input, dtype, x)).collect();
+    match traced(case, &rounded, dtype, Arrival::Dense) {
+        Ok(halves) => {
+            let reference = halves.reference();
+            Some((halves, reference))
+        }
+        Err(Error::DType { .. }) => None,
+        Err(error) => panic!("{what}: {error}"),
+    }
+}
+
 /// The case in a 16-bit type, if it takes that.
 fn check_halves(case: &Case, what: &str, numbers: &[Vec<f64>], dtype: DType, cpu: &Cpu) {
-    let rounded: Vec<Vec<f64>> = case.inputs.iter().zip(numbers).map(|(input, x)| round(input, dtype, x)).collect();
-    let halves = match traced(case, &rounded, dtype, Arrival::Dense) {
-        Ok(halves) => halves,
-        Err(Error::DType { .. }) => return,
-        Err(error) => panic!("{what}: {error}"),
-    };
+    let Some((halves, reference)) = in_halves(case, what, numbers, dtype) else { return };
     let (results, _) = halves.run(cpu, Options::default());
-    let reference = halves.reference();
     compare(&format!("{what}, {dtype}"), &results, &reference, &halves.rounding(&reference));
     let (results_plain, _) = halves.run(cpu, PLAIN());
     assert!(same_bits(&results, &results_plain), "{what}, {dtype}: other bits with a plain plan");

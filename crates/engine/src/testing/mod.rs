@@ -13,17 +13,21 @@ mod gradients;
 mod kernels;
 pub mod numbers;
 pub mod rounding;
+mod second_machine;
 
 pub use gradients::check as check_gradients;
-pub use kernels::KernelChecks;
+pub use kernels::{KernelChecks, check_on};
+pub use second_machine::SecondMachine;
 
 use crate::ops::{Entry, Operation};
 
 /// Runs the cases of an operation as those of the list are run: every case on every instruction set, element type, kind of
-/// operand and number of threads against the reference, and its first and second derivatives against finite differences.
+/// operand and number of threads against the reference, and on a machine unlike the CPU in everything a planner can ask;
+/// its first and second derivatives against finite differences.
 pub fn check_operation<O: Operation>() {
     let entry = Entry::of::<O>();
     check_gradients(&entry);
     let mut kernels = KernelChecks::new().expect("threads");
     kernels.check(&entry);
+    check_on(&SecondMachine, &entry);
 }

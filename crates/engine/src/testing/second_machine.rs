@@ -1,11 +1,11 @@
 //! A machine that is unlike the CPU in everything a planner can ask, over reference arithmetic: what holds on both does
 //! not rest on either.
 
-use gradus_engine::backend::{Backend, Executable};
-use gradus_engine::graph::{Initial, State};
-use gradus_engine::ops::{Check, Effect, Elementwise, Form, Matmul, Operation, Reals};
-use gradus_engine::plan::{BufferId, BufferKind, FusionLimits, Machine, Operand, Plan, Reading, Scratch, Step};
-use gradus_engine::{Array, DType, Error, Layout, Result, TensorType};
+use crate::backend::{Backend, Executable};
+use crate::graph::{Initial, State};
+use crate::ops::{Check, Effect, Elementwise, Form, Matmul, Operation, Reals};
+use crate::plan::{BufferId, BufferKind, FusionLimits, Machine, Operand, Plan, Reading, Scratch, Step};
+use crate::{Array, DType, Error, Layout, Result, TensorType};
 use std::ops::Range;
 
 /// Buffers start at multiples of 256 bytes; operands are read densely only; nothing is absorbed; products of 16-bit
