@@ -129,8 +129,17 @@ fn json_report(path: &Path, text: &mut String) -> Result<()> {
     let Ok(Value::Object(object)) = serde_json::from_slice(&content) else {
         return Err(Error::checkpoint(path, "not a JSON object; the file is broken, use another checkpoint or copy"));
     };
-    for (key, value) in object.iter().filter(|(_, value)| !value.is_object()) {
-        line(text, &format!("  {key}"), figure(key, value));
+    for (key, value) in &object {
+        match value {
+            // How rotary positions are scaled; other objects are long and no part of what a model is.
+            Value::Object(inner) if key.starts_with("rope_") => {
+                for (inner_key, value) in inner {
+                    line(text, &format!("  {key}.{inner_key}"), figure(inner_key, value));
+                }
+            }
+            Value::Object(_) => {}
+            value => line(text, &format!("  {key}"), figure(key, value)),
+        }
     }
     Ok(())
 }

@@ -174,6 +174,27 @@ fn what_cannot_be_computed_is_refused() {
 }
 
 #[test]
+fn every_family_goes_on_as_it_came() {
+    let folder = Folder::new("export-families");
+    let [came, run, went] = ["came", "run", "went"].map(|name| folder.path().join(name));
+    let tokenizer = Tokenizer::bytes();
+    for config in chosen() {
+        let weights = weights(&config);
+        export(&config, &weights, &tokenizer).write(&came).unwrap();
+        fs::create_dir_all(&run).unwrap();
+        keep_companions(&came, &run, &tokenizer).unwrap();
+        let kept = run.join(COMPANIONS_FOLDER);
+        Export { origin: Some(&kept), ..export(&config, &weights, &tokenizer) }.write(&went).unwrap();
+        assert_eq!(read_json(&went.join(CONFIG)).unwrap(), read_json(&came.join(CONFIG)).unwrap());
+        // What is trained otherwise after all is stated, and nothing of what was.
+        let plain = ModelConfig { window: None, full_layers: 0, rope_scaling: None, ..config.clone() };
+        Export { origin: Some(&kept), ..export(&plain, &weights, &tokenizer) }.write(&went).unwrap();
+        assert_eq!(read_model_config(&went).unwrap(), plain);
+        fs::remove_dir_all(&run).unwrap();
+    }
+}
+
+#[test]
 fn weights_are_read_as_others_store_them() {
     let folder = Folder::new("export-stored");
     let path = folder.path().join(WEIGHTS);

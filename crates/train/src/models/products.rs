@@ -1,6 +1,5 @@
 //! Matrix products in a model's precision.
 
-use crate::config::Precision;
 use crate::parameters::Parameters;
 use gradus_engine::ops::ProductTypes;
 use gradus_engine::{DType, Tensor};
@@ -14,17 +13,10 @@ pub(super) enum Next {
     Residual,
 }
 
-fn dtype(parameters: &Parameters) -> DType {
-    match parameters.precision() {
-        Precision::F32 => DType::F32,
-        Precision::Bf16 => DType::Bf16,
-    }
-}
-
 /// In the precision of products.
 #[track_caller]
 pub(super) fn rounded(parameters: &Parameters, x: &Tensor) -> Tensor {
-    x.cast(dtype(parameters))
+    x.cast(parameters.precision().dtype())
 }
 
 /// `x @ weight + bias` with a weight of [inputs, outputs].
@@ -35,7 +27,7 @@ pub(super) fn linear(
     (weight, bias): (&Tensor, Option<&Tensor>),
     next: Next,
 ) -> Tensor {
-    let computed = dtype(parameters);
+    let computed = parameters.precision().dtype();
     let stored = match next {
         Next::Products => computed,
         Next::Residual => DType::F32,
