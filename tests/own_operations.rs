@@ -1,10 +1,10 @@
 //! Operations that are not of the list: kernels on slices cannot reach past their memory whatever they say of themselves,
 //! functions and gradients of one's own hold, and parts are made again where that is asked for.
 
-use gradus::backend::{Backend, Cpu, Reference};
+use gradus::backend::{Backend, Cpu, In, Job, Out, Reference};
 use gradus::ops::{
-    Case, Check, Cost, Cut, Differentiation, Effect, Form, Lowering, Numbers, NumbersMut, Operation, Reals,
-    SliceKernel, ViewRule,
+    Case, Check, Cost, Cut, Differentiation, Effect, Form, Kernels, Linker, Lowering, Numbers, NumbersMut, Operation,
+    Reals, SliceKernel, Trusted, Unsupported, ViewRule,
 };
 use gradus::plan::{Options, Recompute};
 use gradus::{
@@ -129,7 +129,7 @@ impl Operation for Probe {
 }
 
 impl SliceKernel for Probe {
-    fn cut(&self) -> Cut {
+    fn cut(&self, _inputs: &[TensorType]) -> Cut {
         self.cut.clone()
     }
 
@@ -181,11 +181,87 @@ impl Operation for Twin {
 }
 
 impl SliceKernel for Twin {
-    fn cut(&self) -> Cut {
+    fn cut(&self, _inputs: &[TensorType]) -> Cut {
         Cut::Whole
     }
     fn run(&self, inputs: &[Numbers<'_>], outputs: &mut [NumbersMut<'_>]) {
         outputs[0].of::<f32>().copy_from_slice(inputs[0].of());
+    }
+}
+
+/// Twice the operand, by a job over pointers, which may lie over the operand.
+#[derive(Debug)]
+struct Doubled;
+
+struct DoubledJob {
+    x: In<f32>,
+    y: Out<f32>,
+}
+
+const PART: usize = 1000;
+
+impl Job for DoubledJob {
+    fn parts(&self) -> usize {
+        self.y.len().div_ceil(PART)
+    }
+
+    fn worker_scratch(&self) -> usize {
+        0
+    }
+
+    unsafe fn run(&self, part: usize, _scratch: &mut [u8]) {
+        for at in part * PART..((part + 1) * PART).min(self.y.len()) {
+            // SAFETY: both have as many elements; a part reads and writes its own, one at a time, so that they may be one.
+            unsafe {
+                let x = self.x.slice(at..at + 1)[0];
+                self.y.slice(at..at + 1)[0] = 2.0 * x;
+            }
+        }
+    }
+}
+
+// SAFETY: operand and result have the same shape by the rule, and are dense; see the job.
+unsafe impl Trusted for Doubled {}
+
+impl Kernels for Doubled {
+    fn takes(&self, _input: usize, layout: &Layout) -> bool {
+        layout.is_dense()
+    }
+
+    fn cpu(&self, linker: &mut Linker<'_>) -> Result<(), Unsupported> {
+        linker.job(DoubledJob { x: linker.input(0).read(), y: linker.output(0).write() });
+        Ok(())
+    }
+}
+
+impl Operation for Doubled {
+    plain_operation!();
+
+    fn attributes(&self) -> String {
+        String::new()
+    }
+    fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, Mismatch> {
+        Probe::new().outputs(inputs)
+    }
+    fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
+        vec![Some(at.gradient(0) * 2.0)]
+    }
+    fn in_place(&self) -> Vec<(usize, usize)> {
+        vec![(0, 0)]
+    }
+    fn effect(&self, _inputs: &[TensorType]) -> Effect {
+        Effect::Pure
+    }
+    fn reference(&self, inputs: &[&Reals], _outputs: &[TensorType]) -> Vec<Reals> {
+        vec![Reals::new(&inputs[0].shape, inputs[0].data.iter().map(|x| 2.0 * x).collect())]
+    }
+    fn lowering(&self) -> Lowering<'_> {
+        Lowering::Kernels(self)
+    }
+    fn cases() -> Vec<Case> {
+        let shapes: [&[usize]; 4] = [&[], &[0, 3], &[7, 5], &[5, 1300]];
+        let doubled = |x: &[Tensor]| vec![x[0].trace().apply_one(Doubled, &[&x[0]])];
+        shapes.map(|shape| Case::new(&format!("{shape:?}"), &[shape], doubled)).into()
     }
 }
 
@@ -202,6 +278,11 @@ fn compiled(probe: Probe, threads: usize) -> gradus::Result<Program> {
 #[test]
 fn a_kernel_on_slices_is_tested_as_those_of_the_list() {
     gradus::testing::check_operation::<Probe>();
+}
+
+#[test]
+fn jobs_over_pointers_are_tested_as_those_of_the_list() {
+    gradus::testing::check_operation::<Doubled>();
 }
 
 #[test]

@@ -6,8 +6,8 @@ use crate::{DType, Shape, TensorType};
 /// A kernel that is a plain function from slices to slices. A job of ours calls it, on operands and results that lie
 /// apart: whatever it does, it reaches nothing else, and a panic in it becomes an error of the replay.
 pub trait SliceKernel {
-    /// How the work is cut.
-    fn cut(&self) -> Cut;
+    /// How the work on operands of these types is cut.
+    fn cut(&self, inputs: &[TensorType]) -> Cut;
 
     /// Computes one part of the results. It may be called for several parts at the same time, in any order.
     fn run(&self, inputs: &[Numbers<'_>], outputs: &mut [NumbersMut<'_>]);

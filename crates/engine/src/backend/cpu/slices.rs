@@ -43,7 +43,7 @@ struct Cuttable<P> {
 pub(super) fn link(kernel: &dyn SliceKernel, step: &Step, inputs: &[Operand], outputs: &[Operand]) -> Result<Linked> {
     let types: Vec<TensorType> = step.inputs.iter().map(|input| input.ty()).collect();
     let results: Vec<TensorType> = step.outputs.iter().map(|output| output.ty()).collect();
-    let cut = kernel.cut();
+    let cut = kernel.cut(&types);
     if let Err(problem) = check(step, &cut, &types, &results, inputs, outputs) {
         return Err(Error::Parameter { op: step.op.name().to_string(), inputs: types, problem, at: step.place });
     }
