@@ -64,9 +64,6 @@ macro_rules! plain_operation {
         fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
             Cost::per_element(1, inputs, outputs)
         }
-        fn accumulates(&self) -> Vec<usize> {
-            vec![0]
-        }
         fn form(&self) -> Form<'_> {
             Form::Opaque
         }
@@ -75,6 +72,10 @@ macro_rules! plain_operation {
 
 impl Operation for Probe {
     plain_operation!();
+
+    fn accumulates(&self) -> Vec<usize> {
+        vec![0]
+    }
 
     fn attributes(&self) -> String {
         self.added.to_string()
@@ -153,6 +154,10 @@ struct Twin(Probe);
 
 impl Operation for Twin {
     plain_operation!();
+
+    fn accumulates(&self) -> Vec<usize> {
+        vec![]
+    }
 
     fn attributes(&self) -> String {
         self.0.attributes()
@@ -236,6 +241,10 @@ impl Kernels for Doubled {
 
 impl Operation for Doubled {
     plain_operation!();
+
+    fn accumulates(&self) -> Vec<usize> {
+        vec![]
+    }
 
     fn attributes(&self) -> String {
         String::new()
