@@ -1,7 +1,7 @@
 //! A small transformer training step, as the tests of replay use it.
 
 use gradus::backend::Backend;
-use gradus::models::{CausalModel, ModelConfig, Weights};
+use gradus::models::{CausalModel, ModelConfig};
 use gradus::optimizers::{AdamW, GroupedOptimizer, StepNumbers};
 use gradus::{DType, Program, Routine, Trace, gradient};
 
@@ -20,15 +20,16 @@ pub fn compile(backend: &dyn Backend) -> Program {
     let targets = trace.input("targets", DType::I32, [BATCH, SEQUENCE]);
     let learning_rate = trace.input("learning_rate", DType::F32, []);
     let parameters = config.declare(&trace);
-    let weights = Weights::of(&parameters);
+    let (known, weights) = (parameters.list(), parameters.tensors());
     let loss = config.loss(&parameters, &tokens, &targets).check_finite("the loss");
-    let gradients = gradient(&loss, &weights.tensors()).unwrap();
+    let gradients = gradient(&loss, &weights.iter().collect::<Vec<_>>()).unwrap();
     let (gradients, norm) = gradus::ops::clip_by_global_norm(&gradients.iter().collect::<Vec<_>>(), 1.0);
     let one = &norm * 0.0 + 1.0;
     let step = Routine::new("step").output("loss", &loss).output("norm", &norm);
     let numbers = StepNumbers { learning_rate, scale: one.clone(), one };
     let adamw = GroupedOptimizer::new(AdamW { beta2: 0.95, weight_decay: 0.1, ..AdamW::default() });
-    let step = adamw.update(step, weights.iter(), &gradients, &numbers);
+    let named = known.iter().map(|parameter| &parameter.name[..]).zip(&weights);
+    let step = adamw.update(step, named, &gradients, &numbers);
     let mut program = trace.compile(backend, &[step]).unwrap();
     parameters.initialize(&mut program, 1).unwrap();
     program

@@ -3,7 +3,7 @@
 use crate::config::within;
 use crate::data::Corpus;
 use crate::export;
-use crate::files::tensors::TensorsMut;
+use crate::files::tensors::{Entry, Tensors, TensorsMut};
 use crate::memory::guard::{self, Doing};
 use crate::memory::{Budget, Held, WORD_BYTES_MIN};
 use crate::models::{CausalModel, IGNORED_TARGET};
@@ -46,7 +46,7 @@ pub struct Window {
 const MOST_SEQUENCES: usize = 1 << 16;
 
 /// Puts a model's weights where they are wanted.
-pub type FillWeights<'a> = &'a dyn Fn(&mut dyn TensorsMut) -> Result<()>;
+type FillWeights<'a> = &'a dyn Fn(&mut dyn TensorsMut) -> Result<()>;
 
 /// Evaluates the model of a folder on a corpus. Every token but the first is predicted once, from what comes before it
 /// in its sequence.
@@ -66,16 +66,29 @@ pub fn evaluate(
     evaluate_within(&memory, &config, &fill, (&tokenizer, corpus), backend, window, progress)
 }
 
-/// As [`evaluate`], of any model with a tokenizer: `fill` gives it its weights.
+/// As [`evaluate`], of any model, with weights by their names, as a program or a file holds them.
 pub fn evaluate_model(
     model: &dyn CausalModel,
-    fill: FillWeights<'_>,
+    weights: &dyn Tensors,
     text: (&Tokenizer, &Corpus),
     backend: &dyn Backend,
     window: Window,
     progress: &mut dyn FnMut(u64, Option<u64>),
 ) -> Result<Evaluation> {
-    evaluate_within(&memory(model, backend, window)?, model, fill, text, backend, window, progress)
+    let copied = |to: &mut dyn TensorsMut| {
+        Entry::of_parameters(&model.parameters()).iter().try_for_each(|entry| {
+            let bytes = weights.bytes(&entry.name)?;
+            to.fill(entry, &mut |to| {
+                if to.len() != bytes.len() {
+                    let problem = format!("{} bytes for {}; give the weights of this model", bytes.len(), entry.ty);
+                    return Err(Error::Config(format!("weight {:?} has {problem}", entry.name)));
+                }
+                to.copy_from_slice(&bytes);
+                Ok(())
+            })
+        })
+    };
+    evaluate_within(&memory(model, backend, window)?, model, &copied, text, backend, window, progress)
 }
 
 fn memory(model: &dyn CausalModel, backend: &dyn Backend, window: Window) -> Result<InferenceMemory> {

@@ -3,7 +3,7 @@
 use gradus_engine::backend::Cpu;
 use gradus_train::config::Precision;
 use gradus_train::language::LanguageModel;
-use gradus_train::models::ModelConfig;
+use gradus_train::models::{Family, ModelConfig};
 use gradus_train::step::{StepConfig, StepScalars, TrainingStep};
 use std::rc::Rc;
 
@@ -75,6 +75,12 @@ fn gpt2_on_sequences_shorter_than_its_context() {
 #[test]
 fn llama() {
     check(ModelConfig::llama(VOCABULARY, 32, 2, 4, SEQUENCE), SEQUENCE);
+}
+
+#[test]
+fn qwen3_with_a_window() {
+    let model = ModelConfig::new(Family::Qwen3, VOCABULARY, 32, 2, 4, SEQUENCE);
+    check(ModelConfig { window: Some(9), full_layers: 1, kv_heads: 2, ..model }.with_head_size(6), SEQUENCE);
 }
 
 /// The gradient of attention is cut in other ways where there are few heads and sequences.

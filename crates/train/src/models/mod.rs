@@ -6,7 +6,6 @@ mod families;
 mod presets;
 mod products;
 mod rope;
-mod weights;
 
 pub use causal::{CausalModel, IGNORED_TARGET, KeyValueContext, WholeSequences};
 pub(crate) use config::MOST_LAYERS;
@@ -14,7 +13,6 @@ pub use config::ModelConfig;
 pub use families::Family;
 pub use presets::{PRESETS, Preset};
 pub use rope::RopeScaling;
-pub use weights::Weights;
 
 pub use crate::parameters::{Initializer, Parameter, Parameters};
 
