@@ -114,9 +114,9 @@ fn main() -> Result<()> {
     let (model, text) = (LinearBiases { vocabulary: tokenizer.vocabulary() }, Arc::new(text));
 
     let scratch = std::env::temp_dir().join(format!("gradus-custom-model-{}", std::process::id()));
-    let at_once = trained(model, &text, 240, &scratch.join("at-once"))?;
-    drop(trained(model, &text, 120, &scratch.join("in-two"))?);
-    let in_two = trained(model, &text, 240, &scratch.join("in-two"))?;
+    let at_once = trained(model, &text, 160, &scratch.join("at-once"))?;
+    drop(trained(model, &text, 80, &scratch.join("in-two"))?);
+    let in_two = trained(model, &text, 160, &scratch.join("in-two"))?;
     for parameter in model.parameters() {
         let [once, twice] = [&at_once, &in_two].map(|trainer| trainer.read(&parameter.name));
         assert_eq!(once?.bytes(), twice?.bytes(), "{} is the same after a stop", parameter.name);
@@ -128,7 +128,7 @@ fn main() -> Result<()> {
     let backend = Cpu::new(2)?;
     let measured = evaluate_model(&model, at_once.program(), (&tokenizer, &unseen), &backend, window, &mut |_, _| {})?;
     println!("{:.3} bits for a byte of stories that it has not seen", measured.bits_per_byte);
-    assert!(measured.bits_per_byte < 2.5, "it learned more than which letters are frequent");
+    assert!(measured.bits_per_byte < 3.0, "it learned more than which letters are frequent");
 
     let weight =
         |parameter: &gradus::parameters::Parameter| at_once.read(&parameter.name).expect("a weight of the model");
