@@ -218,8 +218,9 @@ pub struct KernelChecks {
 }
 
 /// Everything that a planner may do turned off.
-const PLAIN: fn() -> Options =
-    || Options { simplify: false, in_place: false, reorder: false, share: false, ..Options::default() };
+fn plain() -> Options {
+    Options { simplify: false, in_place: false, reorder: false, share: false, ..Options::default() }
+}
 
 impl KernelChecks {
     /// On every instruction set that this machine has, and on several threads.
@@ -261,7 +262,7 @@ impl KernelChecks {
             let (results, _) = dense.run(cpu, Options::default());
             assert!(same_bits(&results, &expected), "{what}: other bits on more threads");
         }
-        let (results, _) = dense.run(&best, PLAIN());
+        let (results, _) = dense.run(&best, plain());
         assert!(same_bits(&results, &expected), "{what}: other bits with a plain plan");
         for arrival in [Arrival::Transposed, Arrival::Sliced, Arrival::Computed] {
             let viewed = traced(case, &numbers, DType::F32, arrival).unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -269,7 +270,7 @@ impl KernelChecks {
             compare_each(&format!("{what}, {arrival:?}"), &results, &reference, &allowed);
             self.with_rule.extend(kinds_with_a_rule(&plan));
             self.in_place.extend(in_place_kinds(&plan));
-            let (results_plain, _) = viewed.run(&best, PLAIN());
+            let (results_plain, _) = viewed.run(&best, plain());
             assert!(same_bits(&results, &results_plain), "{what}, {arrival:?}: other bits with a plain plan");
         }
         for dtype in [DType::Bf16, DType::F16] {
@@ -321,6 +322,6 @@ fn check_halves(case: &Case, what: &str, numbers: &[Vec<f64>], dtype: DType, cpu
     let Some((halves, reference)) = in_halves(case, what, numbers, dtype) else { return };
     let (results, _) = halves.run(cpu, Options::default());
     compare(&format!("{what}, {dtype}"), &results, &reference, &halves.rounding(&reference));
-    let (results_plain, _) = halves.run(cpu, PLAIN());
+    let (results_plain, _) = halves.run(cpu, plain());
     assert!(same_bits(&results, &results_plain), "{what}, {dtype}: other bits with a plain plan");
 }

@@ -4,7 +4,7 @@ use super::Linked;
 use super::linker::Operand;
 use crate::ops::{Cut, Effect, Lowering, Numbers, NumbersMut, Operation, SliceKernel};
 use crate::plan::Step;
-use crate::{Error, Result, TensorType};
+use crate::{DType, Error, Result, TensorType};
 use gradus_kernels::{In, Job, Out, chunk, parts_of};
 use std::any::Any;
 use std::ops::Range;
@@ -52,26 +52,24 @@ pub(super) fn link(kernel: &dyn SliceKernel, step: &Step, inputs: &[Operand], ou
         Cut::Rows(_) => results[0].shape[0],
     };
     let row_bytes = |is_cut: bool, ty: &TensorType| is_cut.then(|| ty.bytes() / rows.max(1));
-    let is_cut = |index: usize| matches!(&cut, Cut::Rows(cut) if cut.contains(&index));
+    let lent_input = |(index, (operand, ty)): (usize, (&Operand, &TensorType))| {
+        let is_cut = matches!(&cut, Cut::Rows(operands) if operands.contains(&index));
+        Cuttable { bytes: operand.bytes(), ty: ty.clone(), row_bytes: row_bytes(is_cut, ty) }
+    };
+    let lent_output = |(result, ty): (&Operand, &TensorType)| Cuttable {
+        bytes: result.bytes_mut(),
+        ty: ty.clone(),
+        row_bytes: row_bytes(cut != Cut::Whole, ty),
+    };
     let row_elements = results[0].shape.elements() / rows.max(1);
     let panicked = Panicked::default();
     let job = SliceJob {
         op: step.op.clone(),
-        inputs: (0..types.len())
-            .map(|index| {
-                let row_bytes = row_bytes(is_cut(index), &types[index]);
-                Cuttable { bytes: inputs[index].bytes(), ty: types[index].clone(), row_bytes }
-            })
-            .collect(),
-        outputs: (0..results.len())
-            .map(|index| {
-                let row_bytes = row_bytes(cut != Cut::Whole, &results[index]);
-                Cuttable { bytes: outputs[index].bytes_mut(), ty: results[index].clone(), row_bytes }
-            })
-            .collect(),
+        inputs: inputs.iter().zip(&types).enumerate().map(lent_input).collect(),
+        outputs: outputs.iter().zip(&results).map(lent_output).collect(),
         rows,
         rows_per_part: PART_ELEMENTS.div_ceil(row_elements.max(1)),
-        nothing: TensorType::new(crate::DType::F32, [0]),
+        nothing: TensorType::new(DType::F32, [0]),
         panicked: panicked.clone(),
     };
     Ok(Linked { jobs: vec![Box::new(job)], scratch: 0, panicked: Some(panicked) })
@@ -133,15 +131,19 @@ impl Job for SliceJob {
                 panic!("the operation is no longer one on slices")
             };
             let input = |index: usize| match self.inputs.get(index) {
-                // SAFETY: the caller promises that operands are alive and that nothing else writes to them; results lie
-                // apart from them, which `link` has made sure of. The elements are dense, of types without invalid bits.
-                Some(of) => Numbers { ty: &of.ty, bytes: unsafe { of.bytes.slice(of.range(&rows, of.bytes.len())) } },
+                Some(of) => {
+                    // SAFETY: the caller promises that operands are alive and that nothing else writes to them; results
+                    // lie apart from them, which `link` has made sure of. No bits of an element type are invalid.
+                    let bytes = unsafe { of.bytes.slice(of.range(&rows, of.bytes.len())) };
+                    Numbers { ty: &of.ty, bytes }
+                }
                 None => Numbers { ty: &self.nothing, bytes: &[] },
             };
             let output = |index: usize| match self.outputs.get(index) {
-                // SAFETY: as above; results lie apart from each other, and parts have rows of their own.
                 Some(of) => {
-                    NumbersMut { ty: &of.ty, bytes: unsafe { of.bytes.slice(of.range(&rows, of.bytes.len())) } }
+                    // SAFETY: as above; results lie apart from each other, and parts have rows of their own.
+                    let bytes = unsafe { of.bytes.slice(of.range(&rows, of.bytes.len())) };
+                    NumbersMut { ty: &of.ty, bytes }
                 }
                 None => NumbersMut { ty: &self.nothing, bytes: &mut [] },
             };
