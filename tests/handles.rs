@@ -108,7 +108,8 @@ fn handles_of_other_parts_do_not_panic() {
     let (mine, other) = (traced(), traced());
     let cpu = Cpu::new(1).unwrap();
     let whole = mine.trace.plan(&cpu, &[mine.look.clone(), mine.step.clone()], Options::default()).unwrap();
-    let mut parts = Parts::clone(&other.trace.plan(&cpu, &[other.look.clone()], Options::default()).unwrap());
+    let less = other.trace.plan(&cpu, std::slice::from_ref(&other.look), Options::default()).unwrap();
+    let mut parts = Parts::clone(&less);
     parts.handles = whole.handles.clone();
     let mut program = Program::link(Plan::new(parts).unwrap(), &cpu).unwrap();
     assert!(program.run(&mine.step).is_err());

@@ -82,15 +82,24 @@ fn questions_differ_by_shapes_types_parameters_and_lines() {
         assert_eq!(sums(&[1, 4], 1), [6.0]);
     }
     assert_eq!(tape.compiled(), 3);
-    let bad = |row: i32| {
+    // The same on two lines: an error names the one that was read.
+    let rows = |first: bool, row: i32| {
         let table = tape.watch(Array::zeros(DType::F32, [4, 2]));
         let ids = tape.watch(Array::new([1], &[row]).unwrap());
-        if row == 1 { tape.read(&table.embedding(&ids)) } else { tape.read(&table.embedding(&ids)) }
+        let (first_line, second_line) = (line!() + 2, line!() + 3);
+        let rows = match first {
+            true => table.embedding(&ids),
+            false => table.embedding(&ids),
+        };
+        (tape.read(&rows), if first { first_line } else { second_line })
     };
-    bad(1).unwrap();
-    let error = bad(7).unwrap_err().to_string();
-    assert!(error.contains(&format!("tests/tape.rs:{}", line!() - 4)) && error.contains("index 7"), "{error}");
-    bad(2).unwrap();
+    for first in [true, false, true] {
+        rows(first, 1).0.unwrap();
+        let (read, line) = rows(first, 7);
+        let error = read.unwrap_err().to_string();
+        assert!(error.contains(&format!("tests/tape.rs:{line}:")) && error.contains("index 7"), "{error}");
+    }
+    assert_eq!(tape.compiled(), 5);
 }
 
 #[test]
