@@ -181,10 +181,17 @@ impl Parameters {
     /// own. As it is if the model is not trained.
     #[track_caller]
     pub fn dropout(&self, x: &Tensor, rate: f32) -> Tensor {
-        match &self.training {
-            Some(training) => x.dropout(rate, &training.key, training.streams.replace(training.streams.get() + 1)),
+        match self.random_stream() {
+            Some((key, stream)) => x.dropout(rate, &key, stream),
             None => x.clone(),
         }
+    }
+
+    /// The key of the step's random numbers and a stream that no other call has, as [`Tensor::random_normal`] and its like
+    /// take them; `None` if the model is not trained.
+    pub fn random_stream(&self) -> Option<(Tensor, u32)> {
+        let training = self.training.as_ref()?;
+        Some((training.key.clone(), training.streams.replace(training.streams.get() + 1)))
     }
 
     /// The weights, in the order of first use.
@@ -328,6 +335,8 @@ mod tests {
         let training = parameters.training(&key);
         let [first, second] = [training.clone(), training.within("layer")].map(|at| at.dropout(&x, 0.5));
         let again = parameters.training(&key).dropout(&x, 0.5);
+        assert_eq!(training.random_stream().map(|(_, stream)| stream), Some(2));
+        assert!(parameters.random_stream().is_none());
         let routine = Routine::new("r").output("first", &first).output("second", &second).output("again", &again);
         let mut program = trace.compile(&Cpu::new(1).unwrap(), &[routine]).unwrap();
         program.write("x", &[1f32; 64]).unwrap();
