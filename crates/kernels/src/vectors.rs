@@ -10,6 +10,6 @@ mod x86;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::{accumulate_avx512, accumulate_avx512_bf16};
 #[cfg(target_arch = "aarch64")]
-pub(crate) use neon::{prefetch, turned};
+pub(crate) use neon::{prefetch, transposed};
 #[cfg(target_arch = "x86_64")]
-pub(crate) use x86::{Operands, WordRows, accumulate_avx2, rounded_pairs, turned};
+pub(crate) use x86::{Operands, WordRows, accumulate_avx2, rounded_pairs, transposed};

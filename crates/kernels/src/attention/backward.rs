@@ -5,7 +5,7 @@
 //! dq = scale ds k. Scores are held by (query, key), so that all three are products with operands as they lie.
 
 use super::level::{Level, for_each_level, numbers_per_word};
-use super::load::{turn, widen};
+use super::load::{transpose, widen};
 use super::tile::ROW_MULTIPLE;
 use super::triangle::{QUERIES, Statistics, Tiles, Triangle};
 use super::{BLOCK, Heads, HeadsMut, Problem, heads_of_a_part, take};
@@ -189,11 +189,11 @@ unsafe fn one_head<L: Level, T: Element>(
         job.joint.v.prefetch::<L>(from, places.clone(), depth);
         // SAFETY: as above.
         unsafe {
-            // The tile of keys is what values pass through on their way to be turned, and then keys.
+            // The tile of keys is what values pass through on their way to be transposed, and then keys.
             v.load_rows::<L>(from, places.clone(), depth, tiles.key, words);
-            turn::<L>((tiles.key, words), [places.len(), words], (tiles.value_columns, BLOCK));
+            transpose::<L>((tiles.key, words), [places.len(), words], (tiles.value_columns, BLOCK));
             k.load_rows::<L>(from, places.clone(), depth, tiles.key, words);
-            turn::<L>((tiles.key, words), [places.len(), words], (tiles.key_columns, BLOCK));
+            transpose::<L>((tiles.key, words), [places.len(), words], (tiles.key_columns, BLOCK));
             if L::PAIRED {
                 k.load_steps::<L>(from, places.clone(), depth, tiles.key, padded);
             }

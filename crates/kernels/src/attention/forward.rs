@@ -6,7 +6,7 @@
 //! one of those after a multiplication, which scores need anyway.
 
 use super::level::{Level, for_each_level, numbers_per_word};
-use super::load::turn;
+use super::load::transpose;
 use super::tile::{BAND, COLUMN_MULTIPLE, Extent, Product, ROW_MULTIPLE};
 use super::{BLOCK, Heads, HeadsMut, Problem, heads_of_a_part, power_of_two, take};
 use crate::{Element, Isa, Job, Out, chunk, math, parts_of};
@@ -22,7 +22,7 @@ const PANEL: usize = 32;
 /// sums of them far from what an f32 holds.
 const SLACK: f32 = 8.0;
 
-/// `softmax(scale * q * k^T) * v`, and the binary logarithms of the sums of exponentials: natural ones, turned to binary
+/// `softmax(scale * q * k^T) * v`, and the binary logarithms of the sums of exponentials: natural ones, transposed to binary
 /// again, would be off by what a probability shows where scores are large.
 pub struct Attention<T> {
     problem: Problem,
@@ -159,7 +159,7 @@ unsafe fn one_head<L: Level, T: Element>(
         unsafe { job.q.load_rows::<L>((batch, head), places.clone(), depth, tiles.key, words) };
         // Whether sums are corrected is decided for all lanes together: those without a query must be the same always.
         tiles.key[places.len() * words..PANEL * words].fill(0.0);
-        turn::<L>((tiles.key, words), [PANEL, words], (panel.query, PANEL));
+        transpose::<L>((tiles.key, words), [PANEL, words], (panel.query, PANEL));
     }
     let seen = job.problem.visible(block.end - 1);
     for start in (first_block(&job.problem, block.start)..seen).step_by(BLOCK) {
@@ -182,7 +182,7 @@ unsafe fn one_head<L: Level, T: Element>(
         let places = start..(start + PANEL).min(block.end);
         let panel = Panel::new(panel);
         let row = (batch * heads + head) * queries;
-        turn::<L>((panel.sums, PANEL), [padded, PANEL], (tiles.value, padded));
+        transpose::<L>((panel.sums, PANEL), [padded, PANEL], (tiles.value, padded));
         // SAFETY: the rows are this part's own.
         let log_sums = unsafe { job.log_sum.slice(row + places.start..row + places.end) };
         let rows = tiles.value.chunks_exact(padded).zip(panel.level.iter().zip(panel.total));

@@ -1,7 +1,7 @@
 //! What the instruction sets do differently here: how large a tile their registers hold, how it is multiplied, and
-//! how blocks of words are turned.
+//! how blocks of words are transposed.
 
-use super::load::TURN;
+use super::load::TRANSPOSE_SIDE;
 use super::tile::{COLUMN_MULTIPLE, ROW_MULTIPLE, Tile};
 
 /// An instruction-set level as a type, so that a body is compiled once for each.
@@ -28,11 +28,11 @@ pub(super) trait Level {
     /// As for [`Level::wide_tile`].
     unsafe fn narrow_tile(tile: Tile);
 
-    /// Turns a block of [`TURN`] by [`TURN`] words: its rows become columns.
+    /// Transposes a block of [`TRANSPOSE_SIDE`] by [`TRANSPOSE_SIDE`] words: its rows become columns.
     ///
     /// # Safety
     /// The rows of both blocks, so far apart, must be valid and not the same, and the machine must have the level.
-    unsafe fn turn(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize);
+    unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize);
 
     /// Asks the cache for what lies at an address, which need not be there.
     fn prefetch(address: *const u8);
@@ -98,9 +98,9 @@ impl Level for Baseline {
     }
 
     #[inline(always)]
-    unsafe fn turn(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
-        for row in 0..TURN {
-            for column in 0..TURN {
+    unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
+        for row in 0..TRANSPOSE_SIDE {
+            for column in 0..TRANSPOSE_SIDE {
                 // SAFETY: the caller's promise.
                 unsafe { *to.add(column * to_stride + row) = *from.add(row * from_stride + column) };
             }
@@ -129,7 +129,7 @@ mod x86 {
     use super::*;
     use crate::bf16;
     use crate::vectors::{
-        Operands, WordRows, accumulate_avx2, accumulate_avx512, accumulate_avx512_bf16, rounded_pairs, turned,
+        Operands, WordRows, accumulate_avx2, accumulate_avx512, accumulate_avx512_bf16, rounded_pairs, transposed,
     };
     use std::any::TypeId;
     use std::arch::x86_64::*;
@@ -176,9 +176,9 @@ mod x86 {
                 }
 
                 #[inline(always)]
-                unsafe fn turn(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
+                unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
                     // SAFETY: the caller's promise; every level here has AVX.
-                    unsafe { turn(from, from_stride, to, to_stride) }
+                    unsafe { transpose(from, from_stride, to, to_stride) }
                 }
 
                 #[inline(always)]
@@ -277,10 +277,10 @@ mod x86 {
 
     #[inline]
     #[target_feature(enable = "avx")]
-    unsafe fn turn(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
+    unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
         // SAFETY: the caller's promise.
         let lines = std::array::from_fn(|row| unsafe { _mm256_loadu_ps(from.add(row * from_stride)) });
-        for (row, line) in turned(lines).into_iter().enumerate() {
+        for (row, line) in transposed(lines).into_iter().enumerate() {
             // SAFETY: the caller's promise.
             unsafe { _mm256_storeu_ps(to.add(row * to_stride), line) };
         }

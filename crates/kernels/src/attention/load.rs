@@ -4,8 +4,8 @@ use super::level::Level;
 use crate::{Element, In, Out};
 use std::ops::Range;
 
-/// Rows and columns that are turned at once.
-pub(super) const TURN: usize = 8;
+/// Rows and columns that are transposed at once.
+pub(super) const TRANSPOSE_SIDE: usize = 8;
 
 /// Bytes that the cache loads at once.
 const CACHE_LINE: usize = 64;
@@ -226,23 +226,23 @@ fn narrow<T: Element>(from: &[f32], to: &mut [T], scale: f32) {
     }
 }
 
-/// A tile by (row, column), of which whole blocks are turned to one by (column, row).
+/// A tile by (row, column), of which whole blocks are transposed to one by (column, row).
 #[inline(always)]
-pub(super) fn turn<L: Level>(
+pub(super) fn transpose<L: Level>(
     (from, from_stride): (&[f32], usize),
     [rows, columns]: [usize; 2],
     (to, to_stride): (&mut [f32], usize),
 ) {
-    let (rows, columns) = (rows.next_multiple_of(TURN), columns.next_multiple_of(TURN));
+    let (rows, columns) = (rows.next_multiple_of(TRANSPOSE_SIDE), columns.next_multiple_of(TRANSPOSE_SIDE));
     assert!(columns <= from_stride && rows <= to_stride);
     assert!(rows * from_stride <= from.len() && columns * to_stride <= to.len());
-    for row in (0..rows).step_by(TURN) {
-        for column in (0..columns).step_by(TURN) {
+    for row in (0..rows).step_by(TRANSPOSE_SIDE) {
+        for column in (0..columns).step_by(TRANSPOSE_SIDE) {
             // SAFETY: the block lies inside both tiles, as checked; only of a level that the machine has is there
             // a kernel.
             unsafe {
                 let from = from.as_ptr().add(row * from_stride + column);
-                L::turn(from, from_stride, to.as_mut_ptr().add(column * to_stride + row), to_stride);
+                L::transpose(from, from_stride, to.as_mut_ptr().add(column * to_stride + row), to_stride);
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The job that runs a program on every element.
 
-use super::program::{Compiled, Place, Step, compile};
+use super::program::{Compiled, Slot, Step, compile};
 use super::{Source, Target};
 use crate::lanes::LANES;
 use crate::strided::{Axis, Reader, Writer};
@@ -196,7 +196,7 @@ impl Epilogue {
 struct Blocks {
     inputs: Vec<Input>,
     steps: Vec<Step>,
-    result: Place,
+    result: Slot,
     /// Blocks filled with the program's constants.
     constants: Vec<f32>,
     target: Writer,
@@ -331,12 +331,12 @@ impl Blocks {
 
     /// The numbers at a place, whole vectors of them.
     #[inline(always)]
-    unsafe fn place<'a>(&'a self, place: Place, block: &Block) -> &'a [f32] {
+    unsafe fn place<'a>(&'a self, place: Slot, block: &Block) -> &'a [f32] {
         // SAFETY: the caller's promise. Operands are read in place where the block is whole, and so inside them, and
         // the target does not lie over them.
         unsafe {
             match place {
-                Place::Source(index) => match &self.inputs[index] {
+                Slot::Source(index) => match &self.inputs[index] {
                     Input::Stored { direct: Some(elements), .. } if block.is_whole() => {
                         elements.slice(block.start..block.start + block.length)
                     }
@@ -345,8 +345,8 @@ impl Blocks {
                     }
                     _ => self.register(block, index),
                 },
-                Place::Register(index) => self.register(block, index),
-                Place::Constant(index) => &self.constants[index * self.block..][..block.padded],
+                Slot::Register(index) => self.register(block, index),
+                Slot::Constant(index) => &self.constants[index * self.block..][..block.padded],
             }
         }
     }

@@ -6,7 +6,7 @@ use gradus_scalar::{Argument, ScalarProgram};
 
 /// Where a block of numbers is.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Place {
+pub(super) enum Slot {
     /// The block of an operand; its register, where it is not read in place, has the same number.
     Source(usize),
     /// A register.
@@ -18,14 +18,14 @@ pub(super) enum Place {
 /// One instruction on blocks. The register it writes is none of those it reads.
 pub(super) struct Step {
     pub body: Loop,
-    pub arguments: [Place; 3],
+    pub arguments: [Slot; 3],
     pub to: usize,
 }
 
 /// A program on blocks.
 pub(super) struct Compiled {
     pub steps: Vec<Step>,
-    pub result: Place,
+    pub result: Slot,
     /// By the program's operand, its number among those it uses.
     pub sources: Vec<Option<usize>>,
     /// Registers in all; the first are the operands'.
@@ -64,7 +64,7 @@ pub(super) fn compile(isa: Isa, program: &ScalarProgram, lasts: &[bool]) -> Comp
         }
         let arity = instruction.function.arity();
         // A function of fewer numbers ignores the rest; giving it the first again costs nothing.
-        let arguments: [Place; 3] =
+        let arguments: [Slot; 3] =
             std::array::from_fn(|at| allocation.place(instruction.arguments[if at < arity { at } else { 0 }]));
         let to = allocation.take();
         allocation.results.push(to);
@@ -75,7 +75,7 @@ pub(super) fn compile(isa: Isa, program: &ScalarProgram, lasts: &[bool]) -> Comp
                 Argument::Result(result) => last_uses.results[result] == Some(index),
                 Argument::Constant(_) => false,
             };
-            let (Place::Source(register) | Place::Register(register) | Place::Constant(register)) = *place;
+            let (Slot::Source(register) | Slot::Register(register) | Slot::Constant(register)) = *place;
             if dies && !allocation.free.contains(&register) {
                 allocation.free.push(register);
             }
@@ -87,13 +87,13 @@ pub(super) fn compile(isa: Isa, program: &ScalarProgram, lasts: &[bool]) -> Comp
 }
 
 impl Allocation {
-    fn place(&mut self, argument: Argument) -> Place {
+    fn place(&mut self, argument: Argument) -> Slot {
         match argument {
-            Argument::Input(input) => Place::Source(self.sources[input].expect("a used operand has a register")),
-            Argument::Result(result) => Place::Register(self.results[result]),
+            Argument::Input(input) => Slot::Source(self.sources[input].expect("a used operand has a register")),
+            Argument::Result(result) => Slot::Register(self.results[result]),
             Argument::Constant(number) => {
                 let same = |constant: &f32| constant.to_bits() == number.to_bits();
-                Place::Constant(self.constants.iter().position(same).unwrap_or_else(|| {
+                Slot::Constant(self.constants.iter().position(same).unwrap_or_else(|| {
                     self.constants.push(number);
                     self.constants.len() - 1
                 }))

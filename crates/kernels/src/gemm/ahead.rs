@@ -1,6 +1,6 @@
 //! Asking memory for what will be packed next, a little at a time, while something else is multiplied.
 
-use super::microkernel::Level;
+use super::microkernel::Microkernel;
 
 /// Bytes of a line of the cache.
 pub(super) const CACHE_LINE: usize = 64;
@@ -40,7 +40,7 @@ impl Ahead {
 
     /// Asks for the next portion.
     #[inline(always)]
-    pub fn ask<L: Level>(&mut self) {
+    pub fn ask<L: Microkernel>(&mut self) {
         for _ in 0..self.portion {
             if self.runs_left == 0 {
                 return;

@@ -1,7 +1,7 @@
 //! How a product is cut into tiles and blocks. No cut changes a bit: every element is summed in the order of the depth.
 
 use super::Sizes;
-use super::microkernel::Level;
+use super::microkernel::Microkernel;
 use crate::parts_of;
 use std::ops::Range;
 
@@ -51,7 +51,7 @@ pub(super) struct Panel {
 }
 
 impl Panel {
-    pub fn of<L: Level>() -> Panel {
+    pub fn of<L: Microkernel>() -> Panel {
         Panel { rows: L::ROWS, columns: L::COLUMNS, steps: L::STEPS, words: L::WORDS }
     }
 }

@@ -24,8 +24,8 @@ use crate::Element;
 /// What the inner product takes at once of each line: the bits of one f32, or of two bf16 of neighbouring steps.
 pub(super) type Word = u32;
 
-/// Lines and words that are turned at once when they are packed.
-pub(super) const TURN: usize = 8;
+/// Lines and words that are transposed at once when they are packed.
+pub(super) const TRANSPOSE_SIDE: usize = 8;
 
 /// A panel of rows and a panel of columns, `depth` long.
 #[derive(Clone, Copy)]
@@ -71,7 +71,7 @@ pub(super) enum Start {
 pub(super) const BLOCK_MAX: usize = 32 * 32;
 
 /// An instruction-set level's panel sizes and inner product.
-pub(super) trait Level {
+pub(super) trait Microkernel {
     /// Rows of a panel.
     const ROWS: usize;
     /// Columns of a panel.
@@ -91,13 +91,13 @@ pub(super) trait Level {
     /// nothing else touches, there must be as many to start from, and the machine must have the level.
     unsafe fn multiply(panels: Panels, results: Results);
 
-    /// Lines of words, turned: the first of each line, then the second of each, and so on.
+    /// Lines of words, transposed: the first of each line, then the second of each, and so on.
     ///
     /// # Safety
     /// The machine must have the level.
-    unsafe fn turn(lines: [[Word; TURN]; TURN]) -> [[Word; TURN]; TURN];
+    unsafe fn transpose(lines: [[Word; TRANSPOSE_SIDE]; TRANSPOSE_SIDE]) -> [[Word; TRANSPOSE_SIDE]; TRANSPOSE_SIDE];
 
-    /// Words of two steps: the nearest bf16 of each number, and of the next step's. `N` is in whole [`TURN`]s.
+    /// Words of two steps: the nearest bf16 of each number, and of the next step's. `N` is in whole [`TRANSPOSE_SIDE`]s.
     ///
     /// # Safety
     /// The machine must have the level.
@@ -107,7 +107,7 @@ pub(super) trait Level {
     ///
     /// # Safety
     /// The machine must have the level.
-    unsafe fn line(numbers: [f32; 2 * TURN]) -> [Word; TURN];
+    unsafe fn line(numbers: [f32; 2 * TRANSPOSE_SIDE]) -> [Word; TRANSPOSE_SIDE];
 
     /// Asks the cache for what lies at an address, which need not be there.
     fn prefetch(address: *const u8);
@@ -119,7 +119,7 @@ pub(super) trait Level {
 /// Plain loops that every machine runs.
 pub(super) struct Portable;
 
-impl Level for Portable {
+impl Microkernel for Portable {
     const ROWS: usize = 4;
     const COLUMNS: usize = 8;
     const STEPS: usize = 1;
@@ -157,7 +157,7 @@ impl Level for Portable {
     }
 
     #[inline(always)]
-    unsafe fn turn(lines: [[Word; TURN]; TURN]) -> [[Word; TURN]; TURN] {
+    unsafe fn transpose(lines: [[Word; TRANSPOSE_SIDE]; TRANSPOSE_SIDE]) -> [[Word; TRANSPOSE_SIDE]; TRANSPOSE_SIDE] {
         std::array::from_fn(|step| std::array::from_fn(|line| lines[line][step]))
     }
 
@@ -167,7 +167,7 @@ impl Level for Portable {
     }
 
     #[inline(always)]
-    unsafe fn line(numbers: [f32; 2 * TURN]) -> [Word; TURN] {
+    unsafe fn line(numbers: [f32; 2 * TRANSPOSE_SIDE]) -> [Word; TRANSPOSE_SIDE] {
         std::array::from_fn(|word| pair(numbers[2 * word], numbers[2 * word + 1]))
     }
 

@@ -29,7 +29,7 @@ use cut::{Cut, Panel};
 use microkernel::Neon;
 #[cfg(target_arch = "x86_64")]
 use microkernel::{Amx, Avx2, Avx512, Avx512Bf16};
-use microkernel::{Level, Portable};
+use microkernel::{Microkernel, Portable};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use microkernel::{OPERATIONS_IN_MATRIX_REGISTERS, multiply_in_matrix_registers};
 use std::any::TypeId;
@@ -324,7 +324,7 @@ unsafe fn part_amx<A: Element, B: Element>(job: &Gemm<A, B>, part: usize, scratc
 
 /// The tiles of a part. `ROWS` and `COLUMNS` are the level's own; a type cannot lend them to an array.
 #[inline(always)]
-unsafe fn tiles_of<A: Element, B: Element, L: Level, const ROWS: usize, const COLUMNS: usize>(
+unsafe fn tiles_of<A: Element, B: Element, L: Microkernel, const ROWS: usize, const COLUMNS: usize>(
     job: &Gemm<A, B>,
     part: usize,
     scratch: &mut [f32],

@@ -2,7 +2,7 @@
 //! inner product reads them.
 
 use super::is;
-use super::microkernel::{Level, TURN, Word, pair};
+use super::microkernel::{Microkernel, TRANSPOSE_SIDE, Word, pair};
 use crate::Element;
 
 /// Lines of a matrix side by side.
@@ -26,12 +26,12 @@ const AHEAD: usize = 8;
 /// Words of a panel that are copied together.
 const GROUP: usize = 4;
 
-/// Words of a panel that are turned before the next.
+/// Words of a panel that are transposed before the next.
 const STRETCH: usize = 64;
 
 /// Words of a line, padded to what the level wants.
 #[inline(always)]
-pub(super) fn words_of<L: Level>(depth: usize) -> usize {
+pub(super) fn words_of<L: Microkernel>(depth: usize) -> usize {
     depth.div_ceil(L::STEPS).next_multiple_of(L::WORDS)
 }
 
@@ -41,7 +41,7 @@ pub(super) fn words_of<L: Level>(depth: usize) -> usize {
 /// # Safety
 /// The lines must lie in living memory that nothing writes, and the machine must have the level.
 #[inline(always)]
-pub(super) unsafe fn pack<T: Element, L: Level, const FULL: usize>(lines: Lines<T>, to: &mut [Word]) {
+pub(super) unsafe fn pack<T: Element, L: Microkernel, const FULL: usize>(lines: Lines<T>, to: &mut [Word]) {
     let depth = words_of::<L>(lines.depth);
     let panels = lines.count.div_ceil(FULL);
     let (words, _) = to[..panels * depth * FULL].as_chunks_mut::<FULL>();
@@ -58,7 +58,7 @@ pub(super) unsafe fn pack<T: Element, L: Level, const FULL: usize>(lines: Lines<
             let lines = from(panel * FULL, FULL);
             match lines.step_stride {
                 // SAFETY: as above.
-                1 => unsafe { turn_lines::<T, L, FULL>(lines, words) },
+                1 => unsafe { transpose_lines::<T, L, FULL>(lines, words) },
                 // SAFETY: as above.
                 _ => unsafe { gather::<T, L, FULL>(lines, words) },
             }
@@ -76,7 +76,7 @@ fn single<T: Element>(x: T) -> Word {
 
 /// Words of two steps each. f32 is rounded; bf16 is there already.
 #[inline(always)]
-unsafe fn pairs<T: Element, L: Level, const N: usize>(steps: [T; N], next: [T; N]) -> [Word; N] {
+unsafe fn pairs<T: Element, L: Microkernel, const N: usize>(steps: [T; N], next: [T; N]) -> [Word; N] {
     match is::<T, f32>() {
         // SAFETY: the caller's promise.
         true => unsafe { L::pairs(steps.map(T::to_f32), next.map(T::to_f32)) },
@@ -88,7 +88,7 @@ unsafe fn pairs<T: Element, L: Level, const N: usize>(steps: [T; N], next: [T; N
 /// next few, since the next step may lie on another page; and a few at once, since whole lines of the cache are
 /// written fastest.
 #[inline(always)]
-unsafe fn copy_steps<T: Element, L: Level, const FULL: usize>(lines: Lines<T>, words: &mut [[Word; FULL]]) {
+unsafe fn copy_steps<T: Element, L: Microkernel, const FULL: usize>(lines: Lines<T>, words: &mut [[Word; FULL]]) {
     let depth = words_of::<L>(lines.depth);
     let whole = lines.depth / L::STEPS;
     for group in (0..whole).step_by(GROUP) {
@@ -113,23 +113,31 @@ unsafe fn copy_steps<T: Element, L: Level, const FULL: usize>(lines: Lines<T>, w
 
 /// A word of each of `FULL` lines.
 #[inline(always)]
-unsafe fn copy_word<T: Element, L: Level, const FULL: usize>(
+unsafe fn copy_word<T: Element, L: Microkernel, const FULL: usize>(
     from: *const T,
     step_stride: usize,
     to: &mut [Word; FULL],
 ) {
     let next = from.wrapping_add((L::STEPS - 1) * step_stride);
-    let (wide, rest) = to.as_chunks_mut::<{ 2 * TURN }>();
+    let (wide, rest) = to.as_chunks_mut::<{ 2 * TRANSPOSE_SIDE }>();
     for (run, to) in wide.iter_mut().enumerate() {
         // SAFETY: the caller's promise.
-        unsafe { copy_run::<T, L, { 2 * TURN }>(from.wrapping_add(run * 2 * TURN), step_stride, to) };
+        unsafe {
+            copy_run::<T, L, { 2 * TRANSPOSE_SIDE }>(from.wrapping_add(run * 2 * TRANSPOSE_SIDE), step_stride, to)
+        };
     }
-    let (narrow, rest) = rest.as_chunks_mut::<TURN>();
+    let (narrow, rest) = rest.as_chunks_mut::<TRANSPOSE_SIDE>();
     for to in narrow {
         // SAFETY: as above.
-        unsafe { copy_run::<T, L, TURN>(from.wrapping_add(FULL / (2 * TURN) * 2 * TURN), step_stride, to) };
+        unsafe {
+            copy_run::<T, L, TRANSPOSE_SIDE>(
+                from.wrapping_add(FULL / (2 * TRANSPOSE_SIDE) * 2 * TRANSPOSE_SIDE),
+                step_stride,
+                to,
+            )
+        };
     }
-    let start = FULL / TURN * TURN;
+    let start = FULL / TRANSPOSE_SIDE * TRANSPOSE_SIDE;
     for (line, to) in (start..).zip(rest) {
         // SAFETY: as above.
         *to = unsafe {
@@ -144,7 +152,7 @@ unsafe fn copy_word<T: Element, L: Level, const FULL: usize>(
 /// A word of each of a few lines. They are loaded before they are stored: for all that the compiler knows, source and
 /// target might be the same, and it would move one number at a time.
 #[inline(always)]
-unsafe fn copy_run<T: Element, L: Level, const N: usize>(from: *const T, step_stride: usize, to: &mut [Word; N]) {
+unsafe fn copy_run<T: Element, L: Microkernel, const N: usize>(from: *const T, step_stride: usize, to: &mut [Word; N]) {
     for step in 0..L::STEPS {
         L::prefetch(from.wrapping_add((AHEAD * L::STEPS + step) * step_stride).cast());
     }
@@ -158,18 +166,18 @@ unsafe fn copy_run<T: Element, L: Level, const N: usize>(from: *const T, step_st
     };
 }
 
-/// Each line is dense: blocks of lines are loaded and turned, all lines for some words before the next, which stay
+/// Each line is dense: blocks of lines are loaded and transposed, all lines for some words before the next, which stay
 /// in the first-level cache meanwhile.
 #[inline(always)]
-unsafe fn turn_lines<T: Element, L: Level, const FULL: usize>(lines: Lines<T>, words: &mut [[Word; FULL]]) {
-    let whole = lines.depth / (TURN * L::STEPS) * TURN;
+unsafe fn transpose_lines<T: Element, L: Microkernel, const FULL: usize>(lines: Lines<T>, words: &mut [[Word; FULL]]) {
+    let whole = lines.depth / (TRANSPOSE_SIDE * L::STEPS) * TRANSPOSE_SIDE;
     for stretch in (0..whole).step_by(STRETCH) {
-        for first_line in (0..FULL).step_by(TURN) {
-            for start in (stretch..(stretch + STRETCH).min(whole)).step_by(TURN) {
+        for first_line in (0..FULL).step_by(TRANSPOSE_SIDE) {
+            for start in (stretch..(stretch + STRETCH).min(whole)).step_by(TRANSPOSE_SIDE) {
                 let from = lines.first.wrapping_add(first_line * lines.line_stride + start * L::STEPS);
-                let block = &mut words[start..start + TURN];
+                let block = &mut words[start..start + TRANSPOSE_SIDE];
                 // SAFETY: these elements of the lines are inside them.
-                unsafe { turn_block::<T, L, FULL>(from, lines.line_stride, block, first_line) };
+                unsafe { transpose_block::<T, L, FULL>(from, lines.line_stride, block, first_line) };
             }
         }
     }
@@ -179,36 +187,36 @@ unsafe fn turn_lines<T: Element, L: Level, const FULL: usize>(lines: Lines<T>, w
     unsafe { gather::<T, L, FULL>(rest, &mut words[whole..]) }
 }
 
-/// A few words of a few lines, turned.
+/// A few words of a few lines, transposed.
 #[inline(always)]
-unsafe fn turn_block<T: Element, L: Level, const FULL: usize>(
+unsafe fn transpose_block<T: Element, L: Microkernel, const FULL: usize>(
     from: *const T,
     line_stride: usize,
     words: &mut [[Word; FULL]],
     first_line: usize,
 ) {
-    let count = TURN.min(FULL - first_line);
-    let mut runs = [[0; TURN]; TURN];
+    let count = TRANSPOSE_SIDE.min(FULL - first_line);
+    let mut runs = [[0; TRANSPOSE_SIDE]; TRANSPOSE_SIDE];
     for (line, to) in runs.iter_mut().enumerate().take(count) {
         // SAFETY: the caller's promise.
         *to = unsafe { run_of::<T, L>(from.wrapping_add(line * line_stride)) };
     }
     // SAFETY: the machine has the level, by the caller's promise.
-    let turned = unsafe { L::turn(runs) };
-    for (word, from) in words.iter_mut().zip(&turned) {
+    let transposed = unsafe { L::transpose(runs) };
+    for (word, from) in words.iter_mut().zip(&transposed) {
         word[first_line..first_line + count].copy_from_slice(&from[..count]);
     }
 }
 
 /// A few words of a dense line.
 #[inline(always)]
-unsafe fn run_of<T: Element, L: Level>(from: *const T) -> [Word; TURN] {
+unsafe fn run_of<T: Element, L: Microkernel>(from: *const T) -> [Word; TRANSPOSE_SIDE] {
     // SAFETY: the caller's promise.
     unsafe {
         match L::STEPS {
-            1 => from.cast::<[T; TURN]>().read_unaligned().map(single),
-            _ if is::<T, f32>() => L::line(from.cast::<[T; 2 * TURN]>().read_unaligned().map(T::to_f32)),
-            _ => from.cast::<[[T; 2]; TURN]>().read_unaligned().map(|[x, next]| pair(x, next)),
+            1 => from.cast::<[T; TRANSPOSE_SIDE]>().read_unaligned().map(single),
+            _ if is::<T, f32>() => L::line(from.cast::<[T; 2 * TRANSPOSE_SIDE]>().read_unaligned().map(T::to_f32)),
+            _ => from.cast::<[[T; 2]; TRANSPOSE_SIDE]>().read_unaligned().map(|[x, next]| pair(x, next)),
         }
     }
 }
@@ -218,26 +226,26 @@ unsafe fn run_of<T: Element, L: Level>(from: *const T) -> [Word; TURN] {
 /// # Safety
 /// As for [`pack`].
 #[inline(always)]
-pub(super) unsafe fn pack_line_major<T: Element, L: Level, const FULL: usize>(lines: Lines<T>, to: &mut [Word]) {
+pub(super) unsafe fn pack_line_major<T: Element, L: Microkernel, const FULL: usize>(lines: Lines<T>, to: &mut [Word]) {
     let depth = words_of::<L>(lines.depth);
     let to = &mut to[..lines.count.next_multiple_of(FULL) * depth];
-    // Words that are taken in whole runs, and lines that are turned.
-    let whole = lines.depth / (TURN * L::STEPS) * TURN;
-    let turned = if lines.line_stride == 1 { lines.count / TURN * TURN } else { 0 };
-    for first_line in (0..turned).step_by(TURN) {
-        for start in (0..whole).step_by(TURN) {
+    // Words that are taken in whole runs, and lines that are transposed.
+    let whole = lines.depth / (TRANSPOSE_SIDE * L::STEPS) * TRANSPOSE_SIDE;
+    let transposed = if lines.line_stride == 1 { lines.count / TRANSPOSE_SIDE * TRANSPOSE_SIDE } else { 0 };
+    for first_line in (0..transposed).step_by(TRANSPOSE_SIDE) {
+        for start in (0..whole).step_by(TRANSPOSE_SIDE) {
             let from = lines.first.wrapping_add(start * L::STEPS * lines.step_stride + first_line);
             // SAFETY: these elements of the lines are inside them, and the machine has the level.
-            let runs = unsafe { turned_steps::<T, L>(from, lines.step_stride) };
+            let runs = unsafe { transposed_steps::<T, L>(from, lines.step_stride) };
             for (line, run) in (first_line..).zip(&runs) {
-                to[line * depth + start..][..TURN].copy_from_slice(run);
+                to[line * depth + start..][..TRANSPOSE_SIDE].copy_from_slice(run);
             }
         }
     }
     for (line, to) in to.chunks_exact_mut(depth.max(1)).enumerate() {
         let first = lines.first.wrapping_add(line * lines.line_stride);
         let done = match lines.step_stride {
-            _ if line < turned => whole,
+            _ if line < transposed => whole,
             1 if line < lines.count => {
                 // SAFETY: these elements of the line are inside it.
                 unsafe { copy_runs::<T, L>(first, &mut to[..whole]) };
@@ -254,31 +262,34 @@ pub(super) unsafe fn pack_line_major<T: Element, L: Level, const FULL: usize>(li
     }
 }
 
-/// A few words of a few lines that lie side by side, turned.
+/// A few words of a few lines that lie side by side, transposed.
 #[inline(always)]
-unsafe fn turned_steps<T: Element, L: Level>(from: *const T, step_stride: usize) -> [[Word; TURN]; TURN] {
-    let mut steps = [[0; TURN]; TURN];
+unsafe fn transposed_steps<T: Element, L: Microkernel>(
+    from: *const T,
+    step_stride: usize,
+) -> [[Word; TRANSPOSE_SIDE]; TRANSPOSE_SIDE] {
+    let mut steps = [[0; TRANSPOSE_SIDE]; TRANSPOSE_SIDE];
     for (word, to) in steps.iter_mut().enumerate() {
         // SAFETY: the caller's promise.
-        unsafe { copy_word::<T, L, TURN>(from.wrapping_add(word * L::STEPS * step_stride), step_stride, to) };
+        unsafe { copy_word::<T, L, TRANSPOSE_SIDE>(from.wrapping_add(word * L::STEPS * step_stride), step_stride, to) };
     }
     // SAFETY: the machine has the level, by the caller's promise.
-    unsafe { L::turn(steps) }
+    unsafe { L::transpose(steps) }
 }
 
 /// Words of a dense line, in whole runs.
 #[inline(always)]
-unsafe fn copy_runs<T: Element, L: Level>(from: *const T, to: &mut [Word]) {
-    let (runs, _) = to.as_chunks_mut::<TURN>();
+unsafe fn copy_runs<T: Element, L: Microkernel>(from: *const T, to: &mut [Word]) {
+    let (runs, _) = to.as_chunks_mut::<TRANSPOSE_SIDE>();
     for (index, run) in runs.iter_mut().enumerate() {
         // SAFETY: the caller's promise.
-        *run = unsafe { run_of::<T, L>(from.wrapping_add(index * TURN * L::STEPS)) };
+        *run = unsafe { run_of::<T, L>(from.wrapping_add(index * TRANSPOSE_SIDE * L::STEPS)) };
     }
 }
 
 /// Any strides, and a panel or a word that is not full.
 #[inline(always)]
-unsafe fn gather<T: Element, L: Level, const FULL: usize>(lines: Lines<T>, words: &mut [[Word; FULL]]) {
+unsafe fn gather<T: Element, L: Microkernel, const FULL: usize>(lines: Lines<T>, words: &mut [[Word; FULL]]) {
     for (index, word) in words.iter_mut().enumerate() {
         *word = [0; FULL];
         let step = index * L::STEPS;

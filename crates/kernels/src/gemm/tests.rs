@@ -1,4 +1,4 @@
-use super::microkernel::{Panels, Results, TURN, Word};
+use super::microkernel::{Panels, Results, TRANSPOSE_SIDE, Word};
 use super::pack::{Lines, pack_line_major, words_of};
 use super::*;
 use crate::{bf16, run_alone};
@@ -170,7 +170,7 @@ fn columns_are_summed_beside_the_product() {
 /// Pairs of steps in lines one after another, as matrix registers take them; here they are only packed.
 struct Pairs;
 
-impl Level for Pairs {
+impl Microkernel for Pairs {
     const ROWS: usize = 16;
     const COLUMNS: usize = 16;
     const STEPS: usize = 2;
@@ -181,9 +181,9 @@ impl Level for Pairs {
         unreachable!("nothing is multiplied")
     }
 
-    unsafe fn turn(lines: [[Word; TURN]; TURN]) -> [[Word; TURN]; TURN] {
+    unsafe fn transpose(lines: [[Word; TRANSPOSE_SIDE]; TRANSPOSE_SIDE]) -> [[Word; TRANSPOSE_SIDE]; TRANSPOSE_SIDE] {
         // SAFETY: every machine has the level.
-        unsafe { Portable::turn(lines) }
+        unsafe { Portable::transpose(lines) }
     }
 
     unsafe fn pairs<const N: usize>(steps: [f32; N], next: [f32; N]) -> [Word; N] {
@@ -191,7 +191,7 @@ impl Level for Pairs {
         unsafe { Portable::pairs(steps, next) }
     }
 
-    unsafe fn line(numbers: [f32; 2 * TURN]) -> [Word; TURN] {
+    unsafe fn line(numbers: [f32; 2 * TRANSPOSE_SIDE]) -> [Word; TRANSPOSE_SIDE] {
         // SAFETY: as above.
         unsafe { Portable::line(numbers) }
     }
@@ -312,7 +312,7 @@ fn large_results_are_streamed_rightly() {
 
 #[test]
 fn every_number_of_threads_gives_the_same_bits_in_bf16() {
-    for (rows, columns, depth, turned) in
+    for (rows, columns, depth, transposed) in
         [(150, 190, 2100, false), (150, 190, 2112, false), (161, 200, 1999, true), (70, 45, 4100, true)]
     {
         let (a, b) = (numbers::<bf16>(rows * depth, 1), numbers::<f32>(depth * columns, 2));
@@ -321,7 +321,7 @@ fn every_number_of_threads_gives_the_same_bits_in_bf16() {
                 let mut c = vec![0.0f32; rows * columns];
                 let mut sums = vec![0.0f32; columns];
                 let to = MatrixMut { elements: Out::new(c.as_mut_ptr(), c.len()), row_stride: columns };
-                let left = if turned { matrix(&a, 1, rows) } else { matrix(&a, depth, 1) };
+                let left = if transposed { matrix(&a, 1, rows) } else { matrix(&a, depth, 1) };
                 let job = Gemm::new(isa, sizes(rows, columns, depth), left, matrix(&b, columns, 1), to)
                     .workers(threads)
                     .column_sums(Some(Out::new(sums.as_mut_ptr(), columns)));
@@ -336,7 +336,8 @@ fn every_number_of_threads_gives_the_same_bits_in_bf16() {
             let alone = product(1);
             for (index, &bits) in alone[..rows * columns].iter().enumerate() {
                 let (row, column) = (index / columns, index % columns);
-                let at = |k: usize| Element::to_f32(if turned { a[k * rows + row] } else { a[row * depth + k] }) as f64;
+                let at =
+                    |k: usize| Element::to_f32(if transposed { a[k * rows + row] } else { a[row * depth + k] }) as f64;
                 let expected: f64 = (0..depth).map(|k| at(k) * b[k * columns + column] as f64).sum();
                 let found = f32::from_bits(bits) as f64;
                 assert!(
@@ -355,11 +356,17 @@ fn rough<T: Element>(count: usize, seed: usize) -> Vec<T> {
 }
 
 /// The bits of a product and of its column sums, computed in pieces of the depth that end at these steps.
-fn in_pieces<A: Element, B: Element>(isa: Isa, threads: usize, sizes: Sizes, turned: bool, ends: &[usize]) -> Vec<u32> {
+fn in_pieces<A: Element, B: Element>(
+    isa: Isa,
+    threads: usize,
+    sizes: Sizes,
+    transposed: bool,
+    ends: &[usize],
+) -> Vec<u32> {
     let Sizes { rows, columns, depth } = sizes;
     let (a, b) = (rough::<A>(rows * depth, 1), rough::<B>(depth * columns, 2));
     let (mut c, mut sums) = (vec![9.0f32; rows * columns], vec![9.0f32; columns]);
-    let (row_stride, column_stride) = if turned { (1, rows) } else { (depth, 1) };
+    let (row_stride, column_stride) = if transposed { (1, rows) } else { (depth, 1) };
     let pool = crate::Pool::new(threads).unwrap();
     let mut start = 0;
     for &end in ends {
@@ -388,19 +395,22 @@ fn a_depth_in_pieces_gives_the_bits_of_the_whole() {
         // All levels keep their bits where the depth is cut at multiples of 32; all but one, at any whole word.
         let pieces = [vec![32, depth], vec![depth / 2 / 32 * 32, depth], (32..=depth).step_by(32).collect()];
         for isa in Isa::available() {
-            for turned in [false, true] {
-                let f32_whole = in_pieces::<f32, f32>(isa, 1, size, turned, &[depth]);
-                let bf16_whole = in_pieces::<bf16, f32>(isa, 1, size, turned, &[depth]);
+            for transposed in [false, true] {
+                let f32_whole = in_pieces::<f32, f32>(isa, 1, size, transposed, &[depth]);
+                let bf16_whole = in_pieces::<bf16, f32>(isa, 1, size, transposed, &[depth]);
                 for (threads, pieces) in (1..=4).flat_map(|threads| pieces.iter().map(move |ends| (threads, ends))) {
-                    let found = in_pieces::<f32, f32>(isa, threads, size, turned, pieces);
-                    assert!(found == f32_whole, "{isa}, {size:?}, {threads} threads, turned: {turned}");
-                    let found = in_pieces::<bf16, f32>(isa, threads, size, turned, pieces);
-                    assert!(found == bf16_whole, "{isa}, {size:?} in bf16, {threads} threads, turned: {turned}");
+                    let found = in_pieces::<f32, f32>(isa, threads, size, transposed, pieces);
+                    assert!(found == f32_whole, "{isa}, {size:?}, {threads} threads, transposed: {transposed}");
+                    let found = in_pieces::<bf16, f32>(isa, threads, size, transposed, pieces);
+                    assert!(
+                        found == bf16_whole,
+                        "{isa}, {size:?} in bf16, {threads} threads, transposed: {transposed}"
+                    );
                 }
                 let odd: Vec<usize> = vec![7, 20, depth];
-                assert!(in_pieces::<f32, f32>(isa, 2, size, turned, &odd) == f32_whole, "{isa}, {size:?}");
+                assert!(in_pieces::<f32, f32>(isa, 2, size, transposed, &odd) == f32_whole, "{isa}, {size:?}");
                 let even: Vec<usize> = vec![6, 20, depth];
-                let found = in_pieces::<bf16, f32>(isa, 2, size, turned, &even);
+                let found = in_pieces::<bf16, f32>(isa, 2, size, transposed, &even);
                 assert!(isa == Isa::Amx || found == bf16_whole, "{isa}, {size:?} in bf16");
             }
         }

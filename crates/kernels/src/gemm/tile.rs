@@ -1,7 +1,7 @@
 //! A tile of a product's result: packing, multiplying, finishing.
 
 use super::ahead::{Ahead, CACHE_LINE};
-use super::microkernel::{BLOCK_MAX, Level, Panels, Results, Rows, Start, Word};
+use super::microkernel::{BLOCK_MAX, Microkernel, Panels, Results, Rows, Start, Word};
 use super::pack::{self, Lines};
 use super::{Gemm, Matrix, is};
 use crate::{Element, chunk};
@@ -62,7 +62,7 @@ impl Sums {
 
 impl<A: Element, B: Element> Tile<'_, A, B> {
     #[inline(always)]
-    pub unsafe fn compute<L: Level, const ROWS: usize, const COLUMNS: usize>(&self, scratch: &mut [f32]) {
+    pub unsafe fn compute<L: Microkernel, const ROWS: usize, const COLUMNS: usize>(&self, scratch: &mut [f32]) {
         const { assert!(ROWS == L::ROWS && COLUMNS == L::COLUMNS && ROWS * COLUMNS <= BLOCK_MAX) };
         let cut = &self.job.cut;
         let mut scratch = self.divided(scratch);
@@ -101,7 +101,7 @@ impl<A: Element, B: Element> Tile<'_, A, B> {
 
     /// A panel of rows times all columns; finished with the last block of the depth.
     #[inline(always)]
-    unsafe fn multiply_band<L: Level, const ROWS: usize, const COLUMNS: usize>(
+    unsafe fn multiply_band<L: Microkernel, const ROWS: usize, const COLUMNS: usize>(
         &self,
         row: usize,
         block: &Block,
@@ -201,7 +201,7 @@ impl<A: Element, B: Element> Tile<'_, A, B> {
     /// Whether the columns are read where they are: dense f32 rows, in whole words, that few row panels will
     /// read again.
     #[inline(always)]
-    fn columns_lie_ready<L: Level>(&self) -> bool {
+    fn columns_lie_ready<L: Microkernel>(&self) -> bool {
         let words = L::STEPS == 1 && is::<B, f32>() && self.job.sizes.depth.is_multiple_of(L::WORDS);
         words && self.job.b.column_stride == 1 && self.rows.len() <= 2 * L::ROWS && self.job.column_sums.is_none()
     }
@@ -225,7 +225,7 @@ impl<A: Element, B: Element> Tile<'_, A, B> {
 
     /// Packs the columns of the tile; where they lie ready, only those of the last panel, if it is not full.
     #[inline(always)]
-    unsafe fn pack_columns<L: Level, const COLUMNS: usize>(&self, block: &Block, to: &mut [Word]) {
+    unsafe fn pack_columns<L: Microkernel, const COLUMNS: usize>(&self, block: &Block, to: &mut [Word]) {
         let depth = &block.depth;
         let ready = if block.columns_lie_ready { self.columns.len() / COLUMNS * COLUMNS } else { 0 };
         let lines = Lines {
@@ -241,7 +241,7 @@ impl<A: Element, B: Element> Tile<'_, A, B> {
 
     /// Packs the rows of the tile that are not read where they lie.
     #[inline(always)]
-    unsafe fn pack_rows<L: Level, const ROWS: usize>(&self, block: &Block, to: &mut [Word]) {
+    unsafe fn pack_rows<L: Microkernel, const ROWS: usize>(&self, block: &Block, to: &mut [Word]) {
         let (start, depth) = (block.rows_in_place, &block.depth);
         let Matrix { row_stride, column_stride, .. } = self.job.a;
         let lines = Lines {
@@ -262,7 +262,7 @@ impl<A: Element, B: Element> Tile<'_, A, B> {
 
     /// Asks for what a band of rows will be finished with when its sums are complete.
     #[inline(always)]
-    fn ask_for_operands<L: Level>(&self, band: Range<usize>) {
+    fn ask_for_operands<L: Microkernel>(&self, band: Range<usize>) {
         let Some(epilogue) = &self.job.epilogue else { return };
         for row in band {
             for Range { start, end } in epilogue.operands(self.position(row), self.columns.len()) {
@@ -305,7 +305,7 @@ impl<A: Element, B: Element> Tile<'_, A, B> {
 
 /// Adds up the packed columns, each in the order of the depth.
 #[inline(always)]
-fn sum_columns<L: Level, const COLUMNS: usize>(packed: &[Word], words: usize, to: &mut [f32], continued: bool) {
+fn sum_columns<L: Microkernel, const COLUMNS: usize>(packed: &[Word], words: usize, to: &mut [f32], continued: bool) {
     for (panel, to) in to.chunks_mut(COLUMNS).enumerate() {
         let (steps, _) = packed[panel * words * COLUMNS..][..words * COLUMNS].as_chunks::<COLUMNS>();
         let mut sums = [0.0f32; COLUMNS];
@@ -327,7 +327,7 @@ fn sum_columns<L: Level, const COLUMNS: usize>(packed: &[Word], words: usize, to
 
 /// A block of results; one at the edge goes through a whole block beside it.
 #[inline(always)]
-unsafe fn multiply_block<L: Level>(panels: Panels, to: Results, rows: usize, columns: usize) {
+unsafe fn multiply_block<L: Microkernel>(panels: Panels, to: Results, rows: usize, columns: usize) {
     if rows == L::ROWS && columns == L::COLUMNS {
         // SAFETY: the caller's promise.
         return unsafe { L::multiply(panels, to) };

@@ -3,14 +3,14 @@
 use std::arch::aarch64::*;
 use std::arch::asm;
 
-/// Numbers in a vector, and lines of a quarter that is turned.
+/// Numbers in a vector, and lines of a quarter that is transposed.
 const LANES: usize = 4;
 
-/// Eight lines of eight numbers, turned: each quarter is, and two of them change places.
+/// Eight lines of eight numbers, transposed: each quarter is, and two of them change places.
 #[inline]
 #[target_feature(enable = "neon")]
-pub(crate) fn turned(x: [[float32x4_t; 2]; 2 * LANES]) -> [[float32x4_t; 2]; 2 * LANES] {
-    let quarter = |first: usize, half: usize| turned_quarter(std::array::from_fn(|line| x[first + line][half]));
+pub(crate) fn transposed(x: [[float32x4_t; 2]; 2 * LANES]) -> [[float32x4_t; 2]; 2 * LANES] {
+    let quarter = |first: usize, half: usize| transposed_quarter(std::array::from_fn(|line| x[first + line][half]));
     let (upper_left, upper_right) = (quarter(0, 0), quarter(0, 1));
     let (lower_left, lower_right) = (quarter(LANES, 0), quarter(LANES, 1));
     std::array::from_fn(|line| match line.checked_sub(LANES) {
@@ -22,7 +22,7 @@ pub(crate) fn turned(x: [[float32x4_t; 2]; 2 * LANES]) -> [[float32x4_t; 2]; 2 *
 /// Neighbours, then pairs change places.
 #[inline]
 #[target_feature(enable = "neon")]
-fn turned_quarter([a, b, c, d]: [float32x4_t; LANES]) -> [float32x4_t; LANES] {
+fn transposed_quarter([a, b, c, d]: [float32x4_t; LANES]) -> [float32x4_t; LANES] {
     let pairs = |x, y| (vreinterpretq_f64_f32(vtrn1q_f32(x, y)), vreinterpretq_f64_f32(vtrn2q_f32(x, y)));
     let ((even, odd), (even_below, odd_below)) = (pairs(a, b), pairs(c, d));
     [vtrn1q_f64(even, even_below), vtrn1q_f64(odd, odd_below), vtrn2q_f64(even, even_below), vtrn2q_f64(odd, odd_below)]

@@ -69,10 +69,10 @@ unsafe fn steps_avx2<const DENSE: bool, const ROWS: usize>(
     sums
 }
 
-/// Eight lines of eight numbers, turned: neighbours, then pairs, then halves change places.
+/// Eight lines of eight numbers, transposed: neighbours, then pairs, then halves change places.
 #[inline]
 #[target_feature(enable = "avx")]
-pub(crate) fn turned(x: [__m256; 8]) -> [__m256; 8] {
+pub(crate) fn transposed(x: [__m256; 8]) -> [__m256; 8] {
     let low = |i: usize| _mm256_unpacklo_ps(x[i], x[i + 1]);
     let high = |i: usize| _mm256_unpackhi_ps(x[i], x[i + 1]);
     let x = [low(0), high(0), low(2), high(2), low(4), high(4), low(6), high(6)];

@@ -1,7 +1,7 @@
 //! Tiles in the vectors of 64-bit Arm.
 
 use super::*;
-use crate::vectors::{prefetch, turned};
+use crate::vectors::{prefetch, transposed};
 use std::arch::aarch64::*;
 
 /// Four lanes to a register: 16 of 32 registers accumulate, which hides the latency of the multiply-add. It takes its
@@ -36,9 +36,9 @@ impl Level for Neon {
     }
 
     #[inline(always)]
-    unsafe fn turn(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
+    unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
         // SAFETY: the caller's promise, word for word.
-        unsafe { turn(from, from_stride, to, to_stride) }
+        unsafe { transpose(from, from_stride, to, to_stride) }
     }
 
     #[inline(always)]
@@ -84,13 +84,13 @@ unsafe fn multiply(tile: Tile) {
 
 #[inline]
 #[target_feature(enable = "neon")]
-unsafe fn turn(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
+unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
     let lines = std::array::from_fn(|row| {
         let line = from.wrapping_add(row * from_stride);
         // SAFETY: the caller's promise.
         unsafe { [vld1q_f32(line), vld1q_f32(line.add(LANES))] }
     });
-    for (row, [near, far]) in turned(lines).into_iter().enumerate() {
+    for (row, [near, far]) in transposed(lines).into_iter().enumerate() {
         let line = to.wrapping_add(row * to_stride);
         // SAFETY: the caller's promise.
         unsafe {

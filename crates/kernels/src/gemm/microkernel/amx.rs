@@ -2,7 +2,7 @@
 //!
 //! The compiler has no stable names for these instructions, so they are written out.
 
-use super::{Level, Panels, Results, Rows, Start, TURN, Word};
+use super::{Microkernel, Panels, Results, Rows, Start, TRANSPOSE_SIDE, Word};
 use std::arch::asm;
 
 /// Four of the eight matrix registers accumulate 32 rows of 32 columns.
@@ -78,7 +78,7 @@ pub unsafe fn multiply_in_matrix_registers() {
     }
 }
 
-impl Level for Amx {
+impl Microkernel for Amx {
     const ROWS: usize = 2 * SIDE;
     const COLUMNS: usize = 2 * SIDE;
     const STEPS: usize = 2;
@@ -156,9 +156,9 @@ impl Level for Amx {
     }
 
     #[inline(always)]
-    unsafe fn turn(lines: [[Word; TURN]; TURN]) -> [[Word; TURN]; TURN] {
+    unsafe fn transpose(lines: [[Word; TRANSPOSE_SIDE]; TRANSPOSE_SIDE]) -> [[Word; TRANSPOSE_SIDE]; TRANSPOSE_SIDE] {
         // SAFETY: the caller's promise; every machine with AMX has AVX.
-        unsafe { super::Avx512::turn(lines) }
+        unsafe { super::Avx512::transpose(lines) }
     }
 
     #[inline(always)]
@@ -168,7 +168,7 @@ impl Level for Amx {
     }
 
     #[inline(always)]
-    unsafe fn line(numbers: [f32; 2 * TURN]) -> [Word; TURN] {
+    unsafe fn line(numbers: [f32; 2 * TRANSPOSE_SIDE]) -> [Word; TRANSPOSE_SIDE] {
         // SAFETY: the caller's promise; every machine with AMX rounds to bf16.
         unsafe { super::Avx512Bf16::line(numbers) }
     }

@@ -1,7 +1,7 @@
 //! Inner products in the vectors of 64-bit Arm, every machine of which has NEON.
 
-use super::{Level, Panels, Results, Rows, Start, TURN, Word};
-use crate::vectors::{prefetch, turned};
+use super::{Microkernel, Panels, Results, Rows, Start, TRANSPOSE_SIDE, Word};
+use crate::vectors::{prefetch, transposed};
 use std::arch::aarch64::*;
 use std::arch::asm;
 
@@ -19,7 +19,7 @@ const LANES: usize = 4;
 /// The vectors of a row of results.
 type Row = [float32x4_t; COLUMNS / LANES];
 
-impl Level for Neon {
+impl Microkernel for Neon {
     const ROWS: usize = ROWS;
     const COLUMNS: usize = COLUMNS;
     const STEPS: usize = 1;
@@ -37,9 +37,9 @@ impl Level for Neon {
     }
 
     #[inline(always)]
-    unsafe fn turn(lines: [[Word; TURN]; TURN]) -> [[Word; TURN]; TURN] {
+    unsafe fn transpose(lines: [[Word; TRANSPOSE_SIDE]; TRANSPOSE_SIDE]) -> [[Word; TRANSPOSE_SIDE]; TRANSPOSE_SIDE] {
         // SAFETY: the machine has the level, by the caller's promise.
-        unsafe { turn(lines) }
+        unsafe { transpose(lines) }
     }
 
     #[inline(always)]
@@ -49,7 +49,7 @@ impl Level for Neon {
     }
 
     #[inline(always)]
-    unsafe fn line(numbers: [f32; 2 * TURN]) -> [Word; TURN] {
+    unsafe fn line(numbers: [f32; 2 * TRANSPOSE_SIDE]) -> [Word; TRANSPOSE_SIDE] {
         // SAFETY: as above.
         unsafe { super::Portable::line(numbers) }
     }
@@ -133,7 +133,12 @@ fn prefetch_to_write(address: *const f32) {
 
 #[inline]
 #[target_feature(enable = "neon")]
-fn turn(lines: [[Word; TURN]; TURN]) -> [[Word; TURN]; TURN] {
+fn transpose(lines: [[Word; TRANSPOSE_SIDE]; TRANSPOSE_SIDE]) -> [[Word; TRANSPOSE_SIDE]; TRANSPOSE_SIDE] {
     // SAFETY: eight words and two vectors of four are the same bits.
-    unsafe { std::mem::transmute(turned(std::mem::transmute::<[[Word; TURN]; TURN], [Row; TURN]>(lines))) }
+    unsafe {
+        std::mem::transmute(transposed(std::mem::transmute::<
+            [[Word; TRANSPOSE_SIDE]; TRANSPOSE_SIDE],
+            [Row; TRANSPOSE_SIDE],
+        >(lines)))
+    }
 }

@@ -1,8 +1,8 @@
 //! Inner products in the vectors of x86-64.
 
-use super::{Level, Panels, Portable, Results, Rows, Start, TURN, Word};
+use super::{Microkernel, Panels, Portable, Results, Rows, Start, TRANSPOSE_SIDE, Word};
 use crate::vectors::{
-    Operands, WordRows, accumulate_avx2, accumulate_avx512, accumulate_avx512_bf16, rounded_pairs, turned,
+    Operands, WordRows, accumulate_avx2, accumulate_avx512, accumulate_avx512_bf16, rounded_pairs, transposed,
 };
 use std::arch::x86_64::*;
 
@@ -19,7 +19,7 @@ pub struct Avx512Bf16;
 macro_rules! vector_level {
     ($level:ident, $rows:literal x $columns:literal, steps $steps:literal, $feature:literal, $name:ident,
      $vector:ty, $zero:ident, $load:ident, $store:ident, $pairs:path, $line:path, $accumulate:ident) => {
-        impl Level for $level {
+        impl Microkernel for $level {
             const ROWS: usize = $rows;
             const COLUMNS: usize = $columns;
             const STEPS: usize = $steps;
@@ -33,9 +33,11 @@ macro_rules! vector_level {
             }
 
             #[inline(always)]
-            unsafe fn turn(lines: [[Word; TURN]; TURN]) -> [[Word; TURN]; TURN] {
+            unsafe fn transpose(
+                lines: [[Word; TRANSPOSE_SIDE]; TRANSPOSE_SIDE],
+            ) -> [[Word; TRANSPOSE_SIDE]; TRANSPOSE_SIDE] {
                 // SAFETY: all these levels have AVX.
-                unsafe { turn_avx(lines) }
+                unsafe { transpose_avx(lines) }
             }
 
             #[inline(always)]
@@ -45,7 +47,7 @@ macro_rules! vector_level {
             }
 
             #[inline(always)]
-            unsafe fn line(numbers: [f32; 2 * TURN]) -> [Word; TURN] {
+            unsafe fn line(numbers: [f32; 2 * TRANSPOSE_SIDE]) -> [Word; TRANSPOSE_SIDE] {
                 // SAFETY: the caller's promise.
                 unsafe { $line(numbers) }
             }
@@ -121,26 +123,27 @@ fn operands<const ROWS: usize>(panels: Panels) -> Operands {
 #[inline]
 #[target_feature(enable = "avx512bf16,avx512vl,avx512bw,avx512f,avx2")]
 fn pairs_bf16<const N: usize>(steps: [f32; N], next: [f32; N]) -> [Word; N] {
-    const { assert!(N.is_multiple_of(TURN)) };
+    const { assert!(N.is_multiple_of(TRANSPOSE_SIDE)) };
     let mut words = [0; N];
-    let (runs, rest) = words.as_chunks_mut::<{ 2 * TURN }>();
+    let (runs, rest) = words.as_chunks_mut::<{ 2 * TRANSPOSE_SIDE }>();
     for (run, to) in runs.iter_mut().enumerate() {
         // SAFETY: sixteen numbers or words and a vector of 512 bits are the same bits, and so many are there.
         unsafe {
-            let [steps, next] = [&steps, &next].map(|numbers| _mm512_loadu_ps(numbers.as_ptr().add(run * 2 * TURN)));
-            *to = std::mem::transmute::<__m512i, [Word; 2 * TURN]>(rounded_pairs(steps, next));
+            let [steps, next] =
+                [&steps, &next].map(|numbers| _mm512_loadu_ps(numbers.as_ptr().add(run * 2 * TRANSPOSE_SIDE)));
+            *to = std::mem::transmute::<__m512i, [Word; 2 * TRANSPOSE_SIDE]>(rounded_pairs(steps, next));
         }
     }
-    for to in rest.as_chunks_mut::<TURN>().0 {
+    for to in rest.as_chunks_mut::<TRANSPOSE_SIDE>().0 {
         // SAFETY: eight numbers and a vector of eight are the same bits, as are eight bf16 and a vector of 128 bits;
         // the last eight are there.
         unsafe {
             let round = |numbers: &[f32; N]| -> __m128i {
-                std::mem::transmute(_mm256_cvtneps_pbh(_mm256_loadu_ps(numbers.as_ptr().add(N - TURN))))
+                std::mem::transmute(_mm256_cvtneps_pbh(_mm256_loadu_ps(numbers.as_ptr().add(N - TRANSPOSE_SIDE))))
             };
             let (steps, next) = (round(&steps), round(&next));
             let words = _mm256_set_m128i(_mm_unpackhi_epi16(steps, next), _mm_unpacklo_epi16(steps, next));
-            *to = std::mem::transmute::<__m256i, [Word; TURN]>(words);
+            *to = std::mem::transmute::<__m256i, [Word; TRANSPOSE_SIDE]>(words);
         }
     }
     words
@@ -149,15 +152,20 @@ fn pairs_bf16<const N: usize>(steps: [f32; N], next: [f32; N]) -> [Word; N] {
 /// The machine's bf16 of numbers that lie in a line, two to a word.
 #[inline]
 #[target_feature(enable = "avx512bf16,avx512vl,avx512f")]
-fn line_bf16(numbers: [f32; 2 * TURN]) -> [Word; TURN] {
+fn line_bf16(numbers: [f32; 2 * TRANSPOSE_SIDE]) -> [Word; TRANSPOSE_SIDE] {
     // SAFETY: the numbers are a vector, and eight words and a vector of 256 bits are the same bits.
     unsafe { std::mem::transmute(_mm512_cvtneps_pbh(_mm512_loadu_ps(numbers.as_ptr()))) }
 }
 
-/// Lines of words, turned.
+/// Lines of words, transposed.
 #[inline]
 #[target_feature(enable = "avx")]
-fn turn_avx(lines: [[Word; TURN]; TURN]) -> [[Word; TURN]; TURN] {
+fn transpose_avx(lines: [[Word; TRANSPOSE_SIDE]; TRANSPOSE_SIDE]) -> [[Word; TRANSPOSE_SIDE]; TRANSPOSE_SIDE] {
     // SAFETY: eight words and a vector of eight are the same bits.
-    unsafe { std::mem::transmute(turned(std::mem::transmute::<[[Word; TURN]; TURN], [__m256; TURN]>(lines))) }
+    unsafe {
+        std::mem::transmute(transposed(std::mem::transmute::<
+            [[Word; TRANSPOSE_SIDE]; TRANSPOSE_SIDE],
+            [__m256; TRANSPOSE_SIDE],
+        >(lines)))
+    }
 }
