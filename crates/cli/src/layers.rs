@@ -19,11 +19,11 @@ const ALTERNATIVES: [&[&str]; 2] = [&["steps", "epochs", "time"], &["decay_steps
 
 /// The options of a file.
 pub struct FileOptions {
-    entries: Vec<Entry>,
+    entries: Vec<FileEntry>,
 }
 
 /// A key of a file, as the command line would give it.
-struct Entry {
+struct FileEntry {
     id: String,
     /// The option with its value, or the paths of the corpus.
     arguments: Vec<String>,
@@ -57,9 +57,9 @@ impl FileOptions {
 /// The options of the command line and, where it says nothing, those of files, the first file first.
 pub fn merged(command_line: &ArgMatches, files: &[FileOptions]) -> Result<TrainArgs> {
     let mut given: HashSet<&str> = command_line.ids().map(|id| id.as_str()).collect();
-    let mut used: Vec<&Entry> = vec![];
+    let mut used: Vec<&FileEntry> = vec![];
     for file in files {
-        let missing: Vec<&Entry> = file.entries.iter().filter(|entry| !is_given(&given, &entry.id)).collect();
+        let missing: Vec<&FileEntry> = file.entries.iter().filter(|entry| !is_given(&given, &entry.id)).collect();
         given.extend(missing.iter().map(|entry| &entry.id[..]));
         used.extend(missing);
     }
@@ -86,15 +86,15 @@ pub fn nothing_given() -> ArgMatches {
     train_options().get_matches_from(std::iter::empty::<String>())
 }
 
-fn parse(entries: &[&Entry]) -> Result<ArgMatches, String> {
-    let (corpus, options): (Vec<&Entry>, Vec<&Entry>) = entries.iter().partition(|entry| entry.id == CORPUS);
+fn parse(entries: &[&FileEntry]) -> Result<ArgMatches, String> {
+    let (corpus, options): (Vec<&FileEntry>, Vec<&FileEntry>) = entries.iter().partition(|entry| entry.id == CORPUS);
     let mut arguments: Vec<&str> = options.iter().flat_map(|entry| &entry.arguments).map(|text| &text[..]).collect();
     arguments.push("--");
     arguments.extend(corpus.iter().flat_map(|entry| &entry.arguments).map(|text| &text[..]));
     train_options().try_get_matches_from(arguments).map_err(|error| one_line(&error.to_string()))
 }
 
-fn entry(key: &str, value: &Value) -> Result<Entry, String> {
+fn entry(key: &str, value: &Value) -> Result<FileEntry, String> {
     let options = train_options();
     let name = |option: &clap::Arg| option.get_long().unwrap_or(option.get_id().as_str()).to_string();
     let names: Vec<String> =
@@ -111,7 +111,7 @@ fn entry(key: &str, value: &Value) -> Result<Entry, String> {
         CORPUS => texts,
         _ => texts.iter().map(|text| format!("--{key}={text}")).collect(),
     };
-    let entry = Entry { id: key.replace('-', "_"), arguments };
+    let entry = FileEntry { id: key.replace('-', "_"), arguments };
     parse(&[&entry])?;
     Ok(entry)
 }

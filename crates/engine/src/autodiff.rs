@@ -1,7 +1,7 @@
 //! Gradients as a walk over the graph: from the outputs back to what they depend on, each operation adding its
 //! own rule. Rules are made of operations, so a gradient can be differentiated again.
 
-use crate::error::Place;
+use crate::error::Location;
 use crate::graph::{Node, Source, Value};
 use crate::{Error, Result, Tensor, Trace};
 use std::collections::HashMap;
@@ -57,7 +57,7 @@ impl Differentiation<'_> {
 /// The gradients of `output`, summed over its elements, with respect to each of `inputs`.
 #[track_caller]
 pub fn gradient(output: &Tensor, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
-    let at = Place::caller();
+    let at = Location::caller();
     let terms = gradient_terms_at(output, inputs, at)?;
     let sum = |terms: Vec<Tensor>| added_up(&terms).expect("a gradient has a term");
     let trace = output.trace();
@@ -67,7 +67,7 @@ pub fn gradient(output: &Tensor, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
 /// As [`gradient`], with zeros for an input that `output` does not depend on in a way that can be differentiated.
 #[track_caller]
 pub fn gradient_or_zeros(output: &Tensor, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
-    let at = Place::caller();
+    let at = Location::caller();
     let terms = terms_or_none(output, inputs, at)?;
     let trace = output.trace();
     let sum = |(terms, input): (Vec<Tensor>, &&Tensor)| added_up(&terms).unwrap_or_else(|| input.zeros_like());
@@ -77,10 +77,10 @@ pub fn gradient_or_zeros(output: &Tensor, inputs: &[&Tensor]) -> Result<Vec<Tens
 /// As [`gradient`], without adding up: for each input a gradient for each of its uses, the last use first.
 #[track_caller]
 pub fn gradient_terms(output: &Tensor, inputs: &[&Tensor]) -> Result<Vec<Vec<Tensor>>> {
-    gradient_terms_at(output, inputs, Place::caller())
+    gradient_terms_at(output, inputs, Location::caller())
 }
 
-fn gradient_terms_at(output: &Tensor, inputs: &[&Tensor], at: Place) -> Result<Vec<Vec<Tensor>>> {
+fn gradient_terms_at(output: &Tensor, inputs: &[&Tensor], at: Location) -> Result<Vec<Vec<Tensor>>> {
     let found = terms_or_none(output, inputs, at)?;
     match found.iter().position(Vec::is_empty) {
         None => Ok(found),
@@ -97,7 +97,7 @@ fn gradient_terms_at(output: &Tensor, inputs: &[&Tensor], at: Place) -> Result<V
 }
 
 /// For each input a gradient for each of its uses; none where the output does not depend on it.
-fn terms_or_none(output: &Tensor, inputs: &[&Tensor], at: Place) -> Result<Vec<Vec<Tensor>>> {
+fn terms_or_none(output: &Tensor, inputs: &[&Tensor], at: Location) -> Result<Vec<Vec<Tensor>>> {
     let trace = output.trace();
     trace.check()?;
     if let Some(foreign) = inputs.iter().find(|input| !input.is_of(trace)) {
@@ -170,7 +170,7 @@ fn backward(
             |value: &Value| inputs.contains(value) || (value.node >= first_node && depends[value.node - first_node]);
         let wanted: Vec<bool> =
             node.inputs.iter().map(|input| is_dependent(input) && trace.graph().ty(*input).dtype.is_float()).collect();
-        let given = trace.attributing(node.place, node.part.layer, || {
+        let given = trace.attributing(node.location, node.part.layer, || {
             differentiate(trace, op.as_ref(), index, &node, &arrived, &wanted)
         });
         for ((input, gradient), wanted) in node.inputs.iter().zip(given).zip(wanted) {
@@ -196,7 +196,7 @@ fn differentiate(
     let rule = op.gradient(&Differentiation { inputs: &inputs, outputs: &outputs, gradients, wanted });
     if let Some(problem) = wrong_rule(&rule, &inputs) {
         let types = inputs.iter().map(Tensor::ty).collect();
-        trace.fail(Error::Parameter { op: op.name().to_string(), inputs: types, problem, at: node.place });
+        trace.fail(Error::Parameter { op: op.name().to_string(), inputs: types, problem, at: node.location });
         return inputs.iter().map(|_| None).collect();
     }
     rule

@@ -2,21 +2,21 @@
 
 use crate::{DType, Shape, TensorType};
 use std::fmt;
-use std::panic::Location;
+use std::panic;
 
 /// A line of the user's program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place(pub &'static Location<'static>);
+pub struct Location(pub &'static panic::Location<'static>);
 
-impl Place {
+impl Location {
     /// The caller's line.
     #[track_caller]
-    pub fn caller() -> Place {
-        Place(Location::caller())
+    pub fn caller() -> Location {
+        Location(panic::Location::caller())
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.0.file(), self.0.line())
     }
@@ -46,7 +46,7 @@ pub enum Error {
         /// What does not fit, and what to do.
         problem: String,
         /// The line that asked for it.
-        at: Place,
+        at: Location,
     },
     /// An element type that an operation does not take.
     #[error("{at}: {op} of {}: {problem}", list(inputs))]
@@ -58,7 +58,7 @@ pub enum Error {
         /// Which type is not taken, and what to do.
         problem: String,
         /// The line that asked for it.
-        at: Place,
+        at: Location,
     },
     /// A parameter of an operation out of its range.
     #[error("{at}: {op} of {}: {problem}", list(inputs))]
@@ -70,7 +70,7 @@ pub enum Error {
         /// Which parameter, its range, and what to do.
         problem: String,
         /// The line that asked for it.
-        at: Place,
+        at: Location,
     },
     /// Tensors of two traces in one operation.
     #[error("{at}: {op} mixes tensors of two traces; make both from the same trace or tape")]
@@ -78,7 +78,7 @@ pub enum Error {
         /// The operation.
         op: String,
         /// The line that asked for it.
-        at: Place,
+        at: Location,
     },
     /// A gradient that does not exist.
     #[error("{at}: no gradient: {problem}")]
@@ -86,7 +86,7 @@ pub enum Error {
         /// Why, and what to do.
         problem: String,
         /// The line that asked for it.
-        at: Place,
+        at: Location,
     },
     /// A value that is not finite where that is forbidden.
     #[error(
@@ -98,7 +98,7 @@ pub enum Error {
         /// The first element that is not finite.
         element: usize,
         /// The line that asked for the check.
-        at: Place,
+        at: Location,
     },
     /// An index outside of what it indexes.
     #[error("{at}: {op}: index {index} is outside 0..{bound}; check the tokens or targets that were written")]
@@ -110,7 +110,7 @@ pub enum Error {
         /// How many there are to choose from.
         bound: usize,
         /// The line of the operation.
-        at: Place,
+        at: Location,
     },
     /// Data that does not fit the tensor it is for.
     #[error("{name} holds {expected}, but {given} was given")]
@@ -146,7 +146,7 @@ pub enum Error {
         /// The name.
         name: String,
         /// The line that gave it again.
-        at: Place,
+        at: Location,
     },
     /// A routine that cannot be compiled as stated.
     #[error("{at}: {problem}")]
@@ -154,7 +154,7 @@ pub enum Error {
         /// What is wrong, and what to do.
         problem: String,
         /// The line that stated it.
-        at: Place,
+        at: Location,
     },
     /// An element type that the backend does not compute.
     #[error("{at}: the {backend} backend does not compute {op} in {dtype}; {advice}")]
@@ -168,7 +168,7 @@ pub enum Error {
         /// What to do.
         advice: &'static str,
         /// The line of the operation.
-        at: Place,
+        at: Location,
     },
     /// A kernel from outside that panicked.
     #[error("{at}: the kernel of {op} panicked: {message}; states may be half written, so make the program anew")]
@@ -178,7 +178,7 @@ pub enum Error {
         /// What the panic said.
         message: String,
         /// The line of the operation.
-        at: Place,
+        at: Location,
     },
     /// A plan that was made for another machine than the one that it is linked on.
     #[error("the plan cannot be linked: {problem}; plan again with the backend that will run it")]
@@ -211,7 +211,7 @@ pub enum Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    pub(crate) fn mismatch(op: &str, inputs: Vec<TensorType>, mismatch: Mismatch, at: Place) -> Error {
+    pub(crate) fn mismatch(op: &str, inputs: Vec<TensorType>, mismatch: Mismatch, at: Location) -> Error {
         let op = op.to_string();
         match mismatch {
             Mismatch::Shape(problem) => Error::Shape { op, inputs, problem, at },

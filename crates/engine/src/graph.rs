@@ -1,6 +1,6 @@
 //! What a trace records: values, and the operations between them, in the order they were asked for.
 
-use crate::error::Place;
+use crate::error::Location;
 use crate::ops::Operation;
 use crate::{Array, TensorType};
 use std::fmt;
@@ -104,7 +104,7 @@ pub struct Node {
     /// The types of its outputs.
     pub outputs: Vec<TensorType>,
     /// The user's line.
-    pub place: Place,
+    pub location: Location,
     /// The part of the step.
     pub part: Part,
 }

@@ -21,7 +21,7 @@ mod trace;
 pub use array::Array;
 pub use autodiff::{gradient, gradient_or_zeros, gradient_terms};
 pub use dtype::{DType, Native};
-pub use error::{Error, Mismatch, Place, Result};
+pub use error::{Error, Location, Mismatch, Result};
 pub use graph::Role;
 pub use handles::{Handles, RoutineKey, TensorKey};
 pub use ops::custom_gradient;

@@ -2,7 +2,7 @@
 
 use crate::backend::{Backend, Executable};
 use crate::dtype::Native;
-use crate::error::Place;
+use crate::error::Location;
 use crate::graph::{Role, Source, State};
 use crate::handles::{Traced, unique, wrong_handle};
 use crate::plan::{Buffer, BufferKind, Operand, Options, Plan, Planner, Report, Request};
@@ -22,7 +22,7 @@ pub struct Routine {
     times_per_step: usize,
     outputs: Vec<(String, Tensor)>,
     assigns: Vec<(Tensor, Tensor)>,
-    place: Place,
+    location: Location,
 }
 
 impl Routine {
@@ -35,7 +35,7 @@ impl Routine {
             times_per_step: 0,
             outputs: vec![],
             assigns: vec![],
-            place: Place::caller(),
+            location: Location::caller(),
         }
     }
 
@@ -58,10 +58,10 @@ impl Routine {
 
     /// Checks the routine against the trace and writes it down in the graph's terms.
     fn request(&self, trace: &Trace) -> Result<Request> {
-        let wrong = |problem: String| Error::Routine { problem, at: self.place };
+        let wrong = |problem: String| Error::Routine { problem, at: self.location };
         let named = |tensor: &Tensor| {
             if !tensor.is_of(trace) {
-                return Err(tensor.foreign(&format!("routine {:?}", self.name), self.place));
+                return Err(tensor.foreign(&format!("routine {:?}", self.name), self.location));
             }
             tensor.handle()
         };
@@ -154,7 +154,7 @@ impl Trace {
         for routine in routines {
             if !names.insert(&routine.name) {
                 let problem = format!("there are two routines named {:?}; give each its own name", routine.name);
-                return Err(Error::Routine { problem, at: routine.place });
+                return Err(Error::Routine { problem, at: routine.location });
             }
             requests.push(routine.request(self)?);
         }
@@ -185,7 +185,7 @@ impl Program {
         };
         if placed(&self.plan) != placed(&plan) {
             let problem = "the plans have other states; relink a plan of the same states".to_string();
-            return Err(Error::Routine { problem, at: Place::caller() });
+            return Err(Error::Routine { problem, at: Location::caller() });
         }
         self.executable.relink(&plan)?;
         (self.leaves, self.last_run, self.plan) = (leaves(&plan), None, plan);

@@ -5,7 +5,7 @@
 mod question;
 
 use crate::backend::{Backend, Cpu};
-use crate::error::Place;
+use crate::error::Location;
 use crate::{Array, Program, Result, Tensor, Trace, gradient};
 use question::{Question, Structure};
 use std::cell::RefCell;
@@ -100,7 +100,7 @@ impl GradientTape {
         if tensors.is_empty() {
             return Ok(vec![]);
         }
-        let question = Question::of(&self.trace, tensors, Place::caller())?;
+        let question = Question::of(&self.trace, tensors, Location::caller())?;
         self.answers.borrow_mut().answer(question, &self.trace, self.backend.as_ref())
     }
 

@@ -4,7 +4,7 @@
 //! error, with the user's line, for whoever compiles or asks for a value. So model code needs no `?` on every
 //! line and still never panics.
 
-use crate::error::Place;
+use crate::error::Location;
 use crate::graph::{Graph, Initial, Node, Part, Role, Source, State, Value};
 use crate::handles::unique;
 use crate::ops::Operation;
@@ -33,7 +33,7 @@ struct Recording {
     pinned: Cell<bool>,
     first_error: RefCell<Option<Error>>,
     /// The line that nodes are attributed to while gradients are traced: that of the node being differentiated.
-    attributed_to: Cell<Option<Place>>,
+    attributed_to: Cell<Option<Location>>,
     /// The part of the step that is being recorded.
     part: Cell<Part>,
     /// How many parts were asked to be made again.
@@ -115,7 +115,7 @@ impl Trace {
         }
         let outputs = vec![numbers.ty().clone()];
         let source = Source::Constant(numbers);
-        self.tensor(Value { node: self.record(source, vec![], outputs, self.place()), output: 0 })
+        self.tensor(Value { node: self.record(source, vec![], outputs, self.location()), output: 0 })
     }
 
     /// The first error of the trace, if there is one.
@@ -140,7 +140,7 @@ impl Trace {
 
     #[track_caller]
     pub(crate) fn apply_shared(&self, op: Arc<dyn Operation>, inputs: &[&Tensor]) -> Vec<Tensor> {
-        let at = self.place();
+        let at = self.location();
         let poisoned = |count: usize| (0..count).map(|_| self.poisoned()).collect();
         if let Some(foreign) = inputs.iter().find(|input| !input.is_of(self)) {
             self.fail(foreign.foreign(op.name(), at));
@@ -228,15 +228,15 @@ impl Trace {
     }
 
     /// Runs `work` with every node it records attributed to the line and the layer of another node.
-    pub(crate) fn attributing<R>(&self, place: Place, layer: Option<usize>, work: impl FnOnce() -> R) -> R {
-        let before = self.0.attributed_to.replace(Some(place));
+    pub(crate) fn attributing<R>(&self, location: Location, layer: Option<usize>, work: impl FnOnce() -> R) -> R {
+        let before = self.0.attributed_to.replace(Some(location));
         let result = self.in_part(Part { layer, ..self.0.part.get() }, work);
         self.0.attributed_to.set(before);
         result
     }
 
-    fn record(&self, source: Source, inputs: Vec<Value>, outputs: Vec<TensorType>, place: Place) -> usize {
-        let node = Node { source, inputs, outputs, place, part: self.0.part.get() };
+    fn record(&self, source: Source, inputs: Vec<Value>, outputs: Vec<TensorType>, location: Location) -> usize {
+        let node = Node { source, inputs, outputs, location, part: self.0.part.get() };
         let position = self.0.graph.borrow_mut().push(node);
         self.0.positions.borrow_mut().push(Rc::new(Cell::new(position)));
         position
@@ -275,8 +275,8 @@ impl Trace {
     }
 
     #[track_caller]
-    pub(crate) fn place(&self) -> Place {
-        let caller = Place::caller();
+    pub(crate) fn location(&self) -> Location {
+        let caller = Location::caller();
         self.0.attributed_to.get().unwrap_or(caller)
     }
 
@@ -284,12 +284,12 @@ impl Trace {
     #[track_caller]
     fn too_large(&self, op: &str, ty: &TensorType) -> Error {
         let problem = "it is more than a process can address; use smaller sizes".to_string();
-        Error::Shape { op: op.to_string(), inputs: vec![ty.clone()], problem, at: self.place() }
+        Error::Shape { op: op.to_string(), inputs: vec![ty.clone()], problem, at: self.location() }
     }
 
     #[track_caller]
     fn leaf(&self, name: &str, source: impl FnOnce(Arc<str>) -> Source, ty: TensorType) -> Tensor {
-        let at = self.place();
+        let at = self.location();
         if self.0.names.borrow().contains(name) {
             return self.fail(Error::NameTaken { name: name.to_string(), at });
         }
@@ -351,7 +351,7 @@ impl Tensor {
     }
 
     /// The error of a tensor that is used in another trace: its own trace's, if that failed before.
-    pub(crate) fn foreign(&self, op: &str, at: Place) -> Error {
+    pub(crate) fn foreign(&self, op: &str, at: Location) -> Error {
         self.trace.check().err().unwrap_or_else(|| Error::TwoTraces { op: op.to_string(), at })
     }
 
@@ -379,14 +379,14 @@ impl Tensor {
     #[track_caller]
     pub(crate) fn of_nothing(op: &str) -> Tensor {
         let problem = "takes at least one tensor".to_string();
-        Trace::new().fail(Error::Parameter { op: op.to_string(), inputs: vec![], problem, at: Place::caller() })
+        Trace::new().fail(Error::Parameter { op: op.to_string(), inputs: vec![], problem, at: Location::caller() })
     }
 
     /// Records that a parameter of something made of operations is out of its range, at the caller's line, and gives a
     /// poisoned tensor: how a layer refuses what it is given.
     #[track_caller]
     pub fn parameter_error(&self, op: &str, problem: String) -> Tensor {
-        let at = self.trace.place();
+        let at = self.trace.location();
         self.trace.fail(Error::Parameter { op: op.to_string(), inputs: vec![self.ty()], problem, at })
     }
 }

@@ -37,7 +37,7 @@ impl Group {
 }
 
 /// One thing that can be measured.
-pub struct Entry {
+pub struct Benchmark {
     /// Its name.
     pub name: String,
     /// Its kind.

@@ -1,6 +1,6 @@
 //! Single operations as entries, each traced, compiled and replayed like any program.
 
-use super::entry::{Entry, Group, Sample, Setting, Work};
+use super::entry::{Benchmark, Group, Sample, Setting, Work};
 use super::statistics::{spread_of, spread_of_whole};
 use gradus_engine::ops::{AdamW, AdamWInputs, LayerNormGradient};
 use gradus_engine::plan::BufferKind;
@@ -16,7 +16,7 @@ const TIME: Duration = Duration::from_secs(1);
 const VOCABULARY: usize = 50_257;
 
 /// Every kernel.
-pub fn entries() -> Vec<Entry> {
+pub fn entries() -> Vec<Benchmark> {
     let mut kernels = vec![];
     for dtype in [DType::F32, DType::Bf16] {
         kernels.extend([128, 256, 512, 1024, 2048].map(|size| matmul(dtype, size)));
@@ -53,8 +53,8 @@ impl Kernel {
         Kernel { name, heavy: false, work, trace: Box::new(trace), counted: &[] }
     }
 
-    fn entry(self) -> Entry {
-        Entry {
+    fn entry(self) -> Benchmark {
+        Benchmark {
             name: self.name.clone(),
             group: Group::Kernels,
             heavy: self.heavy,

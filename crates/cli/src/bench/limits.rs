@@ -1,6 +1,6 @@
 //! The machine's limits as entries.
 
-use super::entry::{Entry, Group, Sample, Setting, Work};
+use super::entry::{Benchmark, Group, Sample, Setting, Work};
 use super::statistics::spread_of;
 use gradus_kernels::Pool;
 use gradus_kernels::limits::{Limit, Probe};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const TIME: Duration = Duration::from_millis(300);
 
 /// Every limit of this machine.
-pub fn entries() -> Vec<Entry> {
+pub fn entries() -> Vec<Benchmark> {
     Limit::available().into_iter().map(entry).collect()
 }
 
@@ -21,9 +21,9 @@ pub fn name(limit: Limit) -> String {
 }
 
 /// One run of it is 10^9 operations or bytes.
-fn entry(limit: Limit) -> Entry {
+fn entry(limit: Limit) -> Benchmark {
     let unit = if limit.is_arithmetic() { "GFLOP/s" } else { "GB/s" };
-    Entry {
+    Benchmark {
         name: name(limit),
         group: Group::Limits,
         heavy: false,

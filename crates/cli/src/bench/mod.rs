@@ -14,7 +14,7 @@ mod steps;
 use crate::args::BenchArgs;
 use crate::{defaults, print};
 use baseline::Baseline;
-use entry::{Entry, Group, Setting};
+use entry::{Benchmark, Group, Setting};
 use gradus_engine::backend::Cpu;
 use gradus_train::files::atomic;
 use gradus_train::{Error, Result};
@@ -39,7 +39,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     for (chosen, entry) in chosen.iter_mut().zip(&entries) {
         *chosen |= entry.group == Group::Limits;
     }
-    let chosen: Vec<&Entry> =
+    let chosen: Vec<&Benchmark> =
         entries.iter().zip(chosen).filter(|(_, chosen)| *chosen).map(|(entry, _)| entry).collect();
     let baseline = args.baseline.as_deref().map(Baseline::read).transpose()?;
     if let Some(path) = &args.save {
@@ -58,7 +58,7 @@ fn folder_of(path: &Path) -> &Path {
 }
 
 /// Everything that can be measured, in order.
-fn entries() -> Vec<Entry> {
+fn entries() -> Vec<Benchmark> {
     let mut entries = limits::entries();
     entries.extend(kernels::entries());
     entries.push(overhead::entry());
@@ -73,7 +73,7 @@ fn setting(args: &BenchArgs) -> Result<Setting> {
 }
 
 /// Prints the names of what is chosen.
-fn list(entries: &[Entry], chosen: &[bool]) -> Result<()> {
+fn list(entries: &[Benchmark], chosen: &[bool]) -> Result<()> {
     let mut text = String::new();
     for (entry, _) in entries.iter().zip(chosen).filter(|(_, chosen)| **chosen) {
         text += &format!("{}{}\n", entry.name, if entry.heavy { "  (only if named, or by `all`)" } else { "" });
@@ -82,7 +82,7 @@ fn list(entries: &[Entry], chosen: &[bool]) -> Result<()> {
 }
 
 /// Measures the one entry that another process asks for, and prints the sample alone.
-fn measure_as_child(entries: &[Entry], names: &[String], setting: &Setting) -> Result<()> {
+fn measure_as_child(entries: &[Benchmark], names: &[String], setting: &Setting) -> Result<()> {
     let entry = entries.iter().find(|entry| names == [&entry.name[..]]);
     let entry = entry.ok_or_else(|| Error::Config("--child takes the whole name of one entry".into()))?;
     let sample = (entry.measure)(setting)?;
@@ -90,7 +90,7 @@ fn measure_as_child(entries: &[Entry], names: &[String], setting: &Setting) -> R
 }
 
 /// Measures entries, shows each as soon as it is there, and gives them all.
-fn measure(entries: &[&Entry], setting: &Setting, baseline: Option<&Baseline>, quiet: bool) -> Result<Document> {
+fn measure(entries: &[&Benchmark], setting: &Setting, baseline: Option<&Baseline>, quiet: bool) -> Result<Document> {
     let mut document = Document::new(setting.threads);
     let show = |text: String| if quiet { Ok(()) } else { print::text(text) };
     if let Some(caution) = baseline.and_then(|baseline| baseline.caution(&document)) {

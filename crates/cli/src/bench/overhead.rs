@@ -1,6 +1,6 @@
 //! What a replay costs beyond its arithmetic.
 
-use super::entry::{Entry, Group, Sample, Setting, Work};
+use super::entry::{Benchmark, Group, Sample, Setting, Work};
 use super::statistics::{spread_of, spread_of_whole};
 use gradus_engine::plan::Options;
 use gradus_engine::{Array, Program, Routine, Trace};
@@ -15,8 +15,8 @@ const FACTOR: f32 = -1.0;
 const TIME: Duration = Duration::from_millis(300);
 
 /// One operation of a replay of many tiny ones, less the same arithmetic in a plain loop.
-pub fn entry() -> Entry {
-    Entry {
+pub fn entry() -> Benchmark {
+    Benchmark {
         name: "overhead/operation".into(),
         group: Group::Overhead,
         heavy: false,

@@ -1,7 +1,7 @@
 //! What was measured, as a document for programs and as lines for people.
 
 use super::baseline::Comparison;
-use super::entry::{Entry, Group, OperationTime, Sample};
+use super::entry::{Benchmark, Group, OperationTime, Sample};
 use super::limits;
 use super::machine::{Machine, date};
 use super::statistics::Spread;
@@ -35,7 +35,7 @@ impl Document {
     }
 
     /// What a sample of an entry means beside the limits measured so far.
-    pub fn measurement(&self, entry: &Entry, sample: Sample) -> Measurement {
+    pub fn measurement(&self, entry: &Benchmark, sample: Sample) -> Measurement {
         let Sample { seconds, peak_memory_bytes, profile } = sample;
         let bound = entry.work.bound.map(|(limit, demand)| (limits::name(limit), demand));
         let share = bound.as_ref().and_then(|(limit, demand)| {
@@ -175,9 +175,9 @@ pub mod tests {
         Document::new(1).measurement(&entry, Sample::timed(Spread::of(rounds.into())))
     }
 
-    fn entry(name: &str, work: Work) -> Entry {
+    fn entry(name: &str, work: Work) -> Benchmark {
         let measure = Box::new(|_: &_| unreachable!("nothing is measured here"));
-        Entry { name: name.into(), group: Group::Kernels, heavy: false, work, measure }
+        Benchmark { name: name.into(), group: Group::Kernels, heavy: false, work, measure }
     }
 
     #[test]

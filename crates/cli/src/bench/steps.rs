@@ -1,6 +1,6 @@
 //! Whole training steps as entries, each measured in a process of its own so that its memory can be told.
 
-use super::entry::{Entry, Group, OperationTime, Sample, Setting, Work};
+use super::entry::{Benchmark, Group, OperationTime, Sample, Setting, Work};
 use super::kernels::tokens;
 use super::statistics::spread_of_whole;
 use gradus_engine::DType;
@@ -46,14 +46,14 @@ fn configurations() -> [Configuration; 4] {
 }
 
 /// Every configuration in every precision.
-pub fn entries() -> Vec<Entry> {
+pub fn entries() -> Vec<Benchmark> {
     let both = |configuration: Configuration| {
         [Precision::F32, Precision::Bf16].map(|precision| entry(configuration.clone(), precision))
     };
     configurations().into_iter().flat_map(both).collect()
 }
 
-fn entry(configuration: Configuration, precision: Precision) -> Entry {
+fn entry(configuration: Configuration, precision: Precision) -> Benchmark {
     let (dtype, limit) = match precision {
         Precision::F32 => (DType::F32, Limit::f32()),
         Precision::Bf16 => (DType::Bf16, Limit::bf16()),
@@ -61,7 +61,7 @@ fn entry(configuration: Configuration, precision: Precision) -> Entry {
     let name = format!("steps/{}/{dtype}", configuration.name);
     let tokens = (configuration.batch * configuration.model.context) as f64;
     let operations = tokens * operations_per_token(&configuration.model);
-    Entry {
+    Benchmark {
         name: name.clone(),
         group: Group::Steps,
         heavy: configuration.heavy,

@@ -48,7 +48,7 @@ struct Texts {
 }
 
 impl Texts {
-    fn place(&mut self, text: String) -> usize {
+    fn index(&mut self, text: String) -> usize {
         *self.places.entry(text).or_insert_with_key(|text| {
             self.all.push(text.clone());
             self.all.len() - 1
@@ -66,7 +66,7 @@ impl Map {
             .filter(|&id| plan.buffers[id].kind.is_persistent())
             .map(|id| {
                 let buffer = &plan.buffers[id];
-                let ty = texts.place(buffer.ty.to_string());
+                let ty = texts.index(buffer.ty.to_string());
                 (name(&buffer.kind), kinds.kind(id), buffer.offset, buffer.bytes(), ty)
             })
             .collect();
@@ -95,7 +95,13 @@ impl RoutineMap {
             let layer = step.part.layer.map_or(-1, |layer| layer as i64);
             let microseconds = (step.seconds * 1e7).round() / 10.0;
             let flags = step.part.backward as u8 | (step.again as u8) << 1;
-            (texts.place(step.op.name().to_string()), layer, texts.place(step.place.to_string()), microseconds, flags)
+            (
+                texts.index(step.op.name().to_string()),
+                layer,
+                texts.index(step.location.to_string()),
+                microseconds,
+                flags,
+            )
         });
         let steps = steps.collect();
         let lifetimes = plan.lifetimes(index);
@@ -116,7 +122,7 @@ impl RoutineMap {
             let buffer = &plan.buffers[life.buffer];
             let begins = if over.contains(&life.buffer) { Overlap::BEGINS_OVER } else { 0 };
             let ends = if under.contains(&life.buffer) { Overlap::ENDS_UNDER } else { 0 };
-            let (kind, ty) = (kinds.kind(life.buffer), texts.place(buffer.ty.to_string()));
+            let (kind, ty) = (kinds.kind(life.buffer), texts.index(buffer.ty.to_string()));
             (buffer.offset, buffer.bytes(), life.first, life.last, kind, ty, begins | ends)
         });
         RoutineMap { name: routine.name.clone(), steps, buffers: buffers.collect() }

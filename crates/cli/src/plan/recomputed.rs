@@ -1,6 +1,6 @@
 //! What a plan computes a second time rather than keep.
 
-use gradus_engine::plan::{Plan, Routine};
+use gradus_engine::plan::{Plan, PlannedRoutine};
 use gradus_train::planning::Chosen;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashSet};
@@ -46,6 +46,6 @@ pub fn recomputed(chosen: &Chosen) -> Vec<Recomputed> {
 }
 
 /// The routine that takes most of a step's time: all of it, or one micro-batch's part.
-fn gradient_routine(plan: &Plan) -> Option<&Routine> {
+fn gradient_routine(plan: &Plan) -> Option<&PlannedRoutine> {
     plan.routines.iter().find(|routine| ["step", "accumulate"].contains(&&routine.name[..]))
 }

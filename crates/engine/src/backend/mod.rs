@@ -7,7 +7,7 @@
 mod cpu;
 mod reference;
 
-pub use cpu::{Cpu, Linker, Operand, Unsupported};
+pub use cpu::{Cpu, LinkedOperand, Linker, Unsupported};
 pub use gradus_kernels::{In, Isa, Job, Out};
 pub use reference::{Reference, evaluate};
 

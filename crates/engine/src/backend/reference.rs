@@ -92,7 +92,7 @@ impl Executable for ReferenceExecutable {
             if let Effect::Faults(check) = step.effect()
                 && let Some(detail) = check.detail(&inputs[check.input()])
             {
-                return Err(check.error(step.op.name(), detail, step.place));
+                return Err(check.error(step.op.name(), detail, step.location));
             }
             let types: Vec<_> = step.outputs.iter().map(Operand::ty).collect();
             let outputs = step.op.reference(&inputs.iter().collect::<Vec<_>>(), &types);

@@ -1,7 +1,7 @@
 //! Scaled dot-product attention and its gradient, of which the matrix of scores is never held.
 
 use super::*;
-use crate::backend::Operand;
+use crate::backend::LinkedOperand;
 use crate::{Array, DType, Native, Shape};
 use gradus_kernels::attention as kernel;
 use std::f64::consts::{LN_2, LOG2_E};
@@ -314,13 +314,13 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
 }
 
 /// The kernel's view of an operand [b, h, t, d].
-fn by_head<T: Native>(operand: &Operand) -> kernel::Heads<T> {
+fn by_head<T: Native>(operand: &LinkedOperand) -> kernel::Heads<T> {
     let strides = &operand.layout.strides;
     kernel::Heads { elements: operand.read(), strides: [strides[0], strides[1], strides[2]] }
 }
 
 /// The kernel's view of an operand [b, t, h, d].
-fn by_place<T: Native>(operand: &Operand) -> kernel::Heads<T> {
+fn by_place<T: Native>(operand: &LinkedOperand) -> kernel::Heads<T> {
     let strides = &operand.layout.strides;
     kernel::Heads { elements: operand.read(), strides: [strides[0], strides[2], strides[1]] }
 }

@@ -104,7 +104,7 @@ impl Tensor {
         match channel_shape(&types, epsilon) {
             Ok(shape) => Some(shape),
             Err(mismatch) => {
-                self.trace().fail(crate::Error::mismatch(op, types, mismatch, self.trace().place()));
+                self.trace().fail(crate::Error::mismatch(op, types, mismatch, self.trace().location()));
                 None
             }
         }

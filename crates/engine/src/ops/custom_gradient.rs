@@ -2,7 +2,7 @@
 //! they are made of.
 
 use super::*;
-use crate::error::Place;
+use crate::error::Location;
 use std::fmt;
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ pub fn custom_gradient(
     forward: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
     backward: impl Fn(&[Tensor], &[Tensor], &[Tensor]) -> Vec<Option<Tensor>> + Send + Sync + 'static,
 ) -> Vec<Tensor> {
-    let at = Place::caller();
+    let at = Location::caller();
     let owned: Vec<Tensor> = operands.iter().map(|&operand| operand.clone()).collect();
     let results = forward(&owned);
     let Some(trace) = results.first().map(|result| result.trace().clone()) else { return vec![] };

@@ -3,10 +3,10 @@
 
 use super::cross_entropy::{CrossEntropy, CrossEntropyGradient, check_rows, kernel_targets, targets};
 use super::*;
-use crate::backend::Operand;
+use crate::backend::LinkedOperand;
 use crate::dtype::Native;
 use crate::{DType, Shape};
-use gradus_kernels::elementwise::{Map, Source, Target};
+use gradus_kernels::elementwise::{InputElements, Map, OutputElements};
 use gradus_kernels::gemm::{Gemm, Matrix, MatrixMut, Sizes};
 use gradus_kernels::{Element, In, Out, bf16, chunk, cross_entropy as kernel, f16};
 use std::ops::Range;
@@ -320,7 +320,7 @@ struct Blocks {
 }
 
 impl Blocks {
-    fn new(x: &Operand, weight: &Operand) -> Blocks {
+    fn new(x: &LinkedOperand, weight: &LinkedOperand) -> Blocks {
         let (rows, channels, classes) = (x.shape()[0], x.shape()[1], weight.shape()[0]);
         let block_classes = kernel::class_block(classes);
         let pieces = rows.div_ceil(BLOCK / block_classes).max(1);
@@ -370,7 +370,7 @@ impl Blocks {
 /// Where a gradient is summed in f32: the result itself, or scratch that is rounded to the result at the end.
 struct Sums {
     matrix: MatrixMut<f32>,
-    result: Operand,
+    result: LinkedOperand,
 }
 
 impl Sums {
@@ -385,18 +385,18 @@ impl Sums {
 
     fn store(self, linker: &mut Linker<'_>) {
         let target = match self.result.dtype {
-            DType::Bf16 => Target::Bf16(self.result.write()),
-            DType::F16 => Target::F16(self.result.write()),
+            DType::Bf16 => OutputElements::Bf16(self.result.write()),
+            DType::F16 => OutputElements::F16(self.result.write()),
             _ => return,
         };
         let program = ScalarProgram { instructions: vec![], result: Argument::Input(0) };
         let strides = Layout::dense(self.result.shape()).strides;
-        let source = (Source::F32(self.matrix.elements.as_in()), strides);
+        let source = (InputElements::F32(self.matrix.elements.as_in()), strides);
         linker.job(Map::new(linker.isa(), &program, vec![source], target, self.result.shape()));
     }
 }
 
-fn matrix<T: Element + Native>(operand: &Operand) -> Matrix<T> {
+fn matrix<T: Element + Native>(operand: &LinkedOperand) -> Matrix<T> {
     let strides = &operand.layout.strides;
     Matrix { elements: operand.read(), row_stride: strides[0], column_stride: strides[1] }
 }

@@ -13,7 +13,7 @@ impl Trace {
         let ty = TensorType::new(dtype, [count]);
         if count > WHOLE {
             let problem = format!("a range has at most {WHOLE} numbers; add to a smaller one");
-            return self.fail(Error::mismatch("arange", vec![ty], Mismatch::Parameter(problem), self.place()));
+            return self.fail(Error::mismatch("arange", vec![ty], Mismatch::Parameter(problem), self.location()));
         }
         self.constant(Array::from_f64(ty, &(0..count).map(|number| number as f64).collect::<Vec<f64>>()))
     }

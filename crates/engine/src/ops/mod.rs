@@ -15,7 +15,7 @@ pub use reals::Reals;
 pub use slices::{Cut, Numbers, NumbersMut, SliceKernel};
 pub use trusted::Trusted;
 
-use crate::error::{Mismatch, Place};
+use crate::error::{Location, Mismatch};
 use crate::shape::Layout;
 use crate::{Error, Tensor, TensorType};
 use std::any::{Any, TypeId};
@@ -160,7 +160,7 @@ impl Check {
     }
 
     /// What the detail of a fault says.
-    pub fn error(&self, op: &str, detail: u32, at: Place) -> Error {
+    pub fn error(&self, op: &str, detail: u32, at: Location) -> Error {
         match self {
             Check::Indices { bound, .. } => {
                 Error::Index { op: op.to_string(), index: detail as i32 as i64, bound: *bound, at }
@@ -249,7 +249,7 @@ impl Cost {
 }
 
 /// One line of the list: an operation and its cases.
-pub struct Entry {
+pub struct ListedOperation {
     /// The operation's type,
     pub id: TypeId,
     /// and what it is called.
@@ -258,11 +258,11 @@ pub struct Entry {
     pub cases: fn() -> Vec<Case>,
 }
 
-impl Entry {
+impl ListedOperation {
     /// The line of an operation.
-    pub fn of<O: Operation>() -> Entry {
+    pub fn of<O: Operation>() -> ListedOperation {
         let path = std::any::type_name::<O>();
-        Entry { id: TypeId::of::<O>(), type_name: path.rsplit("::").next().unwrap_or(path), cases: O::cases }
+        ListedOperation { id: TypeId::of::<O>(), type_name: path.rsplit("::").next().unwrap_or(path), cases: O::cases }
     }
 }
 
@@ -275,8 +275,8 @@ macro_rules! operations {
         )*
 
         /// The list that drives the tests.
-        pub fn all() -> Vec<Entry> {
-            vec![$(Entry::of::<$module::$op>()),*]
+        pub fn all() -> Vec<ListedOperation> {
+            vec![$(ListedOperation::of::<$module::$op>()),*]
         }
     };
 }

@@ -83,7 +83,7 @@ impl Plan {
     }
 }
 
-impl super::Routine {
+impl super::PlannedRoutine {
     /// When its buffers are needed.
     pub(super) fn liveness(&self, buffers: usize) -> Liveness {
         let mut liveness = Liveness::new(buffers);

@@ -1,8 +1,8 @@
 //! From nodes to steps: views become layouts of their operand's buffer, every other value gets a buffer, and a
 //! dense copy is put in where the machine does not read a layout, or not in that type.
 
-use super::{Buffer, BufferId, BufferKind, Machine, Operand, Reading, Request, Routine, Step};
-use crate::error::Place;
+use super::{Buffer, BufferId, BufferKind, Machine, Operand, PlannedRoutine, Reading, Request, Step};
+use crate::error::Location;
 use crate::graph::{Graph, Node, Part, Source, Value};
 use crate::ops::{Elementwise, Lowering, Operation};
 use crate::{Array, DType, TensorType};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// A routine's steps in the order of the graph. Assignments only name the new values, and nothing is known yet of what
 /// steps take.
-pub(super) struct Lowered(pub Routine);
+pub(super) struct Lowered(pub PlannedRoutine);
 
 /// All buffers of a plan; those that persist are the same for every routine.
 #[derive(Default)]
@@ -63,13 +63,13 @@ impl Buffers {
 /// What a step says of where it comes from.
 #[derive(Clone, Copy)]
 struct Origin {
-    place: Place,
+    location: Location,
     part: Part,
 }
 
 impl Origin {
     fn of(node: &Node) -> Origin {
-        Origin { place: node.place, part: node.part }
+        Origin { location: node.location, part: node.part }
     }
 }
 
@@ -88,11 +88,11 @@ pub(super) fn lower(graph: &Graph, request: &Request, buffers: &mut Buffers, mac
     for (index, node) in graph.nodes().iter().enumerate() {
         lowerer.node(index, node);
     }
-    let place = graph.nodes().last().map_or_else(Place::caller, |node| node.place);
-    let end = Origin { place, part: Part::default() };
+    let location = graph.nodes().last().map_or_else(Location::caller, |node| node.location);
+    let end = Origin { location, part: Part::default() };
     let assigns = lowerer.assigns(request, end);
     let outputs = lowerer.outputs(request, &assigns, end);
-    Lowered(Routine {
+    Lowered(PlannedRoutine {
         name: request.name.clone(),
         times_per_step: request.times_per_step,
         steps: lowerer.steps,
@@ -154,7 +154,7 @@ impl Lowerer<'_> {
         op: Arc<dyn Operation>,
         inputs: Vec<Operand>,
         types: &[TensorType],
-        Origin { place, part }: Origin,
+        Origin { location, part }: Origin,
     ) -> Vec<Operand> {
         let outputs: Vec<Operand> =
             types.iter().map(|ty| Operand::dense(self.buffers.add(BufferKind::Transient, ty.clone()), ty)).collect();
@@ -164,7 +164,7 @@ impl Lowerer<'_> {
             outputs: outputs.clone(),
             scratch: None,
             seconds: 0.0,
-            place,
+            location,
             part,
             again: false,
         });

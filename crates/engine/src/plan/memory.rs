@@ -2,7 +2,7 @@
 //! because they are never alive together, and where in the arena each one lies.
 
 use super::recompute::Recomputed;
-use super::{Buffer, BufferId, BufferKind, Options, Regions, Routine, Step, covers_all_reads};
+use super::{Buffer, BufferId, BufferKind, Options, PlannedRoutine, Regions, Step, covers_all_reads};
 use std::collections::HashMap;
 
 /// Gives what persists its place: states first, then inputs, then constants. What is left of the regions is empty.
@@ -61,7 +61,7 @@ struct Storages {
 impl Storages {
     /// Gives every buffer of the routine that has no address yet a storage, its own or that of an operand it may
     /// be written over.
-    fn of(routine: &Routine, buffers: &[Buffer], options: Options) -> Storages {
+    fn of(routine: &PlannedRoutine, buffers: &[Buffer], options: Options) -> Storages {
         let liveness = routine.liveness(buffers.len());
         let mut storages = Storages { all: vec![], of_buffer: HashMap::new() };
         for (index, step) in routine.steps.iter().enumerate() {

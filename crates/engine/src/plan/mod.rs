@@ -24,7 +24,7 @@ mod simplify;
 mod text;
 pub mod verify;
 
-use crate::error::Place;
+use crate::error::Location;
 use crate::graph::{Part, State, Value};
 use crate::ops::{Cost, Effect, Operation};
 use crate::{Array, DType, Handles, Layout, Shape, TensorType};
@@ -158,7 +158,7 @@ pub struct Step {
     /// How long it takes, about.
     pub seconds: f64,
     /// The user's line.
-    pub place: Place,
+    pub location: Location,
     /// The part of the training step.
     pub part: Part,
     /// Whether it makes something a second time.
@@ -180,7 +180,7 @@ impl Step {
 
 /// The steps of one routine.
 #[derive(Clone, Debug)]
-pub struct Routine {
+pub struct PlannedRoutine {
     /// Its name.
     pub name: String,
     /// How often it is replayed in a training step.
@@ -193,7 +193,7 @@ pub struct Routine {
     pub assigns: Vec<(BufferId, BufferId)>,
 }
 
-impl Routine {
+impl PlannedRoutine {
     /// How long it takes, about.
     pub fn seconds(&self) -> f64 {
         self.steps.iter().map(|step| step.seconds).sum()
@@ -258,7 +258,7 @@ pub struct Parts {
     /// All buffers of all routines.
     pub buffers: Vec<Buffer>,
     /// The routines.
-    pub routines: Vec<Routine>,
+    pub routines: Vec<PlannedRoutine>,
     /// The arena.
     pub regions: Regions,
     /// Scratch of each worker, in bytes.
@@ -272,7 +272,7 @@ pub struct Parts {
 impl Parts {
     /// The number of the first step of a routine that writes a state, or how many there are if none does. What may fault
     /// comes before.
-    pub fn first_write(&self, routine: &Routine) -> usize {
+    pub fn first_write(&self, routine: &PlannedRoutine) -> usize {
         let writes =
             |step: &Step| step.outputs.iter().any(|output| self.buffers[output.buffer].offset < self.regions.states);
         routine.steps.iter().position(writes).unwrap_or(routine.steps.len())

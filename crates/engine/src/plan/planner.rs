@@ -2,7 +2,7 @@
 
 use super::recompute::{Rung, Ways};
 use super::text::RoutineText;
-use super::{Buffer, Machine, Options, Parts, Plan, Regions, Report, Request, Routine, debug_check, wrong_plan};
+use super::{Buffer, Machine, Options, Parts, Plan, PlannedRoutine, Regions, Report, Request, debug_check, wrong_plan};
 use super::{lower, memory, schedule, simplify, verify};
 use crate::graph::Graph;
 use crate::{Handles, Result};
@@ -130,7 +130,7 @@ impl<'a> Planner<'a> {
         rung: &Rung,
         buffers: &mut Vec<Buffer>,
         report: &mut Report<'_>,
-    ) -> (Routine, usize) {
+    ) -> (PlannedRoutine, usize) {
         let recomputed = measured.ways.at(rung, buffers);
         shown("recompute", &recomputed.0, buffers, report);
         let Regions { states, inputs, constants, .. } = self.regions;
@@ -170,7 +170,7 @@ impl<'a> Planner<'a> {
 }
 
 /// Verifies and shows what a stage made of a routine.
-fn shown(stage: &str, routine: &Routine, buffers: &[Buffer], report: &mut Report<'_>) {
+fn shown(stage: &str, routine: &PlannedRoutine, buffers: &[Buffer], report: &mut Report<'_>) {
     debug_check(|| verify::verify_draft(routine, buffers));
     report(stage, &RoutineText { routine, buffers });
 }

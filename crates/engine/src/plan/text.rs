@@ -1,6 +1,6 @@
 //! Plans as text, for people and for tests: a whole plan, or one routine between two stages.
 
-use super::{Buffer, BufferKind, Operand, Parts, Plan, Routine};
+use super::{Buffer, BufferKind, Operand, Parts, Plan, PlannedRoutine};
 use crate::Layout;
 use std::fmt;
 
@@ -24,7 +24,7 @@ impl fmt::Display for Parts {
             regions.workers
         )?;
         for (id, buffer) in self.buffers.iter().enumerate().filter(|(_, buffer)| buffer.kind.is_persistent()) {
-            writeln!(f, "{} {}", name(id, buffer), place(buffer))?;
+            writeln!(f, "{} {}", name(id, buffer), address(buffer))?;
         }
         self.routines.iter().try_for_each(|routine| write!(f, "{}", RoutineText { routine, buffers: &self.buffers }))
     }
@@ -32,7 +32,7 @@ impl fmt::Display for Parts {
 
 /// A routine with the buffers it names; those that have no offset yet are shown without.
 pub(super) struct RoutineText<'a> {
-    pub routine: &'a Routine,
+    pub routine: &'a PlannedRoutine,
     pub buffers: &'a [Buffer],
 }
 
@@ -48,7 +48,7 @@ impl fmt::Display for RoutineText<'_> {
                 write!(f, " {{{attributes}}}")?;
             }
             match step.scratch {
-                Some(id) => writeln!(f, " scratch {}", place(&self.buffers[id]))?,
+                Some(id) => writeln!(f, " scratch {}", address(&self.buffers[id]))?,
                 None => writeln!(f)?,
             }
         }
@@ -65,7 +65,7 @@ impl fmt::Display for RoutineText<'_> {
 impl RoutineText<'_> {
     fn result(&self, operand: &Operand) -> String {
         let buffer = &self.buffers[operand.buffer];
-        format!("{} {}", name(operand.buffer, buffer), place(buffer))
+        format!("{} {}", name(operand.buffer, buffer), address(buffer))
     }
 
     fn operand(&self, operand: &Operand) -> String {
@@ -89,7 +89,7 @@ fn name(id: usize, buffer: &Buffer) -> String {
     }
 }
 
-fn place(buffer: &Buffer) -> String {
+fn address(buffer: &Buffer) -> String {
     match buffer.offset {
         usize::MAX => buffer.ty.to_string(),
         offset => format!("{}@{offset}+{}", buffer.ty, buffer.bytes()),

@@ -1,7 +1,7 @@
 //! Checks a plan by following what every byte holds, step by step. It shares no code with the planner: what it
 //! accepts is right whatever the planner meant, and whoever links it may rely on it.
 
-use super::{Buffer, BufferId, BufferKind, Operand, Parts, Routine, Step};
+use super::{Buffer, BufferId, BufferKind, Operand, Parts, PlannedRoutine, Step};
 use crate::Layout;
 use crate::graph::{Initial, State};
 use crate::ops::{Check, Effect, Lowering};
@@ -22,7 +22,7 @@ pub fn verify(parts: &Parts) -> Verdict {
 
 /// Checks a routine that has no addresses yet: every step reads what an earlier one wrote or what persists, and its
 /// operation's rule gives the types that are written down.
-pub(super) fn verify_draft(routine: &Routine, buffers: &[Buffer]) -> Verdict {
+pub(super) fn verify_draft(routine: &PlannedRoutine, buffers: &[Buffer]) -> Verdict {
     let mut written = vec![false; buffers.len()];
     let has_value = |written: &[bool], id: BufferId| written[id] || buffers[id].kind.is_persistent();
     for (index, step) in routine.steps.iter().enumerate() {
@@ -56,7 +56,7 @@ type Contents = BTreeMap<usize, (usize, BufferId)>;
 fn contents_before_replays(parts: &Parts) -> Result<Contents, String> {
     let mut contents = Contents::new();
     for (id, buffer) in parts.buffers.iter().enumerate().filter(|(_, buffer)| buffer.kind.is_persistent()) {
-        let (start, end) = place(parts, id)?;
+        let (start, end) = bounds(parts, id)?;
         let numbers = match &buffer.kind {
             BufferKind::State(State { initial: Initial::Numbers(array), .. }) | BufferKind::Constant(array) => {
                 Some(array.ty())
@@ -81,7 +81,7 @@ fn contents_before_replays(parts: &Parts) -> Result<Contents, String> {
 }
 
 /// A buffer's first byte and its end: aligned, and in the arena before the workers' scratch.
-fn place(parts: &Parts, id: BufferId) -> Result<(usize, usize), String> {
+fn bounds(parts: &Parts, id: BufferId) -> Result<(usize, usize), String> {
     let buffer = parts.buffers.get(id).ok_or_else(|| format!("there is no buffer {id}"))?;
     let regions = &parts.regions;
     let limit = [regions.states, regions.inputs, regions.constants, regions.transients]
@@ -117,7 +117,7 @@ impl<'a> Replay<'a> {
         Replay { parts, contents, state_written: false, looked_for: vec![], done: HashSet::new() }
     }
 
-    fn routine(mut self, routine: &Routine) -> Verdict {
+    fn routine(mut self, routine: &PlannedRoutine) -> Verdict {
         for (index, step) in routine.steps.iter().enumerate() {
             self.step(step).map_err(|problem| format!("step {index} ({}): {problem}", step.op.name()))?;
         }
@@ -155,7 +155,7 @@ impl<'a> Replay<'a> {
             written.push(output.buffer);
         }
         if let Some(scratch) = step.scratch {
-            place(self.parts, scratch)?;
+            bounds(self.parts, scratch)?;
             if !matches!(self.buffer(scratch).kind, BufferKind::Scratch) {
                 return Err(format!("buffer {scratch} is not scratch"));
             }
@@ -202,7 +202,7 @@ impl<'a> Replay<'a> {
     /// A result must be a whole buffer of its own type, and no one else's.
     fn writable(&self, operand: &Operand) -> Verdict {
         let id = operand.buffer;
-        place(self.parts, id)?;
+        bounds(self.parts, id)?;
         let buffer = self.buffer(id);
         if !matches!(buffer.kind, BufferKind::Transient) || operand.dtype != buffer.ty.dtype {
             return Err(format!("buffer {id} is not for results of this type"));

@@ -1,7 +1,7 @@
 //! What is asked of a tape: a part of the recording, told apart from others by what is computed, on which lines and from
 //! which types; not by the numbers.
 
-use crate::error::Place;
+use crate::error::Location;
 use crate::graph::{Graph, Initial, Node, Source, State, Value};
 use crate::ops::{Argument, Elementwise, Form, Instruction, ScalarProgram};
 use crate::{Array, DType, Error, Result, Routine, Shape, Tensor, TensorType, Trace};
@@ -34,7 +34,7 @@ pub(super) struct Question {
     watched: Vec<Arc<Array>>,
     /// The numbers that the code had in it, as `2.0` in `x * 2.0`.
     numbers: Vec<f32>,
-    place: Place,
+    location: Location,
 }
 
 /// A question as a trace of its own, in which the numbers are inputs.
@@ -46,9 +46,9 @@ pub(super) struct Template {
 }
 
 impl Question {
-    pub fn of(trace: &Trace, tensors: &[&Tensor], place: Place) -> Result<Question> {
+    pub fn of(trace: &Trace, tensors: &[&Tensor], location: Location) -> Result<Question> {
         if let Some(foreign) = tensors.iter().find(|tensor| !tensor.is_of(trace)) {
-            return Err(foreign.foreign("read", place));
+            return Err(foreign.foreign("read", location));
         }
         let outputs = tensors.iter().map(|tensor| tensor.handle()).collect::<Result<Vec<_>>>()?;
         let graph = trace.graph();
@@ -57,7 +57,7 @@ impl Question {
         graph.mark_sources(&mut needed);
         let nodes = (0..needed.len()).filter(|&index| needed[index]).collect();
         let structure = Structure::default();
-        let mut question = Question { structure, nodes, outputs, watched: vec![], numbers: vec![], place };
+        let mut question = Question { structure, nodes, outputs, watched: vec![], numbers: vec![], location };
         question.describe(&graph)?;
         Ok(question)
     }
@@ -67,7 +67,7 @@ impl Question {
         for (place, &index) in self.nodes.iter().enumerate() {
             place_of[index] = place;
             let node = &graph.nodes()[index];
-            self.structure.value(std::ptr::from_ref(node.place.0) as usize, node.inputs.len());
+            self.structure.value(std::ptr::from_ref(node.location.0) as usize, node.inputs.len());
             node.inputs.iter().for_each(|input| self.structure.value(place_of[input.node], input.output));
             match &node.source {
                 Source::Op(op) => {
@@ -79,7 +79,7 @@ impl Question {
                 }
                 _ => {
                     self.structure.leaf(&node.outputs[0]);
-                    self.watched.push(numbers_of(node, self.place)?);
+                    self.watched.push(numbers_of(node, self.location)?);
                 }
             }
         }
@@ -134,7 +134,7 @@ impl Question {
                     vec![trace.input(&name, ty.dtype, &ty.shape)]
                 }
             };
-            tensors[index] = trace.in_part(node.part, || trace.attributing(node.place, node.part.layer, record));
+            tensors[index] = trace.in_part(node.part, || trace.attributing(node.location, node.part.layer, record));
         }
         let mut routine = Routine::new(ROUTINE);
         for (name, output) in self.output_names().zip(&self.outputs) {
@@ -219,7 +219,7 @@ fn with_operands<'a>(op: &Elementwise, varies: &mut impl Iterator<Item = &'a boo
 }
 
 /// The numbers of a leaf; of an input there are none.
-fn numbers_of(node: &Node, at: Place) -> Result<Arc<Array>> {
+fn numbers_of(node: &Node, at: Location) -> Result<Arc<Array>> {
     match &node.source {
         Source::Constant(array) | Source::State(State { initial: Initial::Numbers(array), .. }) => Ok(array.clone()),
         Source::State(State { initial: Initial::Zeros, .. }) => {

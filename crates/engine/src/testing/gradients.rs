@@ -5,7 +5,7 @@ use super::numbers::{Random, fill};
 use super::rounding;
 use crate::backend::{Cpu, evaluate};
 use crate::graph::{Graph, Value};
-use crate::ops::{Case, Entry, Reals};
+use crate::ops::{Case, ListedOperation, Reals};
 use crate::{Array, Error, Routine, Tensor, Trace, gradient};
 use gradus_kernels::Isa;
 
@@ -145,7 +145,7 @@ impl Traced {
 }
 
 /// Compares the derivatives of an operation's cases.
-pub fn check(entry: &Entry) {
+pub fn check(entry: &ListedOperation) {
     let cases = (entry.cases)();
     assert!(!cases.is_empty(), "{} has no cases", entry.type_name);
     for case in cases.iter().filter(|case| case.inputs.iter().any(|input| input.differentiable)) {

@@ -6,7 +6,7 @@ use super::numbers::{Random, fill};
 use super::rounding;
 use crate::backend::{Backend, Cpu, evaluate};
 use crate::graph::{Graph, Value};
-use crate::ops::{Case, CaseInput, Entry, Operation, Reals};
+use crate::ops::{Case, CaseInput, ListedOperation, Operation, Reals};
 use crate::plan::{Options, Plan};
 use crate::{Array, DType, Error, Program, Routine, Tensor, TensorType, Trace, gradient};
 use gradus_kernels::Isa;
@@ -231,7 +231,7 @@ impl KernelChecks {
     }
 
     /// Runs the cases of an operation, of which at least one must use it.
-    pub fn check(&mut self, entry: &Entry) {
+    pub fn check(&mut self, entry: &ListedOperation) {
         let mut is_used = false;
         for case in (entry.cases)() {
             is_used |= self.check_case(&case, entry);
@@ -245,7 +245,7 @@ impl KernelChecks {
     }
 
     /// Whether the case uses the operation.
-    fn check_case(&mut self, case: &Case, entry: &Entry) -> bool {
+    fn check_case(&mut self, case: &Case, entry: &ListedOperation) -> bool {
         let what = format!("{}, {}", entry.type_name, case.name);
         let mut random = Random::new(11);
         let numbers: Vec<Vec<f64>> = case.inputs.iter().map(|input| fill(input, &mut random)).collect();
@@ -284,7 +284,7 @@ impl KernelChecks {
 
 /// Runs the cases of an operation on any machine: dense operands and views, in every element type, against the
 /// reference.
-pub fn check_on(backend: &dyn Backend, entry: &Entry) {
+pub fn check_on(backend: &dyn Backend, entry: &ListedOperation) {
     for case in (entry.cases)() {
         let what = format!("{}, {}, on the {}", entry.type_name, case.name, backend.name());
         let mut random = Random::new(11);

@@ -19,13 +19,13 @@ pub use gradients::check as check_gradients;
 pub use kernels::{KernelChecks, check_on};
 pub use second_machine::SecondMachine;
 
-use crate::ops::{Entry, Operation};
+use crate::ops::{ListedOperation, Operation};
 
 /// Runs the cases of an operation as those of the list are run: every case on every instruction set, element type, kind of
 /// operand and number of threads against the reference, and on a machine unlike the CPU in everything a planner can ask;
 /// its first and second derivatives against finite differences.
 pub fn check_operation<O: Operation>() {
-    let entry = Entry::of::<O>();
+    let entry = ListedOperation::of::<O>();
     check_gradients(&entry);
     let mut kernels = KernelChecks::new().expect("threads");
     kernels.check(&entry);

@@ -133,7 +133,7 @@ impl SecondExecutable {
 
 /// What a check does not let pass; the numbers are made harmless, so that the step can be carried out all the same.
 fn fault(step: &Step, check: &Check, numbers: &mut Reals) -> Option<Error> {
-    let error = check.error(step.op.name(), check.detail(numbers)?, step.place);
+    let error = check.error(step.op.name(), check.detail(numbers)?, step.location);
     if let Check::Indices { bound, .. } = check {
         numbers.data.iter_mut().for_each(|index| *index = index.clamp(0.0, (*bound as f64 - 1.0).max(0.0)));
     }

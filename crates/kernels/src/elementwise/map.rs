@@ -1,7 +1,7 @@
 //! The job that runs a program on every element.
 
 use super::program::{Compiled, Slot, Step, compile};
-use super::{Source, Target};
+use super::{InputElements, OutputElements};
 use crate::lanes::LANES;
 use crate::strided::{Axis, Reader, Writer};
 use crate::{In, Isa, Job, Out, chunk, parts_of};
@@ -26,8 +26,8 @@ impl Map {
     pub fn new(
         isa: Isa,
         program: &ScalarProgram,
-        sources: Vec<(Source, Vec<usize>)>,
-        target: Target,
+        sources: Vec<(InputElements, Vec<usize>)>,
+        target: OutputElements,
         shape: &[usize],
     ) -> Map {
         if let (true, Argument::Input(index)) = (program.instructions.is_empty(), program.result) {
@@ -61,18 +61,18 @@ fn axes(shape: &[usize], strides: &[usize]) -> Vec<Axis> {
 }
 
 /// The job that only moves bits, if the types are the same.
-fn copy(isa: Isa, source: Source, axes: Vec<Axis>, target: Target) -> Option<Box<dyn Job>> {
+fn copy(isa: Isa, source: InputElements, axes: Vec<Axis>, target: OutputElements) -> Option<Box<dyn Job>> {
     fn job<T: Pod + Send + Sync>(isa: Isa, from: In<T>, axes: Vec<Axis>, to: Out<T>) -> Option<Box<dyn Job>> {
         // Where the target is the source itself, its bits are there already.
         let elements = if from.overlaps(&to) { 0 } else { to.len() };
         Some(Box::new(Copy { reader: Reader::verbatim(isa, from, axes), to, elements }))
     }
     match (source, target) {
-        (Source::F32(from), Target::F32(to)) => job(isa, from, axes, to),
-        (Source::Bf16(from), Target::Bf16(to)) => job(isa, from, axes, to),
-        (Source::F16(from), Target::F16(to)) => job(isa, from, axes, to),
-        (Source::I32(from), Target::I32(to)) => job(isa, from, axes, to),
-        (Source::U32(from), Target::U32(to)) => job(isa, from, axes, to),
+        (InputElements::F32(from), OutputElements::F32(to)) => job(isa, from, axes, to),
+        (InputElements::Bf16(from), OutputElements::Bf16(to)) => job(isa, from, axes, to),
+        (InputElements::F16(from), OutputElements::F16(to)) => job(isa, from, axes, to),
+        (InputElements::I32(from), OutputElements::I32(to)) => job(isa, from, axes, to),
+        (InputElements::U32(from), OutputElements::U32(to)) => job(isa, from, axes, to),
         _ => None,
     }
 }
@@ -134,8 +134,8 @@ impl Epilogue {
     pub fn new(
         isa: Isa,
         program: &ScalarProgram,
-        sources: &[Option<(Source, Vec<usize>)>],
-        (target, under_target): (Target, bool),
+        sources: &[Option<(InputElements, Vec<usize>)>],
+        (target, under_target): (OutputElements, bool),
         shape: &[usize],
         width: usize,
     ) -> Epilogue {
@@ -213,21 +213,21 @@ impl Blocks {
     fn new(
         isa: Isa,
         program: &ScalarProgram,
-        sources: &[Option<(Source, Vec<usize>)>],
-        (target, under_target): (Target, bool),
+        sources: &[Option<(InputElements, Vec<usize>)>],
+        (target, under_target): (OutputElements, bool),
         shape: &[usize],
         block: usize,
     ) -> Blocks {
         let (writer, direct_target) = match target {
-            Target::F32(to) => (Writer::new(isa, to), Some(to)),
-            Target::Bf16(to) => (Writer::new(isa, to), None),
-            Target::F16(to) => (Writer::new(isa, to), None),
-            Target::I32(to) => (Writer::new(isa, to), None),
-            Target::U32(to) => (Writer::new(isa, to), None),
+            OutputElements::F32(to) => (Writer::new(isa, to), Some(to)),
+            OutputElements::Bf16(to) => (Writer::new(isa, to), None),
+            OutputElements::F16(to) => (Writer::new(isa, to), None),
+            OutputElements::I32(to) => (Writer::new(isa, to), None),
+            OutputElements::U32(to) => (Writer::new(isa, to), None),
         };
         let elements: usize = shape.iter().product();
         let block = block.min(elements).next_multiple_of(LANES);
-        let input = |source: &Option<(Source, Vec<usize>)>| match source {
+        let input = |source: &Option<(InputElements, Vec<usize>)>| match source {
             Some((source, strides)) => stored(isa, *source, axes(shape, strides), &writer),
             None => Input::Given { under_target },
         };
@@ -389,16 +389,16 @@ impl Block {
     }
 }
 
-fn stored(isa: Isa, source: Source, axes: Vec<Axis>, target: &Writer) -> Input {
+fn stored(isa: Isa, source: InputElements, axes: Vec<Axis>, target: &Writer) -> Input {
     let reader = match source {
-        Source::F32(from) => Reader::widened(isa, from, axes),
-        Source::Bf16(from) => Reader::widened(isa, from, axes),
-        Source::F16(from) => Reader::widened(isa, from, axes),
-        Source::I32(from) => Reader::widened(isa, from, axes),
-        Source::U32(from) => Reader::widened(isa, from, axes),
+        InputElements::F32(from) => Reader::widened(isa, from, axes),
+        InputElements::Bf16(from) => Reader::widened(isa, from, axes),
+        InputElements::F16(from) => Reader::widened(isa, from, axes),
+        InputElements::I32(from) => Reader::widened(isa, from, axes),
+        InputElements::U32(from) => Reader::widened(isa, from, axes),
     };
     let direct = match source {
-        Source::F32(from) if reader.is_dense() && !reader.overlaps(target) => Some(from),
+        InputElements::F32(from) if reader.is_dense() && !reader.overlaps(target) => Some(from),
         _ => None,
     };
     let constant = reader.is_constant();

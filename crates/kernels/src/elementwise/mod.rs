@@ -16,7 +16,7 @@ use crate::{In, Out, bf16, f16};
 /// An operand's elements.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)]
-pub enum Source {
+pub enum InputElements {
     F32(In<f32>),
     Bf16(In<bf16>),
     F16(In<f16>),
@@ -27,7 +27,7 @@ pub enum Source {
 /// The result's elements.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)]
-pub enum Target {
+pub enum OutputElements {
     F32(Out<f32>),
     Bf16(Out<bf16>),
     F16(Out<f16>),

@@ -23,12 +23,12 @@ fn dense(shape: &[usize]) -> Vec<usize> {
     (0..shape.len()).map(|axis| shape[axis + 1..].iter().product()).collect()
 }
 
-fn f32_source(x: &[f32]) -> Source {
-    Source::F32(In::new(x.as_ptr(), x.len()))
+fn f32_source(x: &[f32]) -> InputElements {
+    InputElements::F32(In::new(x.as_ptr(), x.len()))
 }
 
-fn f32_target(y: &mut [f32]) -> Target {
-    Target::F32(Out::new(y.as_mut_ptr(), y.len()))
+fn f32_target(y: &mut [f32]) -> OutputElements {
+    OutputElements::F32(Out::new(y.as_mut_ptr(), y.len()))
 }
 
 /// Runs a program on dense f32 operands.
@@ -160,11 +160,11 @@ fn chains_over_several_parts_and_over_their_operands() {
                 let mut inputs = inputs.clone();
                 let pointer = inputs[over].as_mut_ptr();
                 let source = |index: usize| match index == over {
-                    true => Source::F32(In::new(pointer.cast_const(), length)),
+                    true => InputElements::F32(In::new(pointer.cast_const(), length)),
                     false => f32_source(&inputs[index]),
                 };
                 let sources = (0..3).map(|index| (source(index), vec![1])).collect();
-                run_alone(&Map::new(isa, &chain(), sources, Target::F32(Out::new(pointer, length)), &[length]));
+                run_alone(&Map::new(isa, &chain(), sources, OutputElements::F32(Out::new(pointer, length)), &[length]));
                 assert_eq!(inputs[over], want, "over operand {over}");
             }
         }
@@ -260,7 +260,7 @@ fn more_axes_than_two_that_do_not_join() {
 
 #[test]
 fn sixteen_bit_operands_and_targets() {
-    fn check<T: Element>(source: fn(In<T>) -> Source, target: fn(Out<T>) -> Target) {
+    fn check<T: Element>(source: fn(In<T>) -> InputElements, target: fn(Out<T>) -> OutputElements) {
         for isa in Isa::available() {
             for length in [3, 700, 40_000] {
                 let mut x: Vec<T> = numbers(length, 1).into_iter().map(T::from_f32).collect();
@@ -274,8 +274,8 @@ fn sixteen_bit_operands_and_targets() {
             }
         }
     }
-    check::<bf16>(Source::Bf16, Target::Bf16);
-    check::<f16>(Source::F16, Target::F16);
+    check::<bf16>(InputElements::Bf16, OutputElements::Bf16);
+    check::<f16>(InputElements::F16, OutputElements::F16);
 }
 
 #[test]
@@ -285,17 +285,17 @@ fn copies_and_casts() {
         // Integers of the same type keep every bit, dense and strided.
         let x: Vec<i32> = (0..40_000).map(|i| i32::MAX - i * 3).collect();
         let mut y = vec![0i32; 40_000];
-        let (source, target) = (Source::I32(In::new(x.as_ptr(), x.len())), Out::new(y.as_mut_ptr(), y.len()));
-        run_alone(&Map::new(isa, &copy, vec![(source, vec![1])], Target::I32(target), &[40_000]));
+        let (source, target) = (InputElements::I32(In::new(x.as_ptr(), x.len())), Out::new(y.as_mut_ptr(), y.len()));
+        run_alone(&Map::new(isa, &copy, vec![(source, vec![1])], OutputElements::I32(target), &[40_000]));
         assert!(x == y);
-        run_alone(&Map::new(isa, &copy, vec![(source, vec![1, 200])], Target::I32(target), &[200, 200]));
+        run_alone(&Map::new(isa, &copy, vec![(source, vec![1, 200])], OutputElements::I32(target), &[200, 200]));
         assert!(y.iter().enumerate().all(|(i, &y)| y == x[i / 200 + i % 200 * 200]));
 
         let x = [f32::NAN, 1e30, -1e30, -2.9, 2.9, -0.0, 0.5, 4e9];
         let (mut signed, mut unsigned) = ([7i32; 8], [7u32; 8]);
-        let target = Target::I32(Out::new(signed.as_mut_ptr(), 8));
+        let target = OutputElements::I32(Out::new(signed.as_mut_ptr(), 8));
         run_alone(&Map::new(isa, &copy, vec![(f32_source(&x), vec![1])], target, &[8]));
-        let target = Target::U32(Out::new(unsigned.as_mut_ptr(), 8));
+        let target = OutputElements::U32(Out::new(unsigned.as_mut_ptr(), 8));
         run_alone(&Map::new(isa, &copy, vec![(f32_source(&x), vec![1])], target, &[8]));
         assert_eq!(signed, [0, i32::MAX, i32::MIN, -2, 2, 0, 0, i32::MAX]);
         assert_eq!(unsigned, [0, u32::MAX, 0, 0, 2, 0, 0, 4_000_000_000]);
@@ -303,7 +303,8 @@ fn copies_and_casts() {
         // A cast to another type of the same size may happen where the operand lies.
         let mut words: Vec<u32> = (0..1000).collect();
         let pointer = words.as_mut_ptr();
-        let (source, target) = (Source::U32(In::new(pointer, 1000)), Target::F32(Out::new(pointer.cast(), 1000)));
+        let (source, target) =
+            (InputElements::U32(In::new(pointer, 1000)), OutputElements::F32(Out::new(pointer.cast(), 1000)));
         run_alone(&Map::new(isa, &copy, vec![(source, vec![1])], target, &[1000]));
         assert!(words.iter().enumerate().all(|(i, &word)| f32::from_bits(word) == i as f32));
     }

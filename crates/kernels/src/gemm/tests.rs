@@ -226,7 +226,7 @@ fn lines_of_every_stride_are_packed_in_pairs_and_padded() {
 
 /// Results so large that they are written past the caches, with odd sizes so that rows start anywhere in a line.
 fn check_streamed<T: Element + PartialEq + std::fmt::Debug>(rows: usize, columns: usize, tolerance: f64) {
-    use crate::elementwise::{Source, Target};
+    use crate::elementwise::{InputElements, OutputElements};
     use gradus_scalar::{Argument, Function, Instruction, ScalarProgram};
     let depth = 5;
     let (a, b, bias) =
@@ -258,14 +258,14 @@ fn check_streamed<T: Element + PartialEq + std::fmt::Debug>(rows: usize, columns
                 };
                 let mut job = job.workers(threads).bias(Some(In::new(bias.as_ptr(), columns)));
                 if let Some(kept) = kept {
-                    let source = Source::F32(In::new(other.as_ptr(), other.len()));
+                    let source = InputElements::F32(In::new(other.as_ptr(), other.len()));
                     let sources = [None, Some((source, vec![columns, 1]))];
                     let width = job.width();
                     let epilogue = crate::elementwise::Epilogue::new(
                         isa,
                         &program,
                         &sources,
-                        (Target::F32(result), !kept),
+                        (OutputElements::F32(result), !kept),
                         &[rows, columns],
                         width,
                     );

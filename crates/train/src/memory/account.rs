@@ -48,7 +48,7 @@ impl fmt::Display for Kind {
 
 /// Bytes of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Entry {
+pub struct KindBytes {
     /// What was predicted before anything was allocated.
     pub predicted: u64,
     /// What was resident.
@@ -58,13 +58,13 @@ pub struct Entry {
 /// Bytes by kind. Whoever plans the arena fills in its kinds; the others come from [`super::Outside`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Account {
-    weights: Entry,
-    gradients: Entry,
-    optimiser: Entry,
-    activations: Entry,
-    scratch: Entry,
-    data: Entry,
-    runtime: Entry,
+    weights: KindBytes,
+    gradients: KindBytes,
+    optimiser: KindBytes,
+    activations: KindBytes,
+    scratch: KindBytes,
+    data: KindBytes,
+    runtime: KindBytes,
     /// The most that was resident at any time, as the system counted it.
     pub peak: u64,
 }
@@ -102,9 +102,9 @@ impl Serialize for Account {
 }
 
 impl Index<Kind> for Account {
-    type Output = Entry;
+    type Output = KindBytes;
 
-    fn index(&self, kind: Kind) -> &Entry {
+    fn index(&self, kind: Kind) -> &KindBytes {
         match kind {
             Kind::Weights => &self.weights,
             Kind::Gradients => &self.gradients,
@@ -118,7 +118,7 @@ impl Index<Kind> for Account {
 }
 
 impl IndexMut<Kind> for Account {
-    fn index_mut(&mut self, kind: Kind) -> &mut Entry {
+    fn index_mut(&mut self, kind: Kind) -> &mut KindBytes {
         match kind {
             Kind::Weights => &mut self.weights,
             Kind::Gradients => &mut self.gradients,
@@ -139,7 +139,7 @@ mod tests {
     fn kinds_add_up_and_the_rest_is_unexplained() {
         let mut account = Account { peak: 1000, ..Account::default() };
         for (index, kind) in (1..).zip(Kind::ALL) {
-            account[kind] = Entry { predicted: 10 * index, measured: 11 * index };
+            account[kind] = KindBytes { predicted: 10 * index, measured: 11 * index };
         }
         assert_eq!((account.predicted(), account.measured(), account.unexplained()), (280, 308, 692));
         let written = serde_json::to_value(account).unwrap();

@@ -8,7 +8,7 @@ mod predict;
 mod resident;
 mod size;
 
-pub use account::{Account, Entry, Kind};
+pub use account::{Account, Kind, KindBytes};
 pub use gradus_engine::{ProcessMemory, available_memory};
 pub use limit::Limit;
 pub use predict::{Held, Outside, STEP_BYTES, Stages, WORD_BYTES_MIN};

@@ -1,7 +1,7 @@
 //! The account of a run's memory: what was predicted for each kind, what is resident of it, and what is left unexplained.
 
 use super::session::Session;
-use crate::memory::{Account, Entry, Kind, Outside, ProcessMemory, Resident, resident_in};
+use crate::memory::{Account, Kind, KindBytes, Outside, ProcessMemory, Resident, resident_in};
 use crate::planning::{ArenaBytes, Chosen};
 use std::ops::Range;
 
@@ -32,7 +32,7 @@ impl Session {
         let data = account[Kind::Data].predicted;
         account[Kind::Data].measured = data;
         let named = outside.files + outside.heap + outside.stack;
-        account[Kind::Runtime] = Entry { measured: named.saturating_sub(data), ..account[Kind::Runtime] };
+        account[Kind::Runtime] = KindBytes { measured: named.saturating_sub(data), ..account[Kind::Runtime] };
         account.peak = ProcessMemory::read().peak;
         account
     }

@@ -4,7 +4,7 @@ use super::slices::Panicked;
 use super::{Cpu, Linked};
 use crate::arena::Arena;
 use crate::backend::Executable;
-use crate::error::Place;
+use crate::error::Location;
 use crate::graph::{Initial, State};
 use crate::ops::Check;
 use crate::plan::{BufferId, BufferKind, Machine, Operand, Plan, Reading, Scratch, Step};
@@ -23,7 +23,7 @@ pub(super) struct CpuExecutable {
     /// Where the workers' scratch begins in the arena, and how many bytes each has.
     worker_scratch: (usize, usize),
     /// Where each buffer lies: offset and bytes.
-    places: Vec<(usize, usize)>,
+    offsets: Vec<(usize, usize)>,
 }
 
 struct LinkedStep {
@@ -33,7 +33,7 @@ struct LinkedStep {
     /// What its kernel said when it panicked, if that is a function from outside.
     panicked: Option<Panicked>,
     op: &'static str,
-    place: Place,
+    location: Location,
 }
 
 impl CpuExecutable {
@@ -47,7 +47,7 @@ impl CpuExecutable {
         }
         let (fault, cpu) = (Box::default(), cpu.clone());
         let mut executable =
-            CpuExecutable { routines: vec![], arena, fault, cpu, worker_scratch: (0, 0), places: vec![] };
+            CpuExecutable { routines: vec![], arena, fault, cpu, worker_scratch: (0, 0), offsets: vec![] };
         executable.link_routines(plan)?;
         Ok(executable)
     }
@@ -65,7 +65,7 @@ impl CpuExecutable {
             routines.push(steps.collect::<Result<Vec<_>>>()?);
         }
         self.worker_scratch = (plan.regions.total() - plan.regions.workers, plan.worker_scratch);
-        self.places = plan.buffers.iter().map(|buffer| (buffer.offset, buffer.bytes())).collect();
+        self.offsets = plan.buffers.iter().map(|buffer| (buffer.offset, buffer.bytes())).collect();
         self.routines = routines;
         Ok(())
     }
@@ -79,7 +79,7 @@ impl CpuExecutable {
         let linked = self.cpu.link_step(step, address, fault)?;
         check_scratch(plan, step, linked.needs())?;
         let Linked { jobs, panicked, .. } = linked;
-        Ok(LinkedStep { jobs, check, panicked, op: step.op.name(), place: step.place })
+        Ok(LinkedStep { jobs, check, panicked, op: step.op.name(), location: step.location })
     }
 }
 
@@ -134,10 +134,10 @@ impl Executable for CpuExecutable {
             if let Some(check) = &step.check
                 && let Some((_, detail)) = self.fault.take()
             {
-                return Err(check.error(step.op, detail, step.place));
+                return Err(check.error(step.op, detail, step.location));
             }
             if let Some(message) = step.panicked.as_ref().and_then(|panicked| panicked.get()) {
-                let (op, message, at) = (step.op.to_string(), message.clone(), step.place);
+                let (op, message, at) = (step.op.to_string(), message.clone(), step.location);
                 // States may be half written: nothing goes on from them.
                 self.routines.clear();
                 return Err(Error::Panicked { op, message, at });
@@ -165,7 +165,7 @@ impl Executable for CpuExecutable {
     }
 
     fn write(&mut self, buffer: BufferId, bytes: &[u8]) {
-        let (offset, length) = self.places[buffer];
+        let (offset, length) = self.offsets[buffer];
         self.arena.bytes_mut(offset, length).copy_from_slice(bytes);
     }
 
@@ -174,17 +174,17 @@ impl Executable for CpuExecutable {
         if bytes.is_empty() {
             return;
         }
-        let start = self.places[operand.buffer].0 + operand.layout.offset * operand.dtype.size();
+        let start = self.offsets[operand.buffer].0 + operand.layout.offset * operand.dtype.size();
         bytes.copy_from_slice(self.arena.bytes(start, bytes.len()));
     }
 
     fn look(&self, buffer: BufferId) -> Option<&[u8]> {
-        let (offset, length) = self.places[buffer];
+        let (offset, length) = self.offsets[buffer];
         Some(self.arena.bytes(offset, length))
     }
 
     fn look_mut(&mut self, buffer: BufferId) -> Option<&mut [u8]> {
-        let (offset, length) = self.places[buffer];
+        let (offset, length) = self.offsets[buffer];
         Some(self.arena.bytes_mut(offset, length))
     }
 }

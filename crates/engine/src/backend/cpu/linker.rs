@@ -15,7 +15,7 @@ pub struct Unsupported(pub DType);
 
 /// Where an operand lies and how.
 #[derive(Clone, Debug)]
-pub struct Operand {
+pub struct LinkedOperand {
     /// The element type.
     pub dtype: DType,
     /// Where the elements lie, counted from the buffer's first.
@@ -23,7 +23,7 @@ pub struct Operand {
     pub(crate) buffer: *mut u8,
 }
 
-impl Operand {
+impl LinkedOperand {
     /// The elements to read, from the layout's first to its last.
     pub fn read<T: Native>(&self) -> In<T> {
         assert_eq!(T::DTYPE, self.dtype, "an operand read as another type");
@@ -77,8 +77,8 @@ impl Operand {
 pub struct Linker<'a> {
     isa: Isa,
     workers: usize,
-    inputs: &'a [Operand],
-    outputs: &'a [Operand],
+    inputs: &'a [LinkedOperand],
+    outputs: &'a [LinkedOperand],
     /// Where faults go, if the operation checks its data.
     fault: Option<Fault>,
     scratch: *mut u8,
@@ -91,8 +91,8 @@ pub struct Linker<'a> {
 impl<'a> Linker<'a> {
     pub(super) fn new(
         (isa, workers): (Isa, usize),
-        inputs: &'a [Operand],
-        outputs: &'a [Operand],
+        inputs: &'a [LinkedOperand],
+        outputs: &'a [LinkedOperand],
         scratch: *mut u8,
         fault: Option<Fault>,
     ) -> Linker<'a> {
@@ -116,7 +116,7 @@ impl Linker<'_> {
     }
 
     /// An operand.
-    pub fn input(&self, index: usize) -> Operand {
+    pub fn input(&self, index: usize) -> LinkedOperand {
         self.inputs[index].clone()
     }
 
@@ -126,7 +126,7 @@ impl Linker<'_> {
     }
 
     /// A result.
-    pub fn output(&self, index: usize) -> Operand {
+    pub fn output(&self, index: usize) -> LinkedOperand {
         self.outputs[index].clone()
     }
 

@@ -6,11 +6,11 @@ mod executable;
 mod slices;
 mod speeds;
 
-pub use linker::{Linker, Operand, Unsupported};
+pub use linker::{LinkedOperand, Linker, Unsupported};
 
 use super::{Backend, Executable};
 use crate::ops::{Elementwise, Kernels, Lowering, Matmul, Operation};
-use crate::plan::{BufferId, FusionLimits, Machine, Plan, Reading, Scratch, Step};
+use crate::plan::{BufferId, FusionLimits, Machine, Operand, Plan, Reading, Scratch, Step};
 use crate::{DType, Error, Layout, Result};
 use executable::CpuExecutable;
 use gradus_kernels::{Fault, Isa, Pool};
@@ -54,13 +54,13 @@ impl Cpu {
 
     /// Links one step, its buffers at these addresses.
     fn link_step(&self, step: &Step, address: impl Fn(BufferId) -> *mut u8, fault: Option<Fault>) -> Result<Linked> {
-        let operand = |operand: &crate::plan::Operand| Operand {
+        let operand = |operand: &Operand| LinkedOperand {
             dtype: operand.dtype,
             layout: operand.layout.clone(),
             buffer: address(operand.buffer),
         };
-        let inputs: Vec<Operand> = step.inputs.iter().map(operand).collect();
-        let outputs: Vec<Operand> = step.outputs.iter().map(operand).collect();
+        let inputs: Vec<LinkedOperand> = step.inputs.iter().map(operand).collect();
+        let outputs: Vec<LinkedOperand> = step.outputs.iter().map(operand).collect();
         let scratch = step.scratch.map_or(std::ptr::without_provenance_mut(ALIGNMENT), &address);
         if let Lowering::Slices(kernel) = step.op.lowering() {
             return slices::link(kernel, step, &inputs, &outputs);
@@ -71,7 +71,7 @@ impl Cpu {
             op: step.op.name().to_string(),
             dtype,
             advice: "compute in f32, bf16 or f16, or use the reference backend",
-            at: step.place,
+            at: step.location,
         })?;
         Ok(linker.finish())
     }

@@ -1,7 +1,7 @@
 //! Kernels on slices as jobs: what makes them sound whatever the function does.
 
 use super::Linked;
-use super::linker::Operand;
+use super::linker::LinkedOperand;
 use crate::ops::{Cut, Effect, Lowering, Numbers, NumbersMut, Operation, SliceKernel};
 use crate::plan::Step;
 use crate::{DType, Error, Result, TensorType};
@@ -40,23 +40,28 @@ struct Cuttable<P> {
 }
 
 /// The job of a step, if the step is such that the slices can be lent.
-pub(super) fn link(kernel: &dyn SliceKernel, step: &Step, inputs: &[Operand], outputs: &[Operand]) -> Result<Linked> {
+pub(super) fn link(
+    kernel: &dyn SliceKernel,
+    step: &Step,
+    inputs: &[LinkedOperand],
+    outputs: &[LinkedOperand],
+) -> Result<Linked> {
     let types: Vec<TensorType> = step.inputs.iter().map(|input| input.ty()).collect();
     let results: Vec<TensorType> = step.outputs.iter().map(|output| output.ty()).collect();
     let cut = kernel.cut(&types);
     if let Err(problem) = check(step, &cut, &types, &results, inputs, outputs) {
-        return Err(Error::Parameter { op: step.op.name().to_string(), inputs: types, problem, at: step.place });
+        return Err(Error::Parameter { op: step.op.name().to_string(), inputs: types, problem, at: step.location });
     }
     let rows = match &cut {
         Cut::Whole => 1,
         Cut::Rows(_) => results[0].shape[0],
     };
     let row_bytes = |is_cut: bool, ty: &TensorType| is_cut.then(|| ty.bytes() / rows.max(1));
-    let lent_input = |(index, (operand, ty)): (usize, (&Operand, &TensorType))| {
+    let lent_input = |(index, (operand, ty)): (usize, (&LinkedOperand, &TensorType))| {
         let is_cut = matches!(&cut, Cut::Rows(operands) if operands.contains(&index));
         Cuttable { bytes: operand.bytes(), ty: ty.clone(), row_bytes: row_bytes(is_cut, ty) }
     };
-    let lent_output = |(result, ty): (&Operand, &TensorType)| Cuttable {
+    let lent_output = |(result, ty): (&LinkedOperand, &TensorType)| Cuttable {
         bytes: result.bytes_mut(),
         ty: ty.clone(),
         row_bytes: row_bytes(cut != Cut::Whole, ty),
@@ -81,8 +86,8 @@ fn check(
     cut: &Cut,
     types: &[TensorType],
     results: &[TensorType],
-    inputs: &[Operand],
-    outputs: &[Operand],
+    inputs: &[LinkedOperand],
+    outputs: &[LinkedOperand],
 ) -> Result<(), String> {
     if types.len() > MOST || results.len() > MOST || results.is_empty() {
         return Err(format!("a kernel on slices has up to {MOST} operands and 1 to {MOST} results"));
@@ -91,7 +96,7 @@ fn check(
         let remedy = "let `effect` be pure, and look for bad data with an operation before it";
         return Err(format!("a kernel on slices cannot raise a fault; {remedy}"));
     }
-    let outs: Vec<Out<u8>> = outputs.iter().map(Operand::bytes_mut).collect();
+    let outs: Vec<Out<u8>> = outputs.iter().map(LinkedOperand::bytes_mut).collect();
     let over_operand = inputs.iter().any(|input| outs.iter().any(|out| input.bytes().overlaps(out)));
     let over_result = outs.iter().enumerate().any(|(at, out)| outs[..at].iter().any(|o| o.as_in().overlaps(out)));
     if over_operand || over_result {

@@ -37,7 +37,7 @@ impl Tensor {
         let filters = y.shape()[1];
         if let Err(mismatch) = Mismatch::unless_shape("the bias", &bias.ty(), &[filters].into()) {
             let inputs = vec![self.ty(), weight.ty(), bias.ty()];
-            return self.trace().fail(Error::mismatch("conv2d", inputs, mismatch, self.trace().place()));
+            return self.trace().fail(Error::mismatch("conv2d", inputs, mismatch, self.trace().location()));
         }
         y + bias.reshape([filters, 1, 1])
     }
@@ -60,7 +60,7 @@ impl Tensor {
         let shape = self.shape();
         let &[first, second, length] = &shape[..] else {
             let mismatch = Mismatch::Shape(format!("takes tensors of 3 axes, not {}; reshape it", shape.rank()));
-            self.trace().fail(Error::mismatch(op, vec![self.ty()], mismatch, self.trace().place()));
+            self.trace().fail(Error::mismatch(op, vec![self.ty()], mismatch, self.trace().location()));
             return None;
         };
         Some(self.reshape([first, second, 1, length]))

@@ -14,7 +14,7 @@ impl Trace {
             Ok(shape) => shape,
             Err(mismatch) => {
                 let name = format!("{function:?}").to_lowercase();
-                return self.fail(crate::Error::mismatch(&name, types, mismatch, self.place()));
+                return self.fail(crate::Error::mismatch(&name, types, mismatch, self.location()));
             }
         };
         let mut repeated = Vec::with_capacity(operands.len());
@@ -230,7 +230,12 @@ impl Tensor {
         if number.fract() != 0.0 || !(least..most).contains(&(number as f64)) {
             let mismatch = Mismatch::DType(format!("{number} is no {}; cast the operand first", self.dtype()));
             let name = format!("{function:?}").to_lowercase();
-            return self.trace().fail(crate::Error::mismatch(&name, vec![self.ty()], mismatch, self.trace().place()));
+            return self.trace().fail(crate::Error::mismatch(
+                &name,
+                vec![self.ty()],
+                mismatch,
+                self.trace().location(),
+            ));
         }
         let number = self.trace().constant(Array::from_f64(TensorType::new(self.dtype(), []), &[number as f64]));
         self.trace().function(function, &if number_first { [&number, self] } else { [self, &number] })

@@ -162,28 +162,28 @@ impl Kernels for Elementwise {
     }
 }
 
-impl crate::backend::Operand {
+impl crate::backend::LinkedOperand {
     /// The elements for an element-wise kernel to read, and their strides.
-    pub(super) fn source(self) -> Result<(kernel::Source, Vec<usize>), Unsupported> {
+    pub(super) fn source(self) -> Result<(kernel::InputElements, Vec<usize>), Unsupported> {
         let elements = match self.dtype {
-            DType::F32 => kernel::Source::F32(self.read()),
-            DType::Bf16 => kernel::Source::Bf16(self.read()),
-            DType::F16 => kernel::Source::F16(self.read()),
-            DType::I32 => kernel::Source::I32(self.read()),
-            DType::U32 => kernel::Source::U32(self.read()),
+            DType::F32 => kernel::InputElements::F32(self.read()),
+            DType::Bf16 => kernel::InputElements::Bf16(self.read()),
+            DType::F16 => kernel::InputElements::F16(self.read()),
+            DType::I32 => kernel::InputElements::I32(self.read()),
+            DType::U32 => kernel::InputElements::U32(self.read()),
             DType::F64 => return Err(Unsupported(DType::F64)),
         };
         Ok((elements, self.layout.strides))
     }
 
     /// The elements for an element-wise kernel to write.
-    pub(super) fn target(&self) -> Result<kernel::Target, Unsupported> {
+    pub(super) fn target(&self) -> Result<kernel::OutputElements, Unsupported> {
         Ok(match self.dtype {
-            DType::F32 => kernel::Target::F32(self.write()),
-            DType::Bf16 => kernel::Target::Bf16(self.write()),
-            DType::F16 => kernel::Target::F16(self.write()),
-            DType::I32 => kernel::Target::I32(self.write()),
-            DType::U32 => kernel::Target::U32(self.write()),
+            DType::F32 => kernel::OutputElements::F32(self.write()),
+            DType::Bf16 => kernel::OutputElements::Bf16(self.write()),
+            DType::F16 => kernel::OutputElements::F16(self.write()),
+            DType::I32 => kernel::OutputElements::I32(self.write()),
+            DType::U32 => kernel::OutputElements::U32(self.write()),
             DType::F64 => return Err(Unsupported(DType::F64)),
         })
     }

@@ -38,7 +38,9 @@ impl Tensor {
         let types: Vec<TensorType> = operands.iter().map(|operand| operand.ty()).collect();
         let shape = match Mismatch::unless_same_float(&types).and_then(|_| methods::joined_shape(&types)) {
             Ok(shape) => shape,
-            Err(mismatch) => return trace.fail(crate::Error::mismatch("elementwise", types, mismatch, trace.place())),
+            Err(mismatch) => {
+                return trace.fail(crate::Error::mismatch("elementwise", types, mismatch, trace.location()));
+            }
         };
         let recorded = RefCell::new(vec![]);
         let result =

@@ -283,7 +283,7 @@ impl Matmul {
     fn link(
         &self,
         linker: &mut Linker<'_>,
-        product: &crate::backend::Operand,
+        product: &crate::backend::LinkedOperand,
         epilogue: impl FnOnce(&Linker<'_>, usize) -> WithEpilogue,
     ) -> Result<(), Unsupported> {
         match (linker.input(0).dtype, linker.input(1).dtype) {
@@ -301,7 +301,7 @@ impl Matmul {
     fn link_typed<A: Native + Element, B: Native + Element>(
         &self,
         linker: &mut Linker<'_>,
-        product: &crate::backend::Operand,
+        product: &crate::backend::LinkedOperand,
         epilogue: impl FnOnce(&Linker<'_>, usize) -> WithEpilogue,
     ) -> Result<(), Unsupported> {
         let (a, b) = (linker.input(0), linker.input(1));

@@ -15,7 +15,7 @@ pub use lion::{Lion, LionInputs, LionOutputs};
 pub use sgd::{Sgd, SgdInputs, SgdOutputs};
 
 use super::*;
-use crate::backend::Operand;
+use crate::backend::LinkedOperand;
 use crate::{DType, Shape};
 use gradus_kernels::updates as kernel;
 
@@ -67,7 +67,7 @@ fn check_not_negative(name: &str, setting: f32) -> Result<(), Mismatch> {
 
 /// Links an update: operands are weight, gradient and moments, and that of index `scale`; results are weight and moments.
 fn link_update<R: kernel::Rule>(linker: &mut Linker<'_>, rule: R, scale: usize) -> Result<(), Unsupported> {
-    let moved = |from: Operand, to: Operand| kernel::Moved { from: from.read(), to: to.write() };
+    let moved = |from: LinkedOperand, to: LinkedOperand| kernel::Moved { from: from.read(), to: to.write() };
     let gradient = linker.input(1);
     let gradient = match gradient.dtype {
         DType::F32 => kernel::Gradient::F32(gradient.read()),

@@ -4,7 +4,7 @@
 use crate::Result;
 use crate::ops::{Effect, Form};
 use crate::plan::liveness::Liveness;
-use crate::plan::{Buffer, BufferId, BufferKind, Machine, Routine, Step};
+use crate::plan::{Buffer, BufferId, BufferKind, Machine, PlannedRoutine, Step};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -59,7 +59,7 @@ pub(super) struct Walk {
 }
 
 impl Flow {
-    pub fn of(routine: &Routine, buffers: &[Buffer], machine: &dyn Machine) -> Result<Flow> {
+    pub fn of(routine: &PlannedRoutine, buffers: &[Buffer], machine: &dyn Machine) -> Result<Flow> {
         let assigned: Vec<BufferId> = routine.assigns.iter().map(|&(_, new)| new).collect();
         let mut bytes: Vec<usize> = buffers.iter().map(|buffer| buffer.bytes()).collect();
         let persistent = |id: BufferId| buffers[id].kind.is_persistent();
@@ -272,7 +272,7 @@ impl Flow {
     }
 
     /// The routine with these results evicted, over buffers that grow by the second makings.
-    pub fn apply(&self, routine: &Routine, evicted: &[bool], buffers: &mut Vec<Buffer>) -> Routine {
+    pub fn apply(&self, routine: &PlannedRoutine, evicted: &[bool], buffers: &mut Vec<Buffer>) -> PlannedRoutine {
         let mut second: HashMap<BufferId, BufferId> = HashMap::new();
         let mut steps = Vec::with_capacity(self.own);
         for occurrence in self.occurrences(evicted) {
@@ -296,13 +296,13 @@ impl Flow {
             }
             steps.push(step);
         }
-        Routine { steps, ..routine.clone() }
+        PlannedRoutine { steps, ..routine.clone() }
     }
 }
 
 /// By buffer: the last step before which it can be made again from whatever persists. A state that has its new value
 /// cannot be read any more, and what others take part in is not done twice.
-fn deadlines(routine: &Routine, buffers: &[Buffer]) -> Vec<usize> {
+fn deadlines(routine: &PlannedRoutine, buffers: &[Buffer]) -> Vec<usize> {
     let mut deadlines = vec![usize::MAX; buffers.len()];
     let written = routine.liveness(buffers.len());
     for &(state, new) in &routine.assigns {
@@ -317,7 +317,7 @@ fn deadlines(routine: &Routine, buffers: &[Buffer]) -> Vec<usize> {
 }
 
 /// By buffer: the first step of the gradient that reads it.
-fn first_late_reads(routine: &Routine) -> HashMap<BufferId, usize> {
+fn first_late_reads(routine: &PlannedRoutine) -> HashMap<BufferId, usize> {
     let mut first = HashMap::new();
     for (at, step) in routine.steps.iter().enumerate().filter(|(_, step)| step.part.backward) {
         step.inputs.iter().for_each(|input| {

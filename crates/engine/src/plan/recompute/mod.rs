@@ -10,7 +10,7 @@ mod ladder;
 pub(super) use ladder::Rung;
 
 use super::schedule::Scheduled;
-use super::{Buffer, BufferId, Machine, Routine, Step};
+use super::{Buffer, BufferId, Machine, PlannedRoutine, Step};
 use crate::Result;
 use crate::ops::Effect;
 use flow::Flow;
@@ -18,13 +18,13 @@ use ladder::Ladder;
 
 /// The ways to carry a routine out, from the fastest to the smallest.
 pub(super) struct Ways {
-    routine: Routine,
+    routine: PlannedRoutine,
     flow: Flow,
     ladder: Ladder,
 }
 
 /// A routine in one of its ways.
-pub(super) struct Recomputed(pub Routine);
+pub(super) struct Recomputed(pub PlannedRoutine);
 
 impl Ways {
     /// The ways that a policy allows.

@@ -5,11 +5,11 @@ use crate::graph::Part;
 use crate::ops::Elementwise;
 use crate::plan::checks::last_that_may_fault;
 use crate::plan::lower::Buffers;
-use crate::plan::{BufferId, BufferKind, Operand, Options, Routine, Step, covers_all_reads};
+use crate::plan::{BufferId, BufferKind, Operand, Options, PlannedRoutine, Step, covers_all_reads};
 use std::sync::Arc;
 
 /// Settles every assignment of a routine that is in order: from now on each new value lies at its state's own address.
-pub(super) fn settle(routine: &mut Routine, buffers: &mut Buffers, options: Options) {
+pub(super) fn settle(routine: &mut PlannedRoutine, buffers: &mut Buffers, options: Options) {
     let liveness = routine.liveness(buffers.all.len());
     let last_check = last_that_may_fault(&routine.steps);
     for assign in 0..routine.assigns.len() {
@@ -30,13 +30,13 @@ pub(super) fn settle(routine: &mut Routine, buffers: &mut Buffers, options: Opti
     }
 }
 
-fn copied_at_the_end(routine: &mut Routine, value: BufferId, buffers: &mut Buffers) -> BufferId {
+fn copied_at_the_end(routine: &mut PlannedRoutine, value: BufferId, buffers: &mut Buffers) -> BufferId {
     let ty = buffers.all[value].ty.clone();
     let copy = buffers.add(BufferKind::Transient, ty.clone());
     routine.steps.push(Step {
         inputs: vec![Operand::dense(value, &ty)],
         outputs: vec![Operand::dense(copy, &ty)],
-        place: routine.steps.last().expect("a new value has a step").place,
+        location: routine.steps.last().expect("a new value has a step").location,
         op: Arc::new(Elementwise::dense_copy(ty)),
         scratch: None,
         seconds: 0.0,

@@ -6,14 +6,14 @@ mod assign;
 use super::checks::first_looks;
 use super::liveness::Liveness;
 use super::lower::{Buffers, Lowered};
-use super::{Buffer, BufferId, BufferKind, Machine, Options, Routine, bytes_type};
+use super::{Buffer, BufferId, BufferKind, Machine, Options, PlannedRoutine, bytes_type};
 use crate::Result;
 use crate::ops::Effect;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// A routine in order, its assignments settled, its steps weighed.
 pub(super) struct Scheduled {
-    pub routine: Routine,
+    pub routine: PlannedRoutine,
     /// Scratch that each worker needs, in bytes.
     pub worker_scratch: usize,
 }
@@ -41,7 +41,7 @@ pub(super) fn schedule(
 /// wherever they can, so that the new value can be written over it; and so after all steps that may end the replay
 /// because the data are bad. What looks at the same data once more, as gradients do, comes after the first that does and
 /// need not be waited for.
-fn ordered(mut routine: Routine, buffers: &[Buffer], reorder: bool) -> Routine {
+fn ordered(mut routine: PlannedRoutine, buffers: &[Buffer], reorder: bool) -> PlannedRoutine {
     let links = Links::of(&routine);
     let in_trace_order = links.ordered(|ready| *ready.first().expect("a step is ready"));
     let mut order = in_trace_order;
@@ -64,7 +64,7 @@ struct Links {
 }
 
 impl Links {
-    fn of(routine: &Routine) -> Links {
+    fn of(routine: &PlannedRoutine) -> Links {
         let mut writer: HashMap<BufferId, usize> = HashMap::new();
         let mut readers: HashMap<BufferId, Vec<usize>> = HashMap::new();
         for (index, step) in routine.steps.iter().enumerate() {
@@ -151,7 +151,7 @@ impl Links {
 
 /// What is alive while steps are chosen.
 struct Live<'a> {
-    routine: &'a Routine,
+    routine: &'a PlannedRoutine,
     buffers: &'a [Buffer],
     /// By step: the transients that it reads, each once.
     inputs: Vec<Vec<BufferId>>,
@@ -161,7 +161,7 @@ struct Live<'a> {
 }
 
 impl<'a> Live<'a> {
-    fn of(routine: &'a Routine, buffers: &'a [Buffer]) -> Live<'a> {
+    fn of(routine: &'a PlannedRoutine, buffers: &'a [Buffer]) -> Live<'a> {
         let assigned = routine.assigns.iter().map(|&(_, new)| new).collect();
         let inputs: Vec<_> = (0..routine.steps.len()).map(|index| transient_inputs(routine, buffers, index)).collect();
         let readers_left = readers(routine, &inputs);
@@ -191,7 +191,7 @@ impl<'a> Live<'a> {
 }
 
 /// How many steps read each transient; what the caller reads is never freed.
-fn readers(routine: &Routine, inputs: &[Vec<BufferId>]) -> HashMap<BufferId, usize> {
+fn readers(routine: &PlannedRoutine, inputs: &[Vec<BufferId>]) -> HashMap<BufferId, usize> {
     let mut readers = HashMap::new();
     for &buffer in inputs.iter().flatten() {
         *readers.entry(buffer).or_insert(0) += 1;
@@ -202,7 +202,7 @@ fn readers(routine: &Routine, inputs: &[Vec<BufferId>]) -> HashMap<BufferId, usi
     readers
 }
 
-fn transient_inputs(routine: &Routine, buffers: &[Buffer], index: usize) -> Vec<BufferId> {
+fn transient_inputs(routine: &PlannedRoutine, buffers: &[Buffer], index: usize) -> Vec<BufferId> {
     let inputs = routine.steps[index].inputs.iter().map(|input| input.buffer);
     let mut inputs: Vec<BufferId> = inputs.filter(|&buffer| !buffers[buffer].kind.is_persistent()).collect();
     inputs.sort_unstable();
@@ -211,7 +211,7 @@ fn transient_inputs(routine: &Routine, buffers: &[Buffer], index: usize) -> Vec<
 }
 
 /// The most bytes alive at once in this order.
-fn peak(routine: &Routine, buffers: &[Buffer], order: &[usize]) -> usize {
+fn peak(routine: &PlannedRoutine, buffers: &[Buffer], order: &[usize]) -> usize {
     let live = Live::of(routine, buffers);
     let mut liveness = Liveness::new(buffers.len());
     for (at, &index) in order.iter().enumerate() {

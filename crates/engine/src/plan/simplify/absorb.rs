@@ -51,11 +51,11 @@ impl Rewrite<'_> {
         let inputs = product.inputs.iter().chain(&others).map(|input| self.map[input]).collect();
         let kept_type = kept.then(|| product.outputs[0].clone());
         let outputs = kept_type.into_iter().chain(node.outputs.clone()).collect();
-        let place = self.new.push(Node { source: Source::Op(op), inputs, outputs, ..node.clone() });
-        let result = Value { node: place, output: kept as usize };
+        let new = self.new.push(Node { source: Source::Op(op), inputs, outputs, ..node.clone() });
+        let result = Value { node: new, output: kept as usize };
         self.map.insert(Value { node: index, output: 0 }, result);
         if kept {
-            self.map.insert(Value { node: matmul, output: 0 }, Value { node: place, output: 0 });
+            self.map.insert(Value { node: matmul, output: 0 }, Value { node: new, output: 0 });
         }
     }
 }

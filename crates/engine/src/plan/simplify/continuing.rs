@@ -27,8 +27,8 @@ pub(super) fn continue_at_once(graph: &Graph, request: &Request) -> (Graph, Requ
             }
         }
         let inputs = rewrite.inputs(continued);
-        let place = rewrite.push(later, Node { inputs, ..continued.clone() });
-        rewrite.stand_in(index, place);
+        let new = rewrite.push(later, Node { inputs, ..continued.clone() });
+        rewrite.stand_in(index, new);
     }
     rewrite.finish(request)
 }

@@ -21,8 +21,8 @@ pub(super) fn fuse(graph: &Graph, request: &Request, limits: FusionLimits) -> (G
         };
         let (program, inputs) = join(program, &inputs, &rewrite.new, &programs, limits);
         let node = Node { source: Source::Op(Arc::new(program.clone())), inputs, ..node.clone() };
-        let place = rewrite.push(index, node);
-        programs.insert(place, (program, readers[index] == 1));
+        let new = rewrite.push(index, node);
+        programs.insert(new, (program, readers[index] == 1));
     }
     rewrite.finish(request)
 }

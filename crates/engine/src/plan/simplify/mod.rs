@@ -50,15 +50,15 @@ impl<'a> Rewrite<'a> {
 
     /// Adds a node that stands for an old one.
     pub fn push(&mut self, index: usize, node: Node) -> usize {
-        let place = self.new.push(node);
-        self.stand_in(index, place);
-        place
+        let node = self.new.push(node);
+        self.stand_in(index, node);
+        node
     }
 
     /// Lets a node of the new graph stand for an old one.
-    pub fn stand_in(&mut self, index: usize, place: usize) {
+    pub fn stand_in(&mut self, index: usize, node: usize) {
         for output in 0..self.old.nodes()[index].outputs.len() {
-            self.map.insert(Value { node: index, output }, Value { node: place, output });
+            self.map.insert(Value { node: index, output }, Value { node, output });
         }
     }
 
@@ -126,8 +126,8 @@ fn merge(graph: &Graph, request: &Request) -> (Graph, Request) {
         match seen.get(&key) {
             Some(&earlier) => rewrite.stand_in(index, earlier),
             None => {
-                let place = rewrite.push(index, Node { inputs, ..node.clone() });
-                seen.insert(key, place);
+                let node = rewrite.push(index, Node { inputs, ..node.clone() });
+                seen.insert(key, node);
             }
         }
     }
