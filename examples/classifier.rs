@@ -3,61 +3,71 @@
 use gradus::backend::Cpu;
 use gradus::layers::Linear;
 use gradus::parameters::Parameters;
+use gradus::train::Result;
 use gradus::train::run::Unwatched;
 use gradus::train::step::{Batch, Inputs};
 use gradus::train::trainer::{Settings, Trainer};
 use gradus::{DType, Tensor};
+use std::path::Path;
 use std::sync::Arc;
 
-type Result<T> = gradus::train::Result<T>;
+// The model, the data and the training: 25 lines.
 
 /// Logits of the arms [b, 3] for points [b, 2].
-fn network(parameters: &Parameters, inputs: &Inputs) -> Tensor {
-    let layer = |name: &str, x: &Tensor, outputs| Linear::new(&parameters.within(name), x.size(-1), outputs).forward(x);
-    let x = layer("first", &inputs.get("point", DType::F32, [2]), 64).relu(); // [b, 64]
-    layer("last", &layer("second", &x, 64).relu(), 3) // [b, 3]
+fn network(p: &Parameters, inputs: &Inputs) -> Tensor {
+    let x = Linear::new(&p.within("first"), 2, 128).forward(&inputs.get("point", DType::F32, [2])).relu(); // [b, 128]
+    Linear::new(&p.within("last"), 128, 3).forward(&x) // [b, 3]
 }
 
-/// A point of one of the arms: its coordinates, and the arm.
-fn point(number: u64) -> ([f32; 2], i32) {
-    let (arm, radius) = (number % 3, (number as f64 * 0.618_034).fract());
-    let noise = (number as f64 * 0.754_877).fract() - 0.5;
-    let angle = 5.0 * radius + 2.094_395 * arm as f64 + 0.3 * noise;
-    ([(radius * angle.cos()) as f32, (radius * angle.sin()) as f32], arm as i32)
+/// Other points of the arms at each step.
+fn spiral(step: u64, batch: &mut Batch) -> Result<()> {
+    for row in 0..batch.rows() {
+        let number = step as usize * batch.rows() + row;
+        let (arm, radius) = (number % 3, (number as f64 * 0.618_034).fract());
+        let angle = 4.0 * radius + 2.094_395 * arm as f64;
+        let point = [radius * angle.cos(), radius * angle.sin()].map(|x| x as f32);
+        batch.numbers_mut::<f32>("point")?[2 * row..][..2].copy_from_slice(&point);
+        batch.numbers_mut::<i32>("arm")?[row] = arm as i32;
+    }
+    Ok(())
 }
 
-fn fill(step: u64, batch: &mut Batch) -> Result<()> {
-    let points: Vec<_> = (0..batch.rows() as u64).map(|row| point(step * 128 + row)).collect();
-    batch.write("point", &points.iter().flat_map(|(at, _)| *at).collect::<Vec<f32>>())?;
-    batch.write("arm", &points.iter().map(|(_, arm)| *arm).collect::<Vec<i32>>())
+/// Trains to this step within 64 MB, from the newest checkpoint in the folder if there is one.
+fn trained(steps: u64, folder: &Path) -> Result<Trainer> {
+    let arm = |inputs: &Inputs| inputs.get("arm", DType::I32, []); // [b]
+    let losses = move |p: &Parameters, inputs: &Inputs| network(p, inputs).cross_entropy_rows(&arm(inputs), None); // [b]
+    let (steps, memory, folder) = (Some(steps), "64MB".parse().ok(), Some(folder.into()));
+    let settings = Settings { batch: 128, learning_rate: 1e-2, steps, memory, folder, ..Settings::default() };
+    let mut trainer = Trainer::new(losses, settings, Arc::new(Cpu::new(2)?))?;
+    trainer.train(spiral, &mut Unwatched)?;
+    Ok(trainer)
+}
+
+// What it shows.
+
+/// The share of points told right that it was not trained on.
+fn accuracy(trainer: &Trainer) -> Result<f64> {
+    let mut batch = trainer.batch();
+    spiral(1_000_000, &mut batch)?;
+    let mut classifier = trainer.compile(batch.rows(), |p, inputs| network(p, inputs).argmax(-1))?;
+    classifier.write("point", batch.numbers::<f32>("point")?)?;
+    classifier.run("forward")?;
+    let told = classifier.read("output")?.to_vec::<i32>()?;
+    let right = told.iter().zip(batch.numbers::<i32>("arm")?).filter(|(told, arm)| told == arm).count();
+    Ok(right as f64 / told.len() as f64)
 }
 
 fn main() -> Result<()> {
-    let losses = |parameters: &Parameters, inputs: &Inputs| {
-        network(parameters, inputs).cross_entropy_rows(&inputs.get("arm", DType::I32, []), None) // [b]
-    };
     let folder = std::env::temp_dir().join(format!("gradus-classifier-{}", std::process::id()));
-    for steps in [300, 600] {
-        let (batch, learning_rate, memory) = (128, 1e-2, "64MB".parse().ok());
-        let settings = Settings {
-            batch,
-            learning_rate,
-            memory,
-            steps: Some(steps),
-            folder: Some(folder.clone()),
-            ..Settings::default()
-        };
-        let mut trainer = Trainer::new(losses, settings, Arc::new(Cpu::new(2)?))?;
-        let summary = trainer.train(fill, &mut Unwatched)?;
-        let mut classifier = trainer.compile(300, network)?;
-        let unseen: Vec<_> = (1_000_000..1_000_300).map(point).collect();
-        classifier.write("point", &unseen.iter().flat_map(|(at, _)| *at).collect::<Vec<f32>>())?;
-        classifier.run("forward")?;
-        let arms = classifier.read("output")?.to_f64();
-        let chosen = arms.chunks(3).map(|logits| (0..3).max_by(|a, b| logits[*a].total_cmp(&logits[*b])).unwrap());
-        let right = chosen.zip(&unseen).filter(|(chosen, (_, arm))| *chosen == *arm as usize).count();
-        println!("after {} steps: loss {:.4}, {right} of 300 unseen points right", summary.steps, summary.loss);
-        assert!(steps < 600 || right >= 285, "it learned");
-    }
-    std::fs::remove_dir_all(&folder).map_err(gradus::train::Error::io("remove", &folder))
+    let halfway = trained(300, &folder)?;
+    println!("stopped after {} steps: {:.1} % told right", halfway.steps_taken(), 100.0 * accuracy(&halfway)?);
+    drop(halfway);
+    let (resumed, whole) = (trained(900, &folder)?, trained(900, &folder.join("whole"))?);
+    println!("gone on to step {}: {:.1} % told right", resumed.steps_taken(), 100.0 * accuracy(&resumed)?);
+    let same = resumed.read("first.weight")? == whole.read("first.weight")?;
+    println!("weights of a run that was not stopped: {}", if same { "the same bits" } else { "others" });
+    assert!(same && accuracy(&resumed)? > 0.95, "it learned, and going on changed nothing");
+    drop((resumed, whole));
+    let _ = std::fs::remove_dir_all(&folder);
+    Ok(())
 }

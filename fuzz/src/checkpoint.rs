@@ -100,7 +100,7 @@ fn progress(step: u64) -> Progress {
         seconds: 0.1,
         skipped_in_a_row: 0,
         clipping: NormStatistics::default(),
-        fall: None,
+        decay: None,
         model: Some(ModelConfig::gpt2(97, 64, 2, 4, 40)),
         configuration: json!({ "learning-rate": 0.001 }),
     }

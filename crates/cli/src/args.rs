@@ -4,7 +4,7 @@ use crate::values::{Seconds, fraction, not_negative, positive, positive_number};
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use gradus_train::config::{
-    Batch, Clip, ExportDtype, OptimizerKind, Precision, Recomputation, ScheduleKind, TokenizerKind, Validation,
+    BatchSize, Clip, ExportDtype, OptimizerKind, Precision, Recomputation, ScheduleKind, TokenizerKind, Validation,
 };
 use gradus_train::memory::Budget;
 use gradus_train::models::{Family, PRESETS, RopeScaling};
@@ -129,7 +129,7 @@ pub struct TrainArgs {
     /// Sequences a step; auto: as many as fit the memory; adaptive:N: N, of which more or fewer are computed at once
     /// as the memory allows [default: 16]
     #[arg(long, value_name = "N|auto|adaptive", help_heading = "Training")]
-    pub batch: Option<Batch>,
+    pub batch: Option<BatchSize>,
     /// Sequences computed at once; must divide the batch; 0: as suits the memory and the speed [default: 0]
     #[arg(long, value_name = "N", help_heading = "Training")]
     pub micro_batch: Option<usize>,

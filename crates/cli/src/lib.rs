@@ -6,6 +6,7 @@ mod defaults;
 mod eval;
 mod folders;
 mod generate;
+mod in_options;
 mod inspect;
 mod interrupt;
 mod layers;
@@ -49,9 +50,9 @@ pub fn main() -> ExitCode {
     };
     match run(&matches) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error @ Error::Diverged(_)) => refuse(&one_line(&error.to_string()), DIVERGED),
-        Err(error @ Error::Stopped(_)) => refuse(&one_line(&error.to_string()), interrupt::ENDED),
-        Err(error) => refuse(&one_line(&error.to_string()), REFUSED),
+        Err(error @ Error::Diverged(_)) => refuse(&told(&error), DIVERGED),
+        Err(error @ Error::Stopped(_)) => refuse(&told(&error), interrupt::ENDED),
+        Err(error) => refuse(&told(&error), REFUSED),
     }
 }
 
@@ -76,6 +77,11 @@ fn run(matches: &ArgMatches) -> Result<()> {
         Some(Command::Completions(args)) => shell::completions(args.shell),
         Some(Command::Man) => shell::man(),
     }
+}
+
+/// An error of the library as the command tells it.
+fn told(error: &Error) -> String {
+    in_options::in_options(&one_line(&error.to_string()))
 }
 
 fn refuse(problem: &str, code: u8) -> ExitCode {

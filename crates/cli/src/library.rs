@@ -1,7 +1,6 @@
 //! The calls of the library, one for each command.
 
 use crate::args::{EvalArgs, GenerateArgs, TokenizeArgs};
-use gradus_engine::backend::Cpu;
 use gradus_train::config::TokenizerKind;
 use gradus_train::data::{Corpus, Stories};
 use gradus_train::evaluate::{self, Evaluation, Window};
@@ -9,7 +8,7 @@ use gradus_train::generate::{Generator, Sampling, Written};
 use gradus_train::memory::guard::{self, Doing};
 use gradus_train::models::ModelConfig;
 use gradus_train::tokenizer::{Report, TextStream, Tokenizer, tokenize_report};
-use gradus_train::{Error, Result, export};
+use gradus_train::{Error, Result, device, export};
 use std::path::Path;
 
 /// The seed of the built-in stories where no other is given.
@@ -29,14 +28,14 @@ pub type Hear<'a> = &'a mut dyn FnMut(usize, &str, bool) -> Result<()>;
 /// Texts from the model in a model folder, each without the prompt.
 pub fn generate(model_folder: &Path, args: &GenerateArgs, prompt: &str, threads: usize, hear: Hear) -> Result<()> {
     let config = export::read_model_config(model_folder)?;
-    let backend = Cpu::new(threads)?;
-    let memory = Generator::memory(&config, &backend, args.memory)?;
+    let backend = &*device::backend(threads)?;
+    let memory = Generator::memory(&config, backend, args.memory)?;
     guard::doing(Doing::OpeningTokenizer);
     let tokenizer = Tokenizer::open(model_folder)?;
     guard::doing(Doing::Generating);
     export::check_vocabulary(&tokenizer, &config, export::USE_ITS_OWN_TOKENIZER)?;
     let prompt = prompt_tokens(model_folder, &tokenizer, prompt)?;
-    let mut generator = Generator::without_weights(&config, &backend, args.count, prompt.len(), &memory)?;
+    let mut generator = Generator::without_weights(&config, backend, args.count, prompt.len(), &memory)?;
     generator.allow_only(|token| tokenizer.knows(token))?;
     export::read_model_weights(model_folder, &config, &mut generator)?;
     let sampling =
@@ -71,7 +70,7 @@ fn signed(ids: &[u32]) -> Vec<i32> {
 pub fn evaluate(model_folder: &Path, args: &EvalArgs, threads: usize) -> Result<Evaluation> {
     let corpus = Corpus::open(&args.corpus, args.text_field.as_deref())?;
     let window = Window { batch: args.batch, sequence: args.sequence, memory: args.memory };
-    evaluate::evaluate(model_folder, &corpus, &Cpu::new(threads)?, window, &mut |_, _| {})
+    evaluate::evaluate(model_folder, &corpus, &*device::backend(threads)?, window, &mut |_, _| {})
 }
 
 /// Makes or opens the tokenizer, saves it if asked to, and tokenises the corpus.

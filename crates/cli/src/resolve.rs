@@ -6,7 +6,7 @@ use crate::numbers::shortest;
 use crate::{defaults, folders, no_effect};
 use clap::ArgMatches;
 use clap::parser::ValueSource;
-use gradus_train::config::{Batch, CONFIG_FILE, Clip, ExportDtype, OptimizerKind, Precision, ScheduleKind};
+use gradus_train::config::{BatchSize, CONFIG_FILE, Clip, ExportDtype, OptimizerKind, Precision, ScheduleKind};
 use gradus_train::config::{TokenizerKind, TrainConfig, Validation};
 use gradus_train::data::Corpus;
 use gradus_train::models::{Family, ModelConfig};
@@ -268,7 +268,7 @@ fn train_config(args: &TrainArgs, model: ModelConfig, sequence: usize, paths: Pa
         preset: args.preset.clone(),
         vocab_size,
         validation: validation(args, paths)?,
-        batch: args.batch.unwrap_or(Batch::Fixed(Batch::USUAL)),
+        batch: args.batch.unwrap_or(BatchSize::Fixed(BatchSize::USUAL)),
         micro_batch: args.micro_batch.unwrap_or(0),
         memory: args.memory,
         recompute: args.recompute.unwrap_or_default(),

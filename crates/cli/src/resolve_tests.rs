@@ -48,7 +48,8 @@ fn resolved(arguments: &[&str]) -> Resolved {
 
 /// The one line that refuses these arguments.
 fn problem(arguments: &[&str]) -> String {
-    let text = try_resolve(arguments).err().unwrap_or_else(|| panic!("{arguments:?} is refused")).to_string();
+    let text = try_resolve(arguments).err().unwrap_or_else(|| panic!("{arguments:?} is refused"));
+    let text = crate::in_options::in_options(&text.to_string());
     assert!(!text.contains('\n'), "one line: {text}");
     text
 }

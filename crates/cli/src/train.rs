@@ -1,5 +1,6 @@
 //! `gradus train`.
 
+use crate::in_options::InOptions;
 use crate::numbers::{bytes, bytes_to_three_digits, count, duration, rounded};
 use crate::resolve::{Resolved, resolve};
 use crate::{interrupt, print, terminal};
@@ -14,7 +15,8 @@ pub fn run(command_line: &ArgMatches) -> Result<()> {
     let Resolved { config, resume, quiet, json, notes } = resolve(command_line)?;
     interrupt::listen();
     let mut observer = terminal::observer(quiet, json);
-    let mut noting = Noting { observer: observer.as_mut(), notes };
+    let mut in_options = InOptions(observer.as_mut());
+    let mut noting = Noting { observer: &mut in_options, notes };
     let summary = gradus_train::training::train(&config, resume, &mut noting)?;
     // The bar goes before the last lines come.
     drop(observer);

@@ -3,7 +3,7 @@
 mod choices;
 mod limits;
 
-pub use choices::{Batch, ExportDtype, Recomputation};
+pub use choices::{BatchSize, ExportDtype, Recomputation};
 pub(crate) use limits::within;
 
 use crate::memory::Budget;
@@ -47,7 +47,7 @@ pub struct TrainConfig {
     /// What is held out: a fraction of the corpus, or another file.
     pub validation: Validation,
     /// Sequences a step.
-    pub batch: Batch,
+    pub batch: BatchSize,
     /// Sequences computed at once; must divide the batch. 0 until chosen to fit the memory.
     pub micro_batch: usize,
     /// Memory to stay within.
@@ -186,7 +186,10 @@ fn shorten(value: &mut Value) {
 
 fn broken(path: &Path, problem: &str) -> Error {
     let problem = problem.replace('\n', " ");
-    Error::checkpoint(path, format!("not a configuration of a run ({problem}); start a new run with another --out"))
+    Error::checkpoint(
+        path,
+        format!("not a configuration of a run ({problem}); start a new run with another `settings.out`"),
+    )
 }
 
 /// How text becomes tokens.
@@ -374,7 +377,7 @@ mod tests {
             tokenizer: TokenizerKind::File("tokenizer.json".into()),
             vocab_size: 0,
             validation: Validation::Fraction(0.1),
-            batch: Batch::Adaptive(4),
+            batch: BatchSize::Adaptive(4),
             micro_batch: 2,
             memory: Some(Budget::Share(0.8)),
             recompute: Recomputation::Selective(16),

@@ -171,7 +171,8 @@ impl Evaluator {
     ) -> Result<Evaluator> {
         let sequence = window.sequence.unwrap_or(model.context());
         if sequence > model.context() {
-            let problem = format!("--sequence {sequence} is longer than the model's context of {}", model.context());
+            let problem =
+                format!("`settings.sequence` {sequence} is longer than the model's context of {}", model.context());
             return Err(Error::Config(problem));
         }
         within("batch", window.batch, 1..=MOST_SEQUENCES)?;

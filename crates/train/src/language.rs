@@ -1,10 +1,10 @@
 //! A language model as what is trained.
 
 use crate::Result;
-use crate::config::{Batch as BatchSize, Clip, TrainConfig};
+use crate::config::{BatchSize, Clip, TrainConfig};
 use crate::generate::{Decoder, Sampling};
 use crate::models::{CausalModel, IGNORED_TARGET, ModelConfig};
-use crate::optimizers::{OptimizerKind, Settings};
+use crate::optimizers::{Hyperparameters, OptimizerKind};
 use crate::parameters::Parameters;
 use crate::step::{Batch, Inputs, Objective, StepConfig};
 use gradus_engine::{DType, Program, Routine, Tensor};
@@ -97,7 +97,8 @@ impl Objective for LanguageModel {
         let mut smaller: Vec<(String, Rc<dyn Objective>)> = vec![];
         if self.sequence >= 64 {
             let sequence = self.sequence / 2;
-            smaller.push((format!("--sequence {sequence}"), Rc::new(LanguageModel { sequence, ..self.clone() })));
+            smaller
+                .push((format!("`settings.sequence` {sequence}"), Rc::new(LanguageModel { sequence, ..self.clone() })));
         }
         for (setting, model) in &self.smaller {
             smaller.push((setting.clone(), Rc::new(LanguageModel { model: model.clone(), ..self.clone() })));
@@ -111,11 +112,12 @@ fn smaller_models(model: &ModelConfig) -> Vec<(String, Rc<dyn CausalModel>)> {
     let mut smaller: Vec<(String, Rc<dyn CausalModel>)> = vec![];
     if model.layers > 1 {
         let layers = model.layers / 2;
-        smaller.push((format!("--layers {layers}"), Rc::new(ModelConfig { layers, ..model.clone() })));
+        smaller.push((format!("`settings.layers` {layers}"), Rc::new(ModelConfig { layers, ..model.clone() })));
     }
     if model.width / 2 >= model.heads && (model.width / 2).is_multiple_of(2 * model.heads) {
         let (width, feed_forward) = (model.width / 2, model.feed_forward / 2);
-        smaller.push((format!("--width {width}"), Rc::new(ModelConfig { width, feed_forward, ..model.clone() })));
+        smaller
+            .push((format!("`settings.width` {width}"), Rc::new(ModelConfig { width, feed_forward, ..model.clone() })));
     }
     smaller
 }
@@ -134,7 +136,7 @@ impl StepConfig {
             objective: Rc::new(LanguageModel::of(config)),
             micro_batch: config.micro_batch,
             micro_batches: config.batch.size().checked_div(config.micro_batch).unwrap_or(0),
-            optimizer: config.optimizer.grouped(Settings {
+            optimizer: config.optimizer.grouped(Hyperparameters {
                 weight_decay: config.weight_decay as f32,
                 beta1: config.beta1 as f32,
                 beta2: config.beta2 as f32,

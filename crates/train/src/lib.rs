@@ -5,6 +5,7 @@ pub mod checkpoint;
 pub mod clipping;
 pub mod config;
 pub mod data;
+pub mod device;
 mod error;
 pub mod evaluate;
 pub mod export;

@@ -1,7 +1,7 @@
 //! The learning rate over a run.
 //!
-//! It rises over the warm-up and then falls once. How long the fall takes is a choice of its own: a run that is resumed
-//! with more steps does not change it, and the rate stays at the lowest after it. A fall that is given another end, or
+//! It rises over the warm-up and then falls once. How long the decay takes is a choice of its own: a run that is resumed
+//! with more steps does not change it, and the rate stays at the lowest after it. A decay that is given another end, or
 //! another form, while the run is under way begins anew where it stands: from the present rate to the lowest over what
 //! is left, so that the rate never jumps up unless a higher one is asked for.
 
@@ -9,7 +9,7 @@ use crate::config::ScheduleKind;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The length of a run, or the end of a fall.
+/// The length of a run, or the end of a decay.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Length {
@@ -29,25 +29,25 @@ impl fmt::Display for Length {
 }
 
 impl Length {
-    /// The option that makes a fall so long.
+    /// The setting that makes a decay so long.
     fn option(self) -> String {
         match self {
-            Length::Steps(steps) => format!("--decay-steps {steps}"),
-            Length::Seconds(seconds) => format!("--decay-time {seconds:.0}s"),
+            Length::Steps(steps) => format!("`settings.decay_steps` {steps}"),
+            Length::Seconds(seconds) => format!("`settings.decay_time` {seconds:.0}s"),
         }
     }
 }
 
 /// How far a run is.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Place {
+pub struct Elapsed {
     /// Steps taken.
     pub step: u64,
     /// Seconds of training.
     pub seconds: f64,
 }
 
-impl Place {
+impl Elapsed {
     /// How far it is in the measure of a length.
     fn along(self, length: Length) -> f64 {
         match length {
@@ -57,10 +57,10 @@ impl Place {
     }
 }
 
-/// A fall of the learning rate. Part of a checkpoint, so that a resumed run goes on with it or sees that another is
+/// A decay of the learning rate. Part of a checkpoint, so that a resumed run goes on with it or sees that another is
 /// asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Fall {
+pub struct Decay {
     /// Its form.
     pub kind: ScheduleKind,
     /// Its end.
@@ -68,32 +68,32 @@ pub struct Fall {
     /// The highest learning rate that was stated when it began.
     pub highest: f64,
     /// Where it began.
-    from: Place,
+    from: Elapsed,
     /// How high it began: 1 at the highest rate, 0 at the lowest.
     height: f64,
 }
 
-/// The share of a fall after which the `wsd` schedule begins to fall.
+/// The share of a decay after which the `wsd` schedule begins to fall.
 const WSD_STABLE_SHARE: f64 = 0.8;
 
-impl Fall {
-    /// The fall of a run that begins.
-    pub fn new(kind: ScheduleKind, until: Length, highest: f64, warmup_steps: u64) -> Fall {
-        Fall { kind, until, highest, from: Place { step: warmup_steps, seconds: 0.0 }, height: 1.0 }
+impl Decay {
+    /// The decay of a run that begins.
+    pub fn new(kind: ScheduleKind, until: Length, highest: f64, warmup_steps: u64) -> Decay {
+        Decay { kind, until, highest, from: Elapsed { step: warmup_steps, seconds: 0.0 }, height: 1.0 }
     }
 
-    /// The fall of a run that goes on from a place: the same one, unless its form or its end changes. With another
+    /// The decay of a run that goes on from a place: the same one, unless its form or its end changes. With another
     /// learning rate as well as another end it begins at that rate.
-    pub fn resumed(self, wanted: Fall, at: Place) -> Fall {
+    pub fn resumed(self, wanted: Decay, at: Elapsed) -> Decay {
         if (self.kind, self.until) == (wanted.kind, wanted.until) {
             return self;
         }
-        let from = Place { step: at.step.max(wanted.from.step), ..at };
+        let from = Elapsed { step: at.step.max(wanted.from.step), ..at };
         let is_anew = self.until != wanted.until && self.highest != wanted.highest;
-        Fall { from, height: if is_anew { 1.0 } else { self.height(from) }, ..wanted }
+        Decay { from, height: if is_anew { 1.0 } else { self.height(from) }, ..wanted }
     }
 
-    fn height(&self, at: Place) -> f64 {
+    fn height(&self, at: Elapsed) -> f64 {
         let end = match self.until {
             Length::Steps(steps) => steps as f64,
             Length::Seconds(seconds) => seconds,
@@ -104,17 +104,17 @@ impl Fall {
             Length::Seconds(_) => (end - from).max(f64::MIN_POSITIVE),
         };
         let share = ((now - from).max(0.0) / left).min(1.0);
-        let fallen = match self.kind {
+        let decayed = match self.kind {
             ScheduleKind::Constant => 0.0,
             ScheduleKind::Linear => share,
             ScheduleKind::Cosine => 0.5 - 0.5 * (std::f64::consts::PI * share).cos(),
             ScheduleKind::Wsd => ((share - WSD_STABLE_SHARE) / (1.0 - WSD_STABLE_SHARE)).max(0.0),
         };
-        self.height * (1.0 - fallen)
+        self.height * (1.0 - decayed)
     }
 }
 
-/// How the learning rate rises and falls.
+/// How the learning rate rises and decays.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Schedule {
     /// The highest learning rate.
@@ -124,40 +124,40 @@ pub struct Schedule {
     /// Steps of the rise.
     pub warmup_steps: u64,
     /// What follows the rise.
-    pub fall: Fall,
+    pub decay: Decay,
 }
 
 impl Schedule {
     /// What follows the rise, to an end that must be stated but for a rate that stays: begun anew, or gone on with from
     /// where a run stands.
-    pub fn fall(
+    pub fn decay(
         kind: ScheduleKind,
         until: Option<Length>,
         highest: f64,
         warmup_steps: u64,
-        before: Option<(Fall, Place)>,
-    ) -> Fall {
-        let wanted = Fall::new(kind, until.unwrap_or(Length::Steps(0)), highest, warmup_steps);
-        before.map_or(wanted, |(fall, at)| fall.resumed(wanted, at))
+        before: Option<(Decay, Elapsed)>,
+    ) -> Decay {
+        let wanted = Decay::new(kind, until.unwrap_or(Length::Steps(0)), highest, warmup_steps);
+        before.map_or(wanted, |(decay, at)| decay.resumed(wanted, at))
     }
 
     /// The learning rate of the step that comes next.
-    pub fn learning_rate(&self, at: Place) -> f64 {
+    pub fn learning_rate(&self, at: Elapsed) -> f64 {
         if at.step < self.warmup_steps {
             return self.highest * (at.step + 1) as f64 / (self.warmup_steps + 1) as f64;
         }
-        self.lowest + (self.highest - self.lowest) * self.fall.height(at)
+        self.lowest + (self.highest - self.lowest) * self.decay.height(at)
     }
 
-    /// What a user should know of a run whose length is not that of the fall, in one line.
-    pub fn remark(&self, run: Length, at: Place) -> Option<String> {
-        let until = self.fall.until;
-        if self.fall.kind == ScheduleKind::Constant || run == until {
+    /// What a user should know of a run whose length is not that of the decay, in one line.
+    pub fn remark(&self, run: Length, at: Elapsed) -> Option<String> {
+        let until = self.decay.until;
+        if self.decay.kind == ScheduleKind::Constant || run == until {
             return None;
         }
         let end = |length| match length {
-            Length::Steps(step) => Place { step, seconds: at.seconds },
-            Length::Seconds(seconds) => Place { step: at.step.max(self.warmup_steps), seconds },
+            Length::Steps(step) => Elapsed { step, seconds: at.seconds },
+            Length::Seconds(seconds) => Elapsed { step: at.step.max(self.warmup_steps), seconds },
         };
         let (last, option) = (self.learning_rate(end(until)), run.option());
         let longer = match (run, until) {
@@ -177,7 +177,7 @@ impl Schedule {
             )
         } else if at.along(until) >= end(until).along(until) {
             format!(
-                "the schedule ended at {until}: the learning rate stays at {last:.1e}; --learning-rate X {option} \
+                "the schedule ended at {until}: the learning rate stays at {last:.1e}; `settings.learning_rate` X {option} \
                  lets it fall anew from X"
             )
         } else {
@@ -192,43 +192,43 @@ mod tests {
 
     const KINDS: [ScheduleKind; 4] =
         [ScheduleKind::Cosine, ScheduleKind::Linear, ScheduleKind::Constant, ScheduleKind::Wsd];
-    /// The end of the fall of the runs here, and steps of their rise.
+    /// The end of the decay of the runs here, and steps of their rise.
     const END: u64 = 110;
     const WARMUP: u64 = 10;
 
-    fn at(step: u64) -> Place {
-        Place { step, seconds: step as f64 }
+    fn at(step: u64) -> Elapsed {
+        Elapsed { step, seconds: step as f64 }
     }
 
-    fn fall(kind: ScheduleKind, until: Length) -> Fall {
-        Fall::new(kind, until, 1.0, WARMUP)
+    fn decay(kind: ScheduleKind, until: Length) -> Decay {
+        Decay::new(kind, until, 1.0, WARMUP)
     }
 
-    fn schedule(fall: Fall) -> Schedule {
-        Schedule { highest: fall.highest, lowest: 0.1, warmup_steps: WARMUP, fall }
+    fn schedule(decay: Decay) -> Schedule {
+        Schedule { highest: decay.highest, lowest: 0.1, warmup_steps: WARMUP, decay }
     }
 
-    fn rate(fall: Fall, step: u64) -> f64 {
-        schedule(fall).learning_rate(at(step))
+    fn rate(decay: Decay, step: u64) -> f64 {
+        schedule(decay).learning_rate(at(step))
     }
 
     #[test]
     fn it_rises_then_falls_as_stated_and_stays() {
         for kind in KINDS {
-            let fall = fall(kind, Length::Steps(END));
-            assert!(rate(fall, 0) > 0.0 && rate(fall, 5) > rate(fall, 4), "{kind:?} rises");
-            assert!((rate(fall, WARMUP) - 1.0).abs() < 1e-12, "{kind:?} reaches its height");
+            let decay = decay(kind, Length::Steps(END));
+            assert!(rate(decay, 0) > 0.0 && rate(decay, 5) > rate(decay, 4), "{kind:?} rises");
+            assert!((rate(decay, WARMUP) - 1.0).abs() < 1e-12, "{kind:?} reaches its height");
             let end = if kind == ScheduleKind::Constant { 1.0 } else { 0.1 };
-            assert!((rate(fall, END) - end).abs() < 1e-12, "{kind:?} ends at {end}");
-            assert_eq!(rate(fall, 10 * END), rate(fall, END), "{kind:?} stays");
+            assert!((rate(decay, END) - end).abs() < 1e-12, "{kind:?} ends at {end}");
+            assert_eq!(rate(decay, 10 * END), rate(decay, END), "{kind:?} stays");
             for step in WARMUP..END {
-                assert!(rate(fall, step + 1) <= rate(fall, step), "{kind:?} never rises again");
+                assert!(rate(decay, step + 1) <= rate(decay, step), "{kind:?} never rises again");
             }
         }
-        assert!((rate(fall(ScheduleKind::Cosine, Length::Steps(END)), 60) - 0.55).abs() < 1e-12, "half way");
-        assert!((rate(fall(ScheduleKind::Linear, Length::Steps(END)), 60) - 0.55).abs() < 1e-12, "half way");
-        assert_eq!(rate(fall(ScheduleKind::Wsd, Length::Steps(END)), 80), 1.0, "stable for most of the run");
-        assert!((rate(fall(ScheduleKind::Linear, Length::Seconds(200.0)), 100) - 0.55).abs() < 1e-12, "by time");
+        assert!((rate(decay(ScheduleKind::Cosine, Length::Steps(END)), 60) - 0.55).abs() < 1e-12, "half way");
+        assert!((rate(decay(ScheduleKind::Linear, Length::Steps(END)), 60) - 0.55).abs() < 1e-12, "half way");
+        assert_eq!(rate(decay(ScheduleKind::Wsd, Length::Steps(END)), 80), 1.0, "stable for most of the run");
+        assert!((rate(decay(ScheduleKind::Linear, Length::Seconds(200.0)), 100) - 0.55).abs() < 1e-12, "by time");
     }
 
     /// Whatever the end becomes, and whenever, the rate goes on from where it stands and ends at the lowest.
@@ -236,8 +236,8 @@ mod tests {
     fn another_end_goes_on_from_the_rate_where_it_stands() {
         for kind in KINDS {
             for (stop, until) in [(4, 200), (50, 200), (95, 200), (50, 70), (95, 100), (END, 200), (150, 200)] {
-                let before = fall(kind, Length::Steps(END));
-                let after = before.resumed(fall(kind, Length::Steps(until)), at(stop));
+                let before = decay(kind, Length::Steps(END));
+                let after = before.resumed(decay(kind, Length::Steps(until)), at(stop));
                 let name = format!("{kind:?} at {stop} until {until}");
                 assert!((rate(after, stop) - rate(before, stop)).abs() < 1e-12, "{name}: no jump");
                 for step in stop.max(WARMUP)..until + 10 {
@@ -245,8 +245,8 @@ mod tests {
                 }
                 let end = if kind == ScheduleKind::Constant { 1.0 } else { 0.1 };
                 assert!((rate(after, until) - end).abs() < 1e-12, "{name}: ends at {end}");
-                // A run that is killed and resumed again keeps the fall.
-                assert_eq!(after.resumed(fall(kind, Length::Steps(until)), at(until - 1)), after, "{name}");
+                // A run that is killed and resumed again keeps the decay.
+                assert_eq!(after.resumed(decay(kind, Length::Steps(until)), at(until - 1)), after, "{name}");
             }
         }
     }
@@ -254,10 +254,10 @@ mod tests {
     #[test]
     fn the_same_end_changes_nothing_and_another_form_never_lifts_the_rate() {
         for kind in KINDS {
-            let before = fall(kind, Length::Steps(END));
-            assert_eq!(before.resumed(fall(kind, Length::Steps(END)), at(90)), before);
+            let before = decay(kind, Length::Steps(END));
+            assert_eq!(before.resumed(decay(kind, Length::Steps(END)), at(90)), before);
             for other in KINDS {
-                let after = before.resumed(fall(other, Length::Steps(END)), at(90));
+                let after = before.resumed(decay(other, Length::Steps(END)), at(90));
                 assert!((rate(after, 90) - rate(before, 90)).abs() < 1e-12, "{kind:?} to {other:?}");
                 assert!(rate(after, 100) <= rate(before, 90) + 1e-12, "{kind:?} to {other:?}");
             }
@@ -266,27 +266,31 @@ mod tests {
 
     #[test]
     fn a_fall_begins_anew_only_at_a_rate_that_is_asked_for() {
-        let before = fall(ScheduleKind::Cosine, Length::Steps(END));
-        let wanted = Fall { highest: 0.5, ..fall(ScheduleKind::Cosine, Length::Steps(200)) };
+        let before = decay(ScheduleKind::Cosine, Length::Steps(END));
+        let wanted = Decay { highest: 0.5, ..decay(ScheduleKind::Cosine, Length::Steps(200)) };
         let after = before.resumed(wanted, at(END));
         assert!((rate(after, END) - 0.5).abs() < 1e-12 && rate(after, 200) < 0.11, "{after:?}");
     }
 
     #[test]
     fn a_run_of_another_length_than_its_fall_is_remarked_on() {
-        let remark = |kind, run, step| schedule(fall(kind, Length::Steps(END))).remark(Length::Steps(run), at(step));
+        let remark = |kind, run, step| schedule(decay(kind, Length::Steps(END))).remark(Length::Steps(run), at(step));
         assert_eq!(remark(ScheduleKind::Cosine, END, 0), None);
         assert_eq!(remark(ScheduleKind::Constant, 200, 50), None);
         for (run, step, parts) in [
-            (200, 120, ["ended at step 110", "stays at 1.0e-1", "--learning-rate X --decay-steps 200"]),
-            (200, 50, ["ends at step 110", "then stays at 1.0e-1", "--decay-steps 200 stretches it"]),
-            (60, 20, ["run ends at step 60", "is 5.5e-1", "--decay-steps 60 lets it fall to 1.0e-1"]),
+            (
+                200,
+                120,
+                ["ended at step 110", "stays at 1.0e-1", "`settings.learning_rate` X `settings.decay_steps` 200"],
+            ),
+            (200, 50, ["ends at step 110", "then stays at 1.0e-1", "`settings.decay_steps` 200 stretches it"]),
+            (60, 20, ["run ends at step 60", "is 5.5e-1", "`settings.decay_steps` 60 lets it fall to 1.0e-1"]),
         ] {
             let text = remark(ScheduleKind::Cosine, run, step).unwrap();
             assert!(parts.iter().all(|part| text.contains(part)), "{text}");
         }
-        let by_time = schedule(fall(ScheduleKind::Linear, Length::Steps(END)));
+        let by_time = schedule(decay(ScheduleKind::Linear, Length::Steps(END)));
         let text = by_time.remark(Length::Seconds(90.0), at(20)).unwrap();
-        assert!(text.contains("falls until step 110") && text.contains("--decay-time 90s"), "{text}");
+        assert!(text.contains("falls until step 110") && text.contains("`settings.decay_time` 90s"), "{text}");
     }
 }

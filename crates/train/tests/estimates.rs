@@ -46,7 +46,7 @@ fn the_curve_falls_and_its_points_can_be_had() {
     for point in curve {
         let chosen = plans.fastest_within(point.arena).unwrap().unwrap();
         assert_eq!((chosen.arena(), chosen.seconds()), (point.arena, point.seconds));
-        let ArenaBytes { weights, gradients, optimiser, activations, scratch, data } = ArenaBytes::of(&chosen.plan);
-        assert_eq!(weights + gradients + optimiser + activations + scratch + data, chosen.arena());
+        let ArenaBytes { weights, gradients, optimizer, activations, scratch, data } = ArenaBytes::of(&chosen.plan);
+        assert_eq!(weights + gradients + optimizer + activations + scratch + data, chosen.arena());
     }
 }

@@ -287,7 +287,10 @@ fn divergence_advises_only_what_can_be_done() {
         other => panic!("{other:?}"),
     };
     let text = diverges(&hopeless("unsaved", 0));
-    assert!(text.contains("start again with a lower --learning-rate") && !text.contains("checkpoint"), "{text}");
+    assert!(
+        text.contains("start again with a lower `settings.learning_rate`") && !text.contains("checkpoint"),
+        "{text}"
+    );
     let text = diverges(&hopeless("saved", 1));
     assert!(text.contains("resume from the checkpoint of step "), "{text}");
 }

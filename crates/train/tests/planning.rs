@@ -107,7 +107,7 @@ fn every_limit_is_kept_and_more_memory_never_takes_more_time(backend: &dyn Backe
         assert!(chosen.arena() <= limit && chosen.seconds() <= last, "at {limit} of {least}..{most}");
         last = chosen.seconds();
         let bytes = ArenaBytes::of(&chosen.plan);
-        let kinds = [bytes.weights, bytes.gradients, bytes.optimiser, bytes.activations, bytes.scratch, bytes.data];
+        let kinds = [bytes.weights, bytes.gradients, bytes.optimizer, bytes.activations, bytes.scratch, bytes.data];
         assert_eq!(kinds.iter().sum::<usize>(), chosen.arena());
     }
     let curve = plans.curve().unwrap();

@@ -122,7 +122,7 @@ fn a_run_in_use_and_a_run_of_another_text_are_refused() {
     std::fs::write(&other, "0123456789 and make.\n".repeat(400)).unwrap();
     let changed = TrainConfig { corpus: vec![other], ..config.clone() };
     let error = train(&changed, true, &mut Watcher::default()).unwrap_err().to_string();
-    assert!(error.contains("--corpus cannot change"), "{error}");
+    assert!(error.contains("`settings.corpus` cannot change"), "{error}");
     // Without its own tokens the run looks at the corpus, which must be the same.
     std::fs::remove_dir_all(config.out.join("data")).unwrap();
     std::fs::write(&config.corpus[0], "0123456789 and make.\n".repeat(400)).unwrap();

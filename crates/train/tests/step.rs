@@ -3,7 +3,7 @@
 use gradus_engine::backend::Cpu;
 use gradus_train::config::{OptimizerKind, Precision};
 use gradus_train::models::ModelConfig;
-use gradus_train::optimizers::{Settings, Sgd};
+use gradus_train::optimizers::{Hyperparameters, Sgd};
 use gradus_train::step::{Batch, Outcome, StepConfig, StepScalars, TrainingStep, is_not_finite};
 
 const BATCH: usize = 4;
@@ -74,7 +74,7 @@ fn every_optimizer_learns() {
     ];
     for (kind, learning_rate) in rules {
         let mut training = new(StepConfig {
-            optimizer: kind.grouped(Settings { weight_decay: 0.01, beta1: 0.9, beta2: 0.95 }),
+            optimizer: kind.grouped(Hyperparameters { weight_decay: 0.01, beta1: 0.9, beta2: 0.95 }),
             ..config()
         });
         let outcomes = train(&mut training, 80, learning_rate, 1.0);

@@ -154,7 +154,8 @@ fn byte_pairs_have_the_size_asked_for_and_are_always_the_same() {
     let bytes_alone = Tokenizer::train_bpe(257, halves(), None, |_| ()).unwrap();
     assert_eq!((bytes_alone.vocabulary(), bytes_alone.end_of_text()), (257, Some(256)));
     assert!(
-        refusal(Tokenizer::train_bpe(256, halves(), None, |_| ())).contains("--vocab-size 256 is too small: give 257")
+        refusal(Tokenizer::train_bpe(256, halves(), None, |_| ()))
+            .contains("`settings.vocab_size` 256 is too small: give 257")
     );
 }
 

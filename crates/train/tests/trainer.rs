@@ -22,8 +22,7 @@ fn network(dropout: f32) -> impl Fn(&Parameters, &Inputs) -> Tensor {
         let (x, class) = (inputs.get("x", DType::F32, [2]), inputs.get("class", DType::I32, [])); // [b, 2], [b]
         let normal = Initializer::Normal { deviation: 0.5 };
         let bias = |name: &str, size| parameters.get(name, [size], Initializer::Zeros);
-        let hidden =
-            x.linear(&parameters.get("hidden.weight", [2, 16], normal.clone()), Some(&bias("hidden.bias", 16)));
+        let hidden = x.linear(&parameters.get("hidden.weight", [2, 16], normal), Some(&bias("hidden.bias", 16)));
         let hidden = parameters.dropout(&hidden.tanh(), dropout); // [b, 16]
         let logits = hidden.linear(&parameters.get("head.weight", [16, 3], normal), Some(&bias("head.bias", 3))); // [b, 3]
         logits.cross_entropy_rows(&class, None)
@@ -104,9 +103,9 @@ fn what_a_run_cannot_go_on_with_is_refused() {
         Trainer::new(network(0.0), settings, Arc::new(Cpu::new(1).unwrap())).err().expect("refused").to_string()
     };
     let other = refused(Settings { seed: 4, ..stated() });
-    assert!(other.contains("was trained with seed 3") && other.contains("have 4"), "{other}");
+    assert!(other.contains("was trained with `settings.seed` 3") && other.contains("has 4 now"), "{other}");
     let other = refused(Settings { optimizer: Sgd::default().into(), ..stated() });
-    assert!(other.contains("optimizer \"adamw\""), "{other}");
+    assert!(other.contains("`settings.optimizer` \"adamw\""), "{other}");
     let wider = |parameters: &Parameters, inputs: &Inputs| {
         parameters.get("extra", [2], Initializer::Zeros).sum(&[0]) + network(0.0)(parameters, inputs)
     };
@@ -250,7 +249,7 @@ fn models_and_settings_that_cannot_be_are_refused_in_a_line() {
     let text = refused(|_, inputs| inputs.get("clip_norm", DType::F32, [2]), settings());
     assert!(text.contains("\"clip_norm\"") && text.contains("tests/trainer.rs"), "{text}");
     for (settings, part) in [
-        (Settings { micro_batch: 5, ..settings() }, "micro_batch 5 does not divide batch 12"),
+        (Settings { micro_batch: 5, ..settings() }, "`settings.micro_batch` 5 does not divide `settings.batch` 12"),
         (Settings { steps: None, schedule: ScheduleKind::Linear, ..settings() }, "has no end"),
         (Settings { batch: 0, ..settings() }, "batch"),
         (Settings { learning_rate: f64::NAN, ..settings() }, "learning_rate"),

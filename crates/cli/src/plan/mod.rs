@@ -9,9 +9,8 @@ mod text;
 use crate::print;
 use crate::resolve::resolve_for_planning;
 use clap::ArgMatches;
-use gradus_engine::backend::Cpu;
-use gradus_train::Result;
 use gradus_train::files::atomic;
+use gradus_train::{Result, device};
 use report::Report;
 use std::path::{Path, PathBuf};
 
@@ -23,8 +22,8 @@ pub fn run(command_line: &ArgMatches) -> Result<()> {
     let planned = resolve_for_planning(command_line)?;
     // A file of options states the folder of a run as `out`, not a page: so the command line alone counts.
     let page = command_line.get_one::<PathBuf>("out").map_or(Path::new(PAGE), |path| path);
-    let backend = Cpu::new(planned.config.threads)?;
-    let (report, chosen) = Report::of(&planned.config, &backend)?;
+    let backend = device::backend(planned.config.threads)?;
+    let (report, chosen) = Report::of(&planned.config, &*backend)?;
     atomic::write_file(page, page::html(&report, &chosen).as_bytes())?;
     if planned.json {
         return print::out(report.json(page));

@@ -3,7 +3,7 @@
 use crate::clipping::NormStatistics;
 use crate::files::tensors::Seal;
 use crate::models::ModelConfig;
-use crate::schedule::Fall;
+use crate::schedule::Decay;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
@@ -36,8 +36,8 @@ pub struct Progress {
     /// What adaptive clipping knows.
     pub clipping: NormStatistics,
     /// The fall of the learning rate that the run was in; checkpoints of older versions do not say.
-    #[serde(default)]
-    pub fall: Option<Fall>,
+    #[serde(default, rename = "fall")]
+    pub decay: Option<Decay>,
     /// The model, if it is one of ours.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<ModelConfig>,

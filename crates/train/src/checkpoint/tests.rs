@@ -3,7 +3,7 @@ use crate::clipping::NormStatistics;
 use crate::config::{Clip, ScheduleKind};
 use crate::files::testing::{Folder, Given};
 use crate::models::ModelConfig;
-use crate::schedule::{Fall, Length};
+use crate::schedule::{Decay, Length};
 use gradus_engine::backend::Cpu;
 use gradus_engine::{Array, DType, Routine, Shape, TensorType, Trace};
 use std::borrow::Cow;
@@ -33,7 +33,7 @@ fn progress(step: u64) -> Progress {
         seconds: 0.1 + 0.2,
         skipped_in_a_row: 0,
         clipping: norms(step),
-        fall: Some(Fall::new(ScheduleKind::Cosine, Length::Steps(100), 1.0 / 3.0, 10)),
+        decay: Some(Decay::new(ScheduleKind::Cosine, Length::Steps(100), 1.0 / 3.0, 10)),
         model: Some(ModelConfig::gpt2(97, 64, 2, 4, 40)),
         configuration: serde_json::json!({ "learning-rate": 0.001 }),
     }
@@ -237,7 +237,7 @@ fn one_process_writes_at_a_time_and_others_may_read() {
     let mut store = Store::open(folder.path()).unwrap();
     save(&mut store, 5, 2);
     let error = Store::open(folder.path()).err().unwrap().to_string();
-    assert!(error.contains("another process is training") && error.contains("--out"), "{error}");
+    assert!(error.contains("another process is training") && error.contains("`settings.out`"), "{error}");
     is_of_step(&newest_whole(folder.path()).unwrap().unwrap(), 5);
     drop(store);
     Store::open(folder.path()).unwrap();

@@ -40,7 +40,7 @@ impl ExportDtype {
 /// Sequences a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "BatchValue", try_from = "BatchValue")]
-pub enum Batch {
+pub enum BatchSize {
     /// So many.
     Fixed(usize),
     /// As many as can be computed at once in the memory there is; chosen before the run begins.
@@ -49,44 +49,44 @@ pub enum Batch {
     Adaptive(usize),
 }
 
-impl Batch {
+impl BatchSize {
     /// Sequences a step; 0 as long as they are not chosen.
     pub fn size(self) -> usize {
         match self {
-            Batch::Fixed(size) | Batch::Adaptive(size) => size,
-            Batch::Auto => 0,
+            BatchSize::Fixed(size) | BatchSize::Adaptive(size) => size,
+            BatchSize::Auto => 0,
         }
     }
 }
 
-impl fmt::Display for Batch {
+impl fmt::Display for BatchSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Batch::Fixed(size) => write!(f, "{size}"),
-            Batch::Auto => write!(f, "auto"),
-            Batch::Adaptive(size) => write!(f, "adaptive:{size}"),
+            BatchSize::Fixed(size) => write!(f, "{size}"),
+            BatchSize::Auto => write!(f, "auto"),
+            BatchSize::Adaptive(size) => write!(f, "adaptive:{size}"),
         }
     }
 }
 
-impl Batch {
+impl BatchSize {
     /// Sequences of a step where only `adaptive` is said.
     pub const USUAL: usize = 16;
 }
 
-impl FromStr for Batch {
+impl FromStr for BatchSize {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Batch, String> {
+    fn from_str(text: &str) -> Result<BatchSize, String> {
         let count = |text: &str| {
             let count = text.parse::<usize>().ok().filter(|count| *count > 0);
             count.ok_or_else(|| "give a number of sequences above 0, auto, adaptive or adaptive:N".to_string())
         };
         match (text, text.strip_prefix("adaptive:")) {
-            ("auto", _) => Ok(Batch::Auto),
-            ("adaptive", _) => Ok(Batch::Adaptive(Batch::USUAL)),
-            (_, Some(size)) => count(size).map(Batch::Adaptive),
-            _ => count(text).map(Batch::Fixed),
+            ("auto", _) => Ok(BatchSize::Auto),
+            ("adaptive", _) => Ok(BatchSize::Adaptive(BatchSize::USUAL)),
+            (_, Some(size)) => count(size).map(BatchSize::Adaptive),
+            _ => count(text).map(BatchSize::Fixed),
         }
     }
 }
@@ -99,19 +99,19 @@ enum BatchValue {
     Text(String),
 }
 
-impl From<Batch> for BatchValue {
-    fn from(batch: Batch) -> BatchValue {
+impl From<BatchSize> for BatchValue {
+    fn from(batch: BatchSize) -> BatchValue {
         match batch {
-            Batch::Fixed(size) => BatchValue::Number(size),
+            BatchSize::Fixed(size) => BatchValue::Number(size),
             other => BatchValue::Text(other.to_string()),
         }
     }
 }
 
-impl TryFrom<BatchValue> for Batch {
+impl TryFrom<BatchValue> for BatchSize {
     type Error = String;
 
-    fn try_from(value: BatchValue) -> Result<Batch, String> {
+    fn try_from(value: BatchValue) -> Result<BatchSize, String> {
         match value {
             BatchValue::Number(size) => size.to_string().parse(),
             BatchValue::Text(text) => text.parse(),
@@ -190,9 +190,9 @@ mod tests {
     #[test]
     fn every_choice_reads_back() {
         for text in ["12", "auto", "adaptive:8"] {
-            assert_eq!(text.parse::<Batch>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<BatchSize>().unwrap().to_string(), text);
         }
-        assert_eq!("adaptive".parse(), Ok(Batch::Adaptive(Batch::USUAL)));
+        assert_eq!("adaptive".parse(), Ok(BatchSize::Adaptive(BatchSize::USUAL)));
         for text in ["none", "all", "every:3", "selective:20", "auto"] {
             assert_eq!(text.parse::<Recomputation>().unwrap().to_string(), text);
         }
@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn what_is_no_choice_is_refused_with_what_to_give() {
         for text in ["0", "", "-1", "many", "adaptive:0", "adaptive:"] {
-            assert!(text.parse::<Batch>().unwrap_err().contains("adaptive:N"), "{text:?}");
+            assert!(text.parse::<BatchSize>().unwrap_err().contains("adaptive:N"), "{text:?}");
         }
         for text in ["", "some", "every:0", "every", "selective:x", "every:2:3"] {
             assert!(text.parse::<Recomputation>().unwrap_err().contains("every:N"), "{text:?}");

@@ -1,7 +1,7 @@
 //! What a run can be: every number within limits that keep all that is reckoned with them from overflowing, and every
 //! two that must fit together fitting. Checked before anything is computed, whoever states the run.
 
-use super::{Batch, Clip, Recomputation, TokenizerKind, TrainConfig, Validation};
+use super::{BatchSize, Clip, Recomputation, TokenizerKind, TrainConfig, Validation};
 use crate::models::MOST_LAYERS;
 use crate::{Error, Result};
 use gradus_engine::backend::Cpu;
@@ -46,7 +46,7 @@ impl TrainConfig {
     fn validate_data(&self) -> Result<()> {
         if self.sequence == 0 || self.sequence > self.model.context {
             return refused(format!(
-                "--sequence {} is longer than the model's context of {}, or nothing; lower it, or raise --context",
+                "`settings.sequence` {} is longer than the model's context of {}, or nothing; lower it, or raise `settings.context`",
                 self.sequence, self.model.context
             ));
         }
@@ -57,7 +57,7 @@ impl TrainConfig {
         let bytewise = matches!(self.tokenizer, TokenizerKind::Byte | TokenizerKind::Bpe);
         if bytewise && (1..SMALLEST_BYTEWISE).contains(&self.vocab_size) {
             return refused(format!(
-                "--vocab-size {} is too small for --tokenizer {}, which has {SMALLEST_BYTEWISE} tokens at least; raise it, or use char",
+                "`settings.vocab_size` {} is too small for `settings.tokenizer` {}, which has {SMALLEST_BYTEWISE} tokens at least; raise it, or use char",
                 self.vocab_size, self.tokenizer
             ));
         }
@@ -80,7 +80,7 @@ impl TrainConfig {
         self.time_seconds.map_or(Ok(()), |time| within("time", time, TIME))?;
         match self.steps {
             Some(steps) if self.warmup_steps > steps => refused(format!(
-                "--warmup-steps {} is longer than the run of {steps} steps; lower it or raise --steps",
+                "`settings.warmup_steps` {} is longer than the run of {steps} steps; lower it or raise `settings.steps`",
                 self.warmup_steps
             )),
             _ => Ok(()),
@@ -89,18 +89,18 @@ impl TrainConfig {
 
     fn validate_batch(&self) -> Result<()> {
         let (batch, micro_batch) = (self.batch, self.micro_batch);
-        if batch == Batch::Auto {
+        if batch == BatchSize::Auto {
             return match micro_batch {
                 0 => Ok(()),
                 _ => refused(
-                    "--batch auto computes all its sequences at once; leave --micro-batch out, or state the batch",
+                    "`settings.batch` auto computes all its sequences at once; leave `settings.micro_batch` out, or state the batch",
                 ),
             };
         }
         within("batch", batch.size(), 1..=LARGEST_BATCH)?;
         if micro_batch > 0 && !batch.size().is_multiple_of(micro_batch) {
             return refused(format!(
-                "--batch {batch} is not divisible by --micro-batch {micro_batch}; choose a divisor, or leave --micro-batch out"
+                "`settings.batch` {batch} is not divisible by `settings.micro_batch` {micro_batch}; choose a divisor, or leave `settings.micro_batch` out"
             ));
         }
         self.model.validate_work(batch.size(), self.sequence)
@@ -121,14 +121,14 @@ impl TrainConfig {
 
     /// `config.toml` is text, so what it names must be.
     fn validate_paths(&self) -> Result<()> {
-        let mut named: Vec<(&str, &Path)> = vec![("--out", &self.out)];
+        let mut named: Vec<(&str, &Path)> = vec![("`settings.out`", &self.out)];
         named.extend(self.corpus.iter().map(|path| ("the corpus", path.as_path())));
-        named.extend(self.init.iter().map(|path| ("--init", path.as_path())));
+        named.extend(self.init.iter().map(|path| ("`settings.init`", path.as_path())));
         if let TokenizerKind::File(path) = &self.tokenizer {
-            named.push(("--tokenizer", path));
+            named.push(("`settings.tokenizer`", path));
         }
         if let Validation::File(path) = &self.validation {
-            named.push(("--validation", path));
+            named.push(("`settings.validation`", path));
         }
         match named.iter().find(|(_, path)| path.to_str().is_none()) {
             None => Ok(()),
@@ -149,7 +149,8 @@ pub(crate) fn within<N: PartialOrd + Debug>(name: &str, number: N, range: RangeI
         return Ok(());
     }
     let (least, most) = range.into_inner();
-    refused(format!("--{name} {number:?} is out of range; give a number from {least:?} to {most:?}"))
+    let name = name.replace('-', "_");
+    refused(format!("`settings.{name}` {number:?} is out of range; give a number from {least:?} to {most:?}"))
 }
 
 fn refused<T>(problem: impl Into<String>) -> Result<T> {
@@ -182,7 +183,7 @@ mod tests {
             sample_every: MOST_STEPS,
             save_every: MOST_STEPS,
             keep: MOST_KEPT,
-            batch: Batch::Fixed(LARGEST_BATCH),
+            batch: BatchSize::Fixed(LARGEST_BATCH),
             micro_batch: 1,
             threads: Cpu::MOST_THREADS,
             vocab_size: LARGEST_VOCABULARY,
@@ -200,34 +201,40 @@ mod tests {
     fn what_cannot_be_is_named() {
         type Change = fn(&mut TrainConfig);
         let cases: [(Change, &str); 24] = [
-            (|c| (c.batch, c.micro_batch) = (Batch::Fixed(4), 5), "--batch 4 is not divisible by --micro-batch 5"),
-            (|c| (c.batch, c.micro_batch) = (Batch::Auto, 2), "leave --micro-batch out"),
-            (|c| (c.batch, c.micro_batch) = (Batch::Fixed(1 << 60), 1), "--batch 1152921504606846976 is out of range"),
-            (|c| c.batch = Batch::Fixed(0), "--batch 0 is out of range"),
-            (|c| c.steps = Some(u64::MAX), "--steps 18446744073709551615 is out of range"),
-            (|c| c.steps = Some(0), "--steps 0"),
-            (|c| (c.steps, c.warmup_steps) = (Some(5), 6), "--warmup-steps 6 is longer"),
-            (|c| c.warmup_steps = u64::MAX, "--warmup-steps 18446744073709551615"),
-            (|c| c.save_every = u64::MAX, "--save-every"),
-            (|c| c.eval_every = u64::MAX, "--eval-every"),
-            (|c| c.sample_every = u64::MAX, "--sample-every"),
-            (|c| c.keep = usize::MAX, "--keep"),
+            (
+                |c| (c.batch, c.micro_batch) = (BatchSize::Fixed(4), 5),
+                "`settings.batch` 4 is not divisible by `settings.micro_batch` 5",
+            ),
+            (|c| (c.batch, c.micro_batch) = (BatchSize::Auto, 2), "leave `settings.micro_batch` out"),
+            (
+                |c| (c.batch, c.micro_batch) = (BatchSize::Fixed(1 << 60), 1),
+                "`settings.batch` 1152921504606846976 is out of range",
+            ),
+            (|c| c.batch = BatchSize::Fixed(0), "`settings.batch` 0 is out of range"),
+            (|c| c.steps = Some(u64::MAX), "`settings.steps` 18446744073709551615 is out of range"),
+            (|c| c.steps = Some(0), "`settings.steps` 0"),
+            (|c| (c.steps, c.warmup_steps) = (Some(5), 6), "`settings.warmup_steps` 6 is longer"),
+            (|c| c.warmup_steps = u64::MAX, "`settings.warmup_steps` 18446744073709551615"),
+            (|c| c.save_every = u64::MAX, "`settings.save_every`"),
+            (|c| c.eval_every = u64::MAX, "`settings.eval_every`"),
+            (|c| c.sample_every = u64::MAX, "`settings.sample_every`"),
+            (|c| c.keep = usize::MAX, "`settings.keep`"),
             (
                 |c| c.threads = usize::MAX / 2,
-                "--threads 9223372036854775807 is out of range; give a number from 1 to 1024",
+                "`settings.threads` 9223372036854775807 is out of range; give a number from 1 to 1024",
             ),
             (|c| c.model.width = usize::MAX / 2, "width is 9223372036854775807"),
-            (|c| c.sequence = 17, "--sequence 17 is longer than the model's context of 16"),
-            (|c| c.epochs = Some(1e308), "--epochs"),
-            (|c| c.time_seconds = Some(f64::NAN), "--time NaN"),
-            (|c| c.learning_rate = 1e308, "--learning-rate"),
-            (|c| c.learning_rate = 1e-320, "--learning-rate"),
-            (|c| c.weight_decay = f64::INFINITY, "--weight-decay inf"),
+            (|c| c.sequence = 17, "`settings.sequence` 17 is longer than the model's context of 16"),
+            (|c| c.epochs = Some(1e308), "`settings.epochs`"),
+            (|c| c.time_seconds = Some(f64::NAN), "`settings.time` NaN"),
+            (|c| c.learning_rate = 1e308, "`settings.learning_rate`"),
+            (|c| c.learning_rate = 1e-320, "`settings.learning_rate`"),
+            (|c| c.weight_decay = f64::INFINITY, "`settings.weight_decay` inf"),
             // One in single precision.
-            (|c| c.beta2 = 0.99999999999, "--beta2"),
-            (|c| c.dropout = 1.0, "--dropout 1.0 is out of range"),
-            (|c| c.clip = Clip::Value(1e-320), "--clip"),
-            (|c| (c.tokenizer, c.vocab_size) = (TokenizerKind::Byte, 100), "--vocab-size 100 is too small"),
+            (|c| c.beta2 = 0.99999999999, "`settings.beta2`"),
+            (|c| c.dropout = 1.0, "`settings.dropout` 1.0 is out of range"),
+            (|c| c.clip = Clip::Value(1e-320), "`settings.clip`"),
+            (|c| (c.tokenizer, c.vocab_size) = (TokenizerKind::Byte, 100), "`settings.vocab_size` 100 is too small"),
         ];
         for (change, part) in cases {
             let text = problem(change);
@@ -241,7 +248,7 @@ mod tests {
         assert!(problem(|c| c.model = model.clone()).contains("beyond any machine"));
         let long = ModelConfig::gpt2(0, 32, 2, 2, 1 << 24);
         let text = problem(|c| {
-            (c.model, c.sequence, c.batch, c.micro_batch) = (long.clone(), 1 << 24, Batch::Fixed(1 << 20), 1)
+            (c.model, c.sequence, c.batch, c.micro_batch) = (long.clone(), 1 << 24, BatchSize::Fixed(1 << 20), 1)
         });
         assert!(text.contains("beyond any machine"), "{text}");
     }
@@ -253,10 +260,10 @@ mod tests {
         let path = || PathBuf::from(std::ffi::OsString::from_vec(vec![b'a', 0xff]));
         for (change, part) in [
             ((|c, path| c.corpus = vec![path]) as fn(&mut TrainConfig, PathBuf), "the corpus a"),
-            (|c, path| c.out = path, "--out a"),
-            (|c, path| c.init = Some(path), "--init a"),
-            (|c, path| c.tokenizer = TokenizerKind::File(path), "--tokenizer a"),
-            (|c, path| c.validation = Validation::File(path), "--validation a"),
+            (|c, path| c.out = path, "`settings.out` a"),
+            (|c, path| c.init = Some(path), "`settings.init` a"),
+            (|c, path| c.tokenizer = TokenizerKind::File(path), "`settings.tokenizer` a"),
+            (|c, path| c.validation = Validation::File(path), "`settings.validation` a"),
         ] {
             let text = problem(|config| change(config, path()));
             assert!(text.contains(part) && text.contains("is not UTF-8"), "{text}");

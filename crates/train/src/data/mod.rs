@@ -1,5 +1,5 @@
 //! From files to batches: a corpus is read as documents, tokenised once into a file, cut into windows
-//! in a computed order, and read ahead into a ring of buffers.
+//! in a computed order, and read into batches.
 
 mod fingerprint;
 mod prepare;

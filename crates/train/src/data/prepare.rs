@@ -88,9 +88,9 @@ impl HeldOut {
             Validation::File(path) => Ok(HeldOut::Corpus(Corpus::open(std::slice::from_ref(path), text_field)?)),
             Validation::Fraction(share) if *share == 0.0 => Ok(HeldOut::Nothing),
             Validation::Fraction(share) if *share > 0.0 && *share < 1.0 => Ok(HeldOut::Share(*share)),
-            Validation::Fraction(share) => {
-                Err(Error::Config(format!("--validation {share}: give a share of at least 0 and below 1, or a file")))
-            }
+            Validation::Fraction(share) => Err(Error::Config(format!(
+                "`settings.validation` {share}: give a share of at least 0 and below 1, or a file"
+            ))),
         }
     }
 }
@@ -150,15 +150,20 @@ impl<'a> Preparation<'a> {
         let (sequence, needed) = (self.sequence, self.sequence as u64 + 1);
         if train < needed {
             let problem = format!("{train} tokens to train on, where one sequence of {sequence} needs {needed}");
-            let advice = "add text, or choose a smaller --sequence";
+            let advice = "add text, or choose a smaller `settings.sequence`";
             return Err(Error::corpus(self.corpus.name(), format!("{problem}: {advice}")));
         }
         match (validation, &self.held_out) {
             (Some(tokens), held_out) if tokens < needed => {
                 let problem = format!("{tokens} tokens held out, where one sequence of {sequence} needs {needed}");
                 let (name, advice) = match held_out {
-                    HeldOut::Corpus(corpus) => (corpus.name(), "name a longer file, or choose a smaller --sequence"),
-                    _ => (self.corpus.name(), "hold out more, add text, or hold out nothing with --validation 0"),
+                    HeldOut::Corpus(corpus) => {
+                        (corpus.name(), "name a longer file, or choose a smaller `settings.sequence`")
+                    }
+                    _ => (
+                        self.corpus.name(),
+                        "hold out more, add text, or hold out nothing with `settings.validation` 0",
+                    ),
                 };
                 Err(Error::corpus(name, format!("{problem}: {advice}")))
             }
@@ -409,8 +414,8 @@ mod tests {
         assert!(told.contains("8 tokens to train on") && told.contains("needs 9"), "{told}");
         let few = corpus(&folder, &[("few.txt", "enough to train on, but not more")]);
         let told = problem(&few, Validation::Fraction(0.1));
-        assert!(told.contains("4 tokens held out") && told.contains("--validation 0"), "{told}");
-        assert!(problem(&few, Validation::Fraction(1.0)).contains("--validation 1"));
+        assert!(told.contains("4 tokens held out") && told.contains("`settings.validation` 0"), "{told}");
+        assert!(problem(&few, Validation::Fraction(1.0)).contains("`settings.validation` 1"));
         let empty = corpus(&folder, &[("empty.jsonl", "{\"text\": \"\"}\n")]);
         assert!(problem(&empty, Validation::Fraction(0.0)).contains("no text"));
         let broken = corpus(&folder, &[("broken.jsonl", "{\"text\": \"enough to train on\"}\n{")]);

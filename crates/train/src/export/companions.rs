@@ -66,7 +66,7 @@ fn is_own_tokenizer(model: &Path, tokenizer: &Tokenizer) -> Result<bool> {
         None => Ok(false),
         Some((id, own, other)) => {
             let problem = format!(
-                "its token {id} is {other:?} and the model was trained with {own:?}; leave --tokenizer out to use the model's own"
+                "its token {id} is {other:?} and the model was trained with {own:?}; leave `settings.tokenizer` out to use the model's own"
             );
             Err(Error::Tokenizer { name: tokenizer.name().to_string(), problem })
         }

@@ -504,6 +504,6 @@ fn a_model_goes_on_with_what_it_came_with() {
     // Another tokenizer must have the same tokens.
     let other = Tokenizer::characters([Ok("abc")]).unwrap();
     fs::remove_dir_all(&kept).unwrap();
-    refused(keep_companions(&came, &run, &other), &["token 0 is \"a\"", "leave --tokenizer out"]);
+    refused(keep_companions(&came, &run, &other), &["token 0 is \"a\"", "leave `settings.tokenizer` out"]);
     assert!(!kept.exists());
 }

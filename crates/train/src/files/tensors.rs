@@ -114,7 +114,7 @@ pub fn write_as(path: &Path, dtype: DType, entries: &[Entry], tensors: &dyn Tens
                 let (rounded, bytes) = round(number);
                 if number.is_finite() && !rounded.is_finite() {
                     let problem = format!("tensor {:?} holds {number}, which {dtype} has no room for", entry.name);
-                    return Err(Error::checkpoint(path, format!("{problem}; choose another --export-dtype")));
+                    return Err(Error::checkpoint(path, format!("{problem}; choose another `settings.export_dtype`")));
                 }
                 block.extend(bytes);
             }

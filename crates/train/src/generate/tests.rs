@@ -236,7 +236,7 @@ fn what_cannot_be_continued_is_named() {
     assert!(problem(&[-1], &GREEDY).starts_with("the prompt has token -1"));
     assert!(problem(&[1], &Sampling { top_p: 2.0, ..GREEDY }).starts_with("top-p is 2"));
     let none = without_weights(&configs()[0], 0);
-    assert!(none.err().unwrap().to_string().starts_with("--count 0 is out of range"));
+    assert!(none.err().unwrap().to_string().starts_with("`settings.count` 0 is out of range"));
 }
 
 #[test]

@@ -12,7 +12,9 @@ use std::ops::{Index, IndexMut};
 pub enum Kind {
     Weights,
     Gradients,
-    Optimiser,
+    /// Written as it always was.
+    #[serde(rename = "optimiser")]
+    Optimizer,
     Activations,
     Scratch,
     /// Batches, and the tokenizer.
@@ -24,14 +26,14 @@ pub enum Kind {
 impl Kind {
     /// All kinds, in the order in which they are told.
     pub const ALL: [Kind; 7] =
-        [Kind::Weights, Kind::Gradients, Kind::Optimiser, Kind::Activations, Kind::Scratch, Kind::Data, Kind::Runtime];
+        [Kind::Weights, Kind::Gradients, Kind::Optimizer, Kind::Activations, Kind::Scratch, Kind::Data, Kind::Runtime];
 
     /// As it is written.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Weights => "weights",
             Kind::Gradients => "gradients",
-            Kind::Optimiser => "optimiser",
+            Kind::Optimizer => "optimiser",
             Kind::Activations => "activations",
             Kind::Scratch => "scratch",
             Kind::Data => "data",
@@ -60,7 +62,7 @@ pub struct KindBytes {
 pub struct Account {
     weights: KindBytes,
     gradients: KindBytes,
-    optimiser: KindBytes,
+    optimizer: KindBytes,
     activations: KindBytes,
     scratch: KindBytes,
     data: KindBytes,
@@ -108,7 +110,7 @@ impl Index<Kind> for Account {
         match kind {
             Kind::Weights => &self.weights,
             Kind::Gradients => &self.gradients,
-            Kind::Optimiser => &self.optimiser,
+            Kind::Optimizer => &self.optimizer,
             Kind::Activations => &self.activations,
             Kind::Scratch => &self.scratch,
             Kind::Data => &self.data,
@@ -122,7 +124,7 @@ impl IndexMut<Kind> for Account {
         match kind {
             Kind::Weights => &mut self.weights,
             Kind::Gradients => &mut self.gradients,
-            Kind::Optimiser => &mut self.optimiser,
+            Kind::Optimizer => &mut self.optimizer,
             Kind::Activations => &mut self.activations,
             Kind::Scratch => &mut self.scratch,
             Kind::Data => &mut self.data,

@@ -51,7 +51,9 @@ impl Drop for Armed {
 
 /// Guards a limit from now on.
 pub fn arm(limit: &Limit) -> Armed {
-    watch::arm(limit.bytes.max(limit.least), &limit.not_enough());
+    // The guard is the command's, and there is nobody to translate what it says.
+    let refusal = limit.not_enough().replace("`settings.memory`", "--memory");
+    watch::arm(limit.bytes.max(limit.least), &refusal);
     Armed(())
 }
 

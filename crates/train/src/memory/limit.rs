@@ -61,15 +61,17 @@ impl Limit {
     /// That it is too little.
     pub fn not_enough(&self) -> String {
         match self.kept() {
-            Some(Budget::Bytes(size)) => format!("--memory {size} is not enough"),
-            Some(Budget::Share(share)) => format!("--memory {}% ({}) is not enough", share * 100.0, Size(self.bytes)),
+            Some(Budget::Bytes(size)) => format!("`settings.memory` {size} is not enough"),
+            Some(Budget::Share(share)) => {
+                format!("`settings.memory` {}% ({}) is not enough", share * 100.0, Size(self.bytes))
+            }
             None => format!("the machine has {} to give, which is not enough", Size(self.bytes)),
         }
     }
 
     /// What to state instead, if something was and the machine may have more.
     pub fn advice(&self, smallest: &str) -> String {
-        self.kept().map_or(String::new(), |_| format!(", so give --memory {smallest}"))
+        self.kept().map_or(String::new(), |_| format!(", so give `settings.memory` {smallest}"))
     }
 }
 
@@ -91,8 +93,11 @@ mod tests {
         let there_is = Limit::of(None);
         assert!(there_is.bytes > 1 << 20 && there_is.not_enough().starts_with("the machine has"));
         let small = Limit::of(Some(Budget::Bytes(Size(50_000_000))));
-        assert_eq!((small.bytes, small.not_enough()), (50_000_000, "--memory 50.0 MB is not enough".to_string()));
-        assert_eq!(small.advice("60.0MB"), ", so give --memory 60.0MB");
+        assert_eq!(
+            (small.bytes, small.not_enough()),
+            (50_000_000, "`settings.memory` 50.0 MB is not enough".to_string())
+        );
+        assert_eq!(small.advice("60.0MB"), ", so give `settings.memory` 60.0MB");
         let beyond = Limit::of(Some(Budget::Bytes(Size(1 << 59))));
         assert!(beyond.bytes < 1 << 59 && beyond.not_enough().starts_with("the machine has"));
         assert_eq!(beyond.advice("60.0MB"), "", "stating more would not help");

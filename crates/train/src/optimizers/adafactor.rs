@@ -1,12 +1,12 @@
 //! Adafactor: the second moment of a matrix as the means of its rows and columns.
 
-use super::{Adafactor, Optimizer, Settings, Update, Updated};
+use super::{Adafactor, Hyperparameters, Optimizer, Update, Updated};
 use gradus_engine::Shape;
 use gradus_engine::ops::{AdafactorInputs, SecondMoment};
 
-pub(super) const USUAL: Settings = Settings { weight_decay: 0.1, beta1: 0.9, beta2: 0.95 };
+pub(super) const USUAL: Hyperparameters = Hyperparameters { weight_decay: 0.1, beta1: 0.9, beta2: 0.95 };
 
-pub(super) fn with(Settings { weight_decay, .. }: Settings) -> Adafactor {
+pub(super) fn with(Hyperparameters { weight_decay, .. }: Hyperparameters) -> Adafactor {
     Adafactor { weight_decay, ..Adafactor::default() }
 }
 

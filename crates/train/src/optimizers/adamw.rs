@@ -1,12 +1,12 @@
 //! Adam with decoupled weight decay.
 
-use super::{AdamW, Optimizer, Settings, Update, Updated};
+use super::{AdamW, Hyperparameters, Optimizer, Update, Updated};
 use gradus_engine::Shape;
 use gradus_engine::ops::AdamWInputs;
 
-pub(super) const USUAL: Settings = Settings { weight_decay: 0.1, beta1: 0.9, beta2: 0.95 };
+pub(super) const USUAL: Hyperparameters = Hyperparameters { weight_decay: 0.1, beta1: 0.9, beta2: 0.95 };
 
-pub(super) fn with(Settings { weight_decay, beta1, beta2 }: Settings) -> AdamW {
+pub(super) fn with(Hyperparameters { weight_decay, beta1, beta2 }: Hyperparameters) -> AdamW {
     AdamW { beta1, beta2, epsilon: 1e-8, weight_decay }
 }
 

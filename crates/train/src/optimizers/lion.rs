@@ -1,12 +1,12 @@
 //! Lion: the sign of a moment.
 
-use super::{Lion, Optimizer, Settings, Update, Updated};
+use super::{Hyperparameters, Lion, Optimizer, Update, Updated};
 use gradus_engine::Shape;
 use gradus_engine::ops::LionInputs;
 
-pub(super) const USUAL: Settings = Settings { weight_decay: 0.3, beta1: 0.9, beta2: 0.99 };
+pub(super) const USUAL: Hyperparameters = Hyperparameters { weight_decay: 0.3, beta1: 0.9, beta2: 0.99 };
 
-pub(super) fn with(Settings { weight_decay, beta1, beta2 }: Settings) -> Lion {
+pub(super) fn with(Hyperparameters { weight_decay, beta1, beta2 }: Hyperparameters) -> Lion {
     Lion { beta1, beta2, weight_decay }
 }
 

@@ -86,7 +86,7 @@ pub struct Updated {
 
 /// The numbers that state one of the listed optimizers.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Settings {
+pub struct Hyperparameters {
     /// Decay of matrices, times the learning rate.
     pub weight_decay: f32,
     /// First moment's share kept; the momentum of SGD. Adafactor has none.
@@ -112,17 +112,17 @@ macro_rules! listed {
 
             /// The usual settings for language models. Lion goes with a rate that is smaller than AdamW's and SGD with one
             /// that is larger, so their decays, which are times the rate, are as much larger and smaller.
-            pub fn usual(self) -> Settings {
+            pub fn usual(self) -> Hyperparameters {
                 match self { $(OptimizerKind::$kind => $file::USUAL),* }
             }
 
             /// The rule with these settings, for all weights alike.
-            pub fn grouped(self, settings: Settings) -> GroupedOptimizer {
+            pub fn grouped(self, settings: Hyperparameters) -> GroupedOptimizer {
                 GroupedOptimizer::shared(self.with(settings))
             }
 
             /// The rule with these settings.
-            pub fn with(self, settings: Settings) -> Arc<dyn Optimizer> {
+            pub fn with(self, settings: Hyperparameters) -> Arc<dyn Optimizer> {
                 match self { $(OptimizerKind::$kind => Arc::new($file::with(settings))),* }
             }
         }

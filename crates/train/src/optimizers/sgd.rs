@@ -1,12 +1,12 @@
 //! Stochastic gradient descent with momentum.
 
-use super::{Optimizer, Settings, Sgd, Update, Updated};
+use super::{Hyperparameters, Optimizer, Sgd, Update, Updated};
 use gradus_engine::Shape;
 use gradus_engine::ops::SgdInputs;
 
-pub(super) const USUAL: Settings = Settings { weight_decay: 0.0003, beta1: 0.9, beta2: 0.95 };
+pub(super) const USUAL: Hyperparameters = Hyperparameters { weight_decay: 0.0003, beta1: 0.9, beta2: 0.95 };
 
-pub(super) fn with(Settings { weight_decay, beta1, .. }: Settings) -> Sgd {
+pub(super) fn with(Hyperparameters { weight_decay, beta1, .. }: Hyperparameters) -> Sgd {
     Sgd { momentum: beta1, weight_decay, nesterov: false }
 }
 

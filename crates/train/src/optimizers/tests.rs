@@ -34,13 +34,13 @@ fn numbers(program: &Program, name: &str) -> Vec<f32> {
 }
 
 /// What three steps on a weight of this shape come to on the machine.
-fn trained(kind: OptimizerKind, settings: Settings, shape: &[usize]) -> Vec<f32> {
+fn trained(kind: OptimizerKind, settings: Hyperparameters, shape: &[usize]) -> Vec<f32> {
     numbers(&after_steps(&GroupedOptimizer::shared(kind.with(settings)), shape), "w")
 }
 
 /// Compares with a formula that moves one weight by a step: weight, gradient, moments, step from 1, decay.
 fn follows(kind: OptimizerKind, formula: impl Fn(f64, f64, &mut [f64; 2], i32, f64) -> f64) {
-    let settings = Settings { weight_decay: 0.5, ..kind.usual() };
+    let settings = Hyperparameters { weight_decay: 0.5, ..kind.usual() };
     // Matrices are decayed, and vectors are not.
     for (shape, decay) in [(&[2, 3][..], 0.5), (&[6], 0.0)] {
         for (at, found) in trained(kind, settings, shape).into_iter().enumerate() {
@@ -85,7 +85,7 @@ fn lion_decays_beside_its_sign() {
 #[test]
 fn adafactor_decays_beside_its_gradient() {
     let kind = OptimizerKind::Adafactor;
-    let with = |weight_decay| Settings { weight_decay, ..kind.usual() };
+    let with = |weight_decay| Hyperparameters { weight_decay, ..kind.usual() };
     let (decayed, plain) = (trained(kind, with(0.5), &[2, 3]), trained(kind, with(0.0), &[2, 3]));
     // The directions do not depend on the weights: what they add up to is what the plain steps came to.
     let kept = 1.0 - RATE * 0.5;
@@ -127,9 +127,10 @@ fn directions() -> Vec<[f64; 6]> {
 /// SGD without momentum moves by the sum of its gradients, so that a group's settings can be read off.
 #[test]
 fn groups_have_rates_and_decays_of_their_own_and_the_first_that_applies_counts() {
+    type Groups<'a> = &'a [(&'static str, Group)];
     let sgd = Sgd { momentum: 0.0, weight_decay: 0.5, nesterov: false };
     let group = |learning_rate_factor, weight_decay| Group { learning_rate_factor, weight_decay };
-    let moved = |groups: &[(&'static str, Group)], shape: &[usize]| {
+    let moved = |groups: Groups<'_>, shape: &[usize]| {
         let optimizer = groups.iter().fold(GroupedOptimizer::new(sgd), |optimizer, &(name, group)| {
             optimizer.group(move |known, _| known == name, group)
         });
@@ -139,7 +140,7 @@ fn groups_have_rates_and_decays_of_their_own_and_the_first_that_applies_counts()
         let rate = RATE * factor;
         (0..STEPS).fold(WEIGHTS[at], |weight, step| weight * (1.0 - rate * decay) - rate * gradient(step, at))
     };
-    let cases: [(&[(&'static str, Group)], &[usize], f64, f64); 6] = [
+    let cases: [(Groups<'_>, &[usize], f64, f64); 6] = [
         (&[], &[2, 3], 1.0, 0.5),
         (&[], &[6], 1.0, 0.0),
         (&[("other", group(3.0, None))], &[2, 3], 1.0, 0.5),

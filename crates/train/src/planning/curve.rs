@@ -1,6 +1,6 @@
 //! Time against memory.
 
-use super::{Draft, StepPlans};
+use super::{Candidate, StepPlans};
 use crate::Result;
 
 /// Most points of a curve, from the smallest plan to the fastest.
@@ -18,8 +18,8 @@ pub struct Point {
 }
 
 impl Point {
-    fn of(draft: &Draft<'_>) -> Point {
-        Point { arena: draft.arena, seconds: draft.seconds, micro_batch: draft.way.config.micro_batch }
+    fn of(candidate: &Candidate<'_>) -> Point {
+        Point { arena: candidate.arena, seconds: candidate.seconds, micro_batch: candidate.way.config.micro_batch }
     }
 }
 
@@ -27,8 +27,8 @@ impl StepPlans<'_> {
     /// The fastest way for budgets between the smallest arena and that of the fastest way. Each point is faster than
     /// those before it, and there are more of them where the curve is steep.
     pub fn curve(&self) -> Result<Vec<Point>> {
-        let Some(fastest) = self.fastest_draft(usize::MAX)? else { return Ok(vec![]) };
-        let smallest = self.smallest_draft()?;
+        let Some(fastest) = self.fastest_candidate(usize::MAX)? else { return Ok(vec![]) };
+        let smallest = self.smallest_candidate()?;
         let (least, most) = (smallest.arena as f64, fastest.arena as f64);
         let saved = smallest.seconds - fastest.seconds;
         let mut tried = vec![Tried::of(&smallest, smallest.arena), Tried::of(&fastest, fastest.arena)];
@@ -42,7 +42,7 @@ impl StepPlans<'_> {
             let gaps = tried.windows(2).map(width).enumerate();
             let Some((gap, _)) = gaps.filter(|gap| gap.1 > 0.0).max_by(|a, b| a.1.total_cmp(&b.1)) else { break };
             let limit = (tried[gap].limit as f64 * tried[gap + 1].limit as f64).sqrt() as usize;
-            let Some(between) = self.fastest_draft(limit)? else { break };
+            let Some(between) = self.fastest_candidate(limit)? else { break };
             tried.insert(gap + 1, Tried::of(&between, limit));
         }
         let mut points: Vec<Point> = tried.into_iter().map(|tried| tried.point).collect();
@@ -58,7 +58,7 @@ struct Tried {
 }
 
 impl Tried {
-    fn of(draft: &Draft<'_>, limit: usize) -> Tried {
-        Tried { limit, point: Point::of(draft) }
+    fn of(candidate: &Candidate<'_>, limit: usize) -> Tried {
+        Tried { limit, point: Point::of(candidate) }
     }
 }

@@ -72,8 +72,8 @@ mod tests {
         let size = |arena: u64| taken(arena).unwrap().0.regions.total() as u64;
         assert_eq!(size(sizes[0] + 90_000_000), sizes[0]);
         let refused = taken(0).unwrap_err().to_string();
-        assert!(refused.contains("are needed at least, so give --memory"), "{refused}");
+        assert!(refused.contains("are needed at least, so give `settings.memory`"), "{refused}");
         let beyond = InferenceMemory::within(None, held, 1).first_fitting(1 << 60, plans()).unwrap_err().to_string();
-        assert!(beyond.starts_with("the machine has") && !beyond.contains("--memory"), "{beyond}");
+        assert!(beyond.starts_with("the machine has") && !beyond.contains("`settings.memory`"), "{beyond}");
     }
 }

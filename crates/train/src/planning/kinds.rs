@@ -13,8 +13,8 @@ pub struct ArenaBytes {
     pub weights: usize,
     /// Gradients, summed over micro-batches or waiting for the update.
     pub gradients: usize,
-    /// What the optimiser remembers.
-    pub optimiser: usize,
+    /// What the optimizer remembers.
+    pub optimizer: usize,
     /// Results between the forward pass and the gradient, and whatever else is alive where most is.
     pub activations: usize,
     /// What kernels need beside operands and results.
@@ -29,7 +29,7 @@ impl ArenaBytes {
         [
             (Kind::Weights, self.weights as u64),
             (Kind::Gradients, self.gradients as u64),
-            (Kind::Optimiser, self.optimiser as u64),
+            (Kind::Optimizer, self.optimizer as u64),
             (Kind::Activations, self.activations as u64),
             (Kind::Scratch, self.scratch as u64),
             (Kind::Data, self.data as u64 + outside.data),
@@ -46,7 +46,7 @@ impl ArenaBytes {
             match kinds.kind(id) {
                 Kind::Weights => bytes.weights += size,
                 Kind::Gradients => bytes.gradients += size,
-                Kind::Optimiser => bytes.optimiser += size,
+                Kind::Optimizer => bytes.optimizer += size,
                 Kind::Data => bytes.data += size,
                 _ => bytes.activations += size,
             }
@@ -72,7 +72,7 @@ impl Kinds {
             BufferKind::State(state) => match state.role {
                 Role::Weight => Kind::Weights,
                 Role::Gradient => Kind::Gradients,
-                Role::Optimizer | Role::Statistics => Kind::Optimiser,
+                Role::Optimizer | Role::Statistics => Kind::Optimizer,
                 Role::Cache => Kind::Activations,
             },
             BufferKind::Input(_) => Kind::Data,

@@ -104,15 +104,16 @@ impl<'a> StepPlans<'a> {
 
     /// The fastest way whose arena has at most this many bytes.
     pub fn fastest_within(&self, arena: usize) -> Result<Option<Chosen>> {
-        self.fastest_draft(arena)?.map(|draft| draft.planned()).transpose()
+        self.fastest_candidate(arena)?.map(|candidate| candidate.planned()).transpose()
     }
 
     /// The smallest way that is as fast as the fastest, as far as can be told, within this many bytes.
     pub fn frugal_within(&self, arena: usize) -> Result<Option<Chosen>> {
-        let drafts = self.drafts(arena)?;
-        let Some(fastest) = fastest_of(&drafts, arena).map(|draft| draft.seconds) else { return Ok(None) };
-        let as_good = drafts.iter().filter(|draft| draft.arena <= arena && draft.seconds <= fastest * AS_GOOD);
-        as_good.min_by_key(|draft| draft.arena).map(|draft| draft.planned()).transpose()
+        let candidates = self.candidates(arena)?;
+        let Some(fastest) = fastest_of(&candidates, arena).map(|candidate| candidate.seconds) else { return Ok(None) };
+        let as_good =
+            candidates.iter().filter(|candidate| candidate.arena <= arena && candidate.seconds <= fastest * AS_GOOD);
+        as_good.min_by_key(|candidate| candidate.arena).map(|candidate| candidate.planned()).transpose()
     }
 
     /// The way with the largest micro-batch that needs nothing computed again beyond its policy, within this many bytes;
@@ -120,9 +121,9 @@ impl<'a> StepPlans<'a> {
     pub fn largest_within(&self, arena: usize) -> Result<Option<Chosen>> {
         // The largest come first.
         for way in &self.ways {
-            let draft = way.draft(usize::MAX)?;
-            if draft.arena <= arena {
-                return draft.planned().map(Some);
+            let candidate = way.candidate(usize::MAX)?;
+            if candidate.arena <= arena {
+                return candidate.planned().map(Some);
             }
         }
         self.fastest_within(arena)
@@ -130,48 +131,49 @@ impl<'a> StepPlans<'a> {
 
     /// The way that takes the smallest arena.
     pub fn smallest(&self) -> Result<Chosen> {
-        self.smallest_draft()?.planned()
+        self.smallest_candidate()?.planned()
     }
 
-    fn fastest_draft(&self, arena: usize) -> Result<Option<Draft<'_>>> {
-        Ok(fastest_of(&self.drafts(arena)?, arena).copied())
+    fn fastest_candidate(&self, arena: usize) -> Result<Option<Candidate<'_>>> {
+        Ok(fastest_of(&self.candidates(arena)?, arena).copied())
     }
 
-    fn smallest_draft(&self) -> Result<Draft<'_>> {
-        let smallest = self.drafts(0)?.into_iter().min_by_key(|draft| draft.arena).expect("a batch has a divisor");
+    fn smallest_candidate(&self) -> Result<Candidate<'_>> {
+        let smallest =
+            self.candidates(0)?.into_iter().min_by_key(|candidate| candidate.arena).expect("a batch has a divisor");
         // Of what takes as little, the fastest.
-        Ok(self.fastest_draft(smallest.arena)?.unwrap_or(smallest))
+        Ok(self.fastest_candidate(smallest.arena)?.unwrap_or(smallest))
     }
 
     /// What each way comes to for this limit, or at its smallest.
-    fn drafts(&self, limit: usize) -> Result<Vec<Draft<'_>>> {
-        self.ways.iter().map(|way| way.draft(limit)).collect()
+    fn candidates(&self, limit: usize) -> Result<Vec<Candidate<'_>>> {
+        self.ways.iter().map(|way| way.candidate(limit)).collect()
     }
 }
 
 /// The fastest of those that keep a limit.
-fn fastest_of<'d, 'a>(drafts: &'d [Draft<'a>], arena: usize) -> Option<&'d Draft<'a>> {
-    let fitting = drafts.iter().filter(|draft| draft.arena <= arena);
+fn fastest_of<'d, 'a>(candidates: &'d [Candidate<'a>], arena: usize) -> Option<&'d Candidate<'a>> {
+    let fitting = candidates.iter().filter(|candidate| candidate.arena <= arena);
     fitting.min_by(|a, b| a.seconds.total_cmp(&b.seconds))
 }
 
 impl<'a> Way<'a> {
-    fn draft(&self, limit: usize) -> Result<Draft<'_>> {
+    fn candidate(&self, limit: usize) -> Result<Candidate<'_>> {
         let Estimate { arena, seconds } = self.ask(|planner| planner.estimate(limit))?;
-        Ok(Draft { way: self, limit, arena, seconds })
+        Ok(Candidate { way: self, limit, arena, seconds })
     }
 }
 
 /// A way for a limit, not planned to the byte yet.
 #[derive(Clone, Copy)]
-struct Draft<'a> {
+struct Candidate<'a> {
     way: &'a Way<'a>,
     limit: usize,
     arena: usize,
     seconds: f64,
 }
 
-impl Draft<'_> {
+impl Candidate<'_> {
     fn planned(&self) -> Result<Chosen> {
         let plan = self.way.ask(|planner| planner.plan(self.limit))?;
         Ok(Chosen { config: self.way.config.clone(), plan })

@@ -69,15 +69,15 @@ fn changes_to(config: &StepConfig) -> Vec<(String, StepConfig)> {
     let base = StepConfig { micro_batch: 1, ..config.clone() };
     let mut changes = vec![];
     if config.micro_batch > 1 {
-        changes.push(("--micro-batch 1".to_string(), base.clone()));
+        changes.push(("`settings.micro_batch` 1".to_string(), base.clone()));
     }
     if config.optimizer.rule().name() == "adamw" {
         let optimizer = |kind: OptimizerKind| {
             let optimizer = config.optimizer.clone().with_rule(kind.with(kind.usual()));
             StepConfig { optimizer, ..base.clone() }
         };
-        changes.push(("--optimizer lion".to_string(), optimizer(OptimizerKind::Lion)));
-        changes.push(("--optimizer sgd".to_string(), optimizer(OptimizerKind::Sgd)));
+        changes.push(("`settings.optimizer` lion".to_string(), optimizer(OptimizerKind::Lion)));
+        changes.push(("`settings.optimizer` sgd".to_string(), optimizer(OptimizerKind::Sgd)));
     }
     for (setting, objective) in config.objective.smaller() {
         changes.push((setting, StepConfig { objective, ..base.clone() }));

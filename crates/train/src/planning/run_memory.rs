@@ -1,7 +1,7 @@
 //! From a run's memory to the plan of its step.
 
 use super::{Chosen, Refusal, StepPlans, rehearsal};
-use crate::config::{Batch, TrainConfig};
+use crate::config::{BatchSize, TrainConfig};
 use crate::data::READING_BYTES;
 use crate::memory::guard::{self, Armed};
 use crate::memory::{Held, Limit, Outside, ProcessMemory, Stages};
@@ -51,7 +51,7 @@ impl RunMemory {
 
     /// For a run that is only asked about, whatever the machine has; `--batch auto` takes what fits here.
     pub fn asked_about(config: &TrainConfig, backend: &dyn Backend) -> Result<RunMemory> {
-        let of = if config.batch == Batch::Auto { Limit::of } else { Limit::of_any_machine };
+        let of = if config.batch == BatchSize::Auto { Limit::of } else { Limit::of_any_machine };
         let held = rehearsal::of_training(config, backend)?;
         Ok(RunMemory { limit: of(config.memory), held, reading: READING_BYTES, planning: 0, _guard: None })
     }
@@ -83,14 +83,14 @@ impl RunMemory {
     /// Chooses what the configuration leaves open: the batch, the micro-batch, what is computed again.
     pub fn choose(&mut self, config: &mut TrainConfig, backend: &dyn Backend) -> Result<Chosen> {
         config.validate()?;
-        if config.batch == Batch::Auto {
-            config.batch = Batch::Fixed(self.largest_batch(config, backend)?);
+        if config.batch == BatchSize::Auto {
+            config.batch = BatchSize::Fixed(self.largest_batch(config, backend)?);
         }
         let (batch, before) = (config.batch.size(), ProcessMemory::read().anonymous);
         let plans = StepPlans::new(&StepConfig::of(config), batch, config.recompute.policy(), backend);
         let arena = self.arena(config);
         let chosen = match config.batch {
-            Batch::Adaptive(_) => plans.largest_within(arena)?,
+            BatchSize::Adaptive(_) => plans.largest_within(arena)?,
             _ if self.limit.is_stated() => plans.fastest_within(arena)?,
             _ => plans.frugal_within(arena)?,
         };
@@ -109,7 +109,7 @@ impl RunMemory {
             stated => stated,
         };
         let fits = |batch: usize| -> Result<bool> {
-            let config = TrainConfig { batch: Batch::Fixed(batch), ..config.clone() };
+            let config = TrainConfig { batch: BatchSize::Fixed(batch), ..config.clone() };
             let step = StepConfig { micro_batch: batch, micro_batches: 1, ..StepConfig::of(&config) };
             let arena = StepPlans::new(&step, batch, policy, backend).smallest()?.arena();
             Ok(arena <= self.arena(&config))

@@ -36,7 +36,7 @@ impl Tokenizer {
         mut progress: impl FnMut(u64),
     ) -> Result<Tokenizer> {
         if vocab_size < VOCABULARY_MIN {
-            let least = format!("--vocab-size {vocab_size} is too small: give {VOCABULARY_MIN} or more");
+            let least = format!("`settings.vocab_size` {vocab_size} is too small: give {VOCABULARY_MIN} or more");
             return Err(problem(&"bpe", format!("{least} (256 bytes and the end of text)")));
         }
         let mut words = WordCounts::within(limit)?;
@@ -96,7 +96,7 @@ impl WordCounts {
             None => WordCounts::BYTES_MAX,
             Some(limit) if limit < LEARNING_BYTES_MIN => {
                 let (needed, left) = (Size(LEARNING_BYTES_MIN), Size(limit));
-                let advice = "give more --memory, or --tokenizer byte";
+                let advice = "give more `settings.memory`, or `settings.tokenizer` byte";
                 return Err(problem(&"bpe", format!("learning it takes {needed}, and {left} are left: {advice}")));
             }
             Some(limit) => coarse(limit.min(WordCounts::BYTES_MAX as u64) as usize),
@@ -247,7 +247,7 @@ mod tests {
         let little_more = train(Some(LEARNING_BYTES_MIN + 100_000)).unwrap();
         assert_eq!(few.fingerprint(), little_more.fingerprint());
         let problem = train(Some(LEARNING_BYTES_MIN - 1)).err().expect("too little").to_string();
-        assert!(problem.contains("4.0 MB are left") && problem.contains("--memory"), "{problem}");
+        assert!(problem.contains("4.0 MB are left") && problem.contains("`settings.memory`"), "{problem}");
     }
 
     #[test]

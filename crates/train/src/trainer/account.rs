@@ -23,7 +23,7 @@ impl Session {
         let transients = arena.start + regions.total() - regions.workers - regions.transients;
         let persistent = Residence::of(arena.start..transients);
         let replayed = Residence::of(transients..arena.end);
-        for kind in [Kind::Weights, Kind::Gradients, Kind::Optimiser, Kind::Activations, Kind::Scratch] {
+        for kind in [Kind::Weights, Kind::Gradients, Kind::Optimizer, Kind::Activations, Kind::Scratch] {
             // States are touched whole; of what a replay uses, so much as it touched.
             let share = if matches!(kind, Kind::Activations | Kind::Scratch) { replayed } else { persistent };
             account[kind].measured = share.of_bytes(account[kind].predicted);

@@ -11,8 +11,8 @@ use std::thread::JoinHandle;
 /// Batches that are filled ahead.
 const AHEAD: usize = 4;
 
-/// What fills is seldom deep, so little is enough.
-const STACK_BYTES: usize = 128 << 10;
+/// Of which only what is touched is ever resident.
+const STACK_BYTES: usize = 2 << 20;
 
 /// Where batches come from. A function of the step's number, from 0, and the batch to be filled is one that never ends.
 pub trait BatchSource: Send {

@@ -58,6 +58,7 @@ use hooks::NoHooks;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Trains a model. What it does is stated by [`Settings`]; a folder that holds a checkpoint is gone on with, to the bit.
 pub struct Trainer {
@@ -136,7 +137,7 @@ impl Trainer {
     /// metrics, a checkpoint where one is due. Allocates nothing but for those. A step whose numbers are not finite
     /// changes nothing, and its loss is not a number; several in a row are an error.
     pub fn step(&mut self, batch: &Batch) -> Result<StepReport> {
-        self.run.take_step(&mut self.session, batch, &mut *self.hooks, &mut Unwatched)
+        self.run.take_step(&mut self.session, (batch, Instant::now()), &mut *self.hooks, &mut Unwatched)
     }
 
     /// Steps taken, those before a resume included.

@@ -8,7 +8,7 @@ use crate::clipping::NormStatistics;
 use crate::memory::{ProcessMemory, guard, heap};
 use crate::metrics::MetricsLog;
 use crate::run::{Event, Observer, StepReport, Stop, Summary};
-use crate::schedule::Place;
+use crate::schedule::Elapsed;
 use crate::step::{Batch, Outcome, StepScalars, is_not_finite};
 use crate::{Error, Result};
 use std::time::Instant;
@@ -84,7 +84,8 @@ impl Run {
             memory_bytes: session.predicted.predicted(),
             resumed_at: session.resumed.as_ref().map(|progress| progress.step),
         });
-        if let Some(remark) = session.limits.length().and_then(|length| session.schedule.remark(length, self.place())) {
+        if let Some(remark) = session.limits.length().and_then(|length| session.schedule.remark(length, self.so_far()))
+        {
             observer.event(&Event::Note(&remark));
         }
     }
@@ -101,8 +102,12 @@ impl Run {
         heap::give_back_code();
         (self.done, self.interrupted) = (self.is_at_end(session), false);
         while !self.done && !self.interrupted {
+            // Waiting for a batch is part of the step.
+            let start = Instant::now();
             match batches.next()? {
-                Some(batch) => drop(self.take_step(session, batch, hooks, observer)?),
+                Some(batch) => {
+                    self.take_step(session, (batch, start), hooks, observer)?;
+                }
                 None => self.done = true,
             }
         }
@@ -119,22 +124,21 @@ impl Run {
         self.seconds_before + self.started.elapsed().as_secs_f64()
     }
 
-    fn place(&self) -> Place {
-        Place { step: self.step, seconds: self.seconds() }
+    fn so_far(&self) -> Elapsed {
+        Elapsed { step: self.step, seconds: self.seconds() }
     }
 
-    /// Takes one step and does what follows it.
+    /// Takes one step, which began at `start`, and does what follows it.
     pub fn take_step(
         &mut self,
         session: &mut Session,
-        batch: &Batch,
+        (batch, start): (&Batch, Instant),
         hooks: &mut dyn Hooks,
         observer: &mut dyn Observer,
     ) -> Result<StepReport> {
-        let start = Instant::now();
         let inputs = StepScalars {
             step: self.step,
-            learning_rate: session.schedule.learning_rate(self.place()) as f32,
+            learning_rate: session.schedule.learning_rate(self.so_far()) as f32,
             clip_norm: self.statistics.threshold(session.clip),
             seed: session.seed,
         };
@@ -205,8 +209,8 @@ impl Run {
                 None => "start again".to_string(),
             };
             return Err(Error::Diverged(format!(
-                "step {}: {reason}, {SKIPPED_IN_A_ROW_MAX} steps in a row; {again} with a lower --learning-rate (now \
-                 {}), more --warmup-steps or --clip 1.0",
+                "step {}: {reason}, {SKIPPED_IN_A_ROW_MAX} steps in a row; {again} with a lower `settings.learning_rate` (now \
+                 {}), more `settings.warmup_steps` or `settings.clip` 1.0",
                 self.step, session.schedule.highest
             )));
         }

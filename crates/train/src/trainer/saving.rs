@@ -107,7 +107,7 @@ impl Run {
             seconds: self.seconds(),
             skipped_in_a_row: self.skipped_in_a_row,
             clipping: self.statistics,
-            fall: Some(session.schedule.fall),
+            decay: Some(session.schedule.decay),
             model,
             configuration,
         }

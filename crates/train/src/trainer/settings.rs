@@ -5,7 +5,7 @@ use crate::checkpoint::{Found, Progress};
 use crate::config::{Clip, Precision, ScheduleKind, within};
 use crate::memory::Budget;
 use crate::optimizers::{AdamW, GroupedOptimizer};
-use crate::schedule::{Length, Place, Schedule};
+use crate::schedule::{Elapsed, Length, Schedule};
 use crate::step::{Objective, StepConfig};
 use crate::{Error, Result};
 use gradus_engine::plan::Recompute;
@@ -100,13 +100,13 @@ impl Settings {
         }
         if self.micro_batch > 0 && !self.batch.is_multiple_of(self.micro_batch) {
             return Err(Error::Config(format!(
-                "micro_batch {} does not divide batch {}; choose one that does, or 0 to have it chosen",
+                "`settings.micro_batch` {} does not divide `settings.batch` {}; choose one that does, or 0 to have it chosen",
                 self.micro_batch, self.batch
             )));
         }
         if self.schedule != ScheduleKind::Constant && self.limits().length().or(self.decay).is_none() {
             return Err(Error::Config(format!(
-                "schedule {:?} has no end; set steps, seconds or decay, or let it be Constant",
+                "`settings.schedule` {:?} has no end; set `settings.steps`, `settings.seconds` or `settings.decay`, or let it be Constant",
                 self.schedule
             )));
         }
@@ -131,14 +131,14 @@ impl Settings {
     /// The learning rate over the run, or what is left of it.
     pub(super) fn schedule(&self, resumed: Option<&Progress>) -> Schedule {
         let before = resumed.and_then(|progress| {
-            progress.fall.map(|fall| (fall, Place { step: progress.step, seconds: progress.seconds }))
+            progress.decay.map(|decay| (decay, Elapsed { step: progress.step, seconds: progress.seconds }))
         });
-        let until = self.decay.or(before.map(|(fall, _)| fall.until)).or(self.limits().length());
+        let until = self.decay.or(before.map(|(decay, _)| decay.until)).or(self.limits().length());
         Schedule {
             highest: self.learning_rate,
             lowest: self.learning_rate * self.final_learning_rate_share,
             warmup_steps: self.warmup_steps,
-            fall: Schedule::fall(self.schedule, until, self.learning_rate, self.warmup_steps, before),
+            decay: Schedule::decay(self.schedule, until, self.learning_rate, self.warmup_steps, before),
         }
     }
 
@@ -166,7 +166,7 @@ impl Settings {
             Some(key) => {
                 let (was, is) = (&before[*key], &now[*key]);
                 let problem = format!(
-                    "was trained with {key} {was}, and the settings have {is}; set it so, or choose another folder"
+                    "was trained with `settings.{key}` {was}, and has {is} now; set it so, or choose another folder"
                 );
                 Err(Error::checkpoint(&found.folder, problem))
             }

@@ -35,14 +35,14 @@ const INITIAL_CHECKPOINT: &str = "checkpoints/step-00000000";
 /// long as nothing else is there: what it left is made again.
 pub fn check_free(folder: &Path) -> Result<()> {
     let problem = match fs::read_dir(folder) {
-        Err(_) if folder.exists() => "not a folder that can be read; choose another --out".to_string(),
+        Err(_) if folder.exists() => "not a folder that can be read; choose another `settings.out`".to_string(),
         Err(_) => return Ok(()),
         Ok(_) if is_vacant(folder) || is_unstarted(folder) => return Ok(()),
         Ok(_) if TrainConfig::read(folder).is_ok() => format!(
-            "holds a run already; go on with it by --resume {}, or choose another --out for a new one",
+            "holds a run already; go on with it by `settings.resume` {}, or choose another `settings.out` for a new one",
             folder.display()
         ),
-        Ok(_) => "holds other files; choose an empty or new folder as --out".to_string(),
+        Ok(_) => "holds other files; choose an empty or new folder as `settings.out`".to_string(),
     };
     Err(Error::checkpoint(folder, problem))
 }

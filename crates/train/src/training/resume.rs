@@ -3,7 +3,7 @@
 use crate::checkpoint::{Found, Progress};
 use crate::config::{CONFIG_FILE, TrainConfig};
 use crate::models::ModelConfig;
-use crate::schedule::{Fall, Length, Place, Schedule};
+use crate::schedule::{Decay, Elapsed, Length, Schedule};
 use crate::{Error, Result};
 
 /// What may differ when a run is resumed: nothing here changes the model, the data or what the optimiser remembers.
@@ -37,8 +37,9 @@ pub fn check_resumable(config: &TrainConfig) -> Result<()> {
         if saved.get(key) != wanted.get(key) {
             let was = saved.get(key).map_or("nothing".into(), |value| value.to_string());
             return Err(Error::Config(format!(
-                "--{key} cannot change when a run is resumed ({} has {was}); leave it out, or start a new run with \
-                 another --out",
+                "`settings.{}` cannot change when a run is resumed ({} has {was}); leave it out, or start a new run with \
+                 another `settings.out`",
+                key.replace('-', "_"),
                 config.out.join(CONFIG_FILE).display()
             )));
         }
@@ -69,31 +70,31 @@ pub(super) fn model_of(found: &Found, config: &TrainConfig) -> Result<ModelConfi
     }
 }
 
-/// The learning rate over a run. The end of its fall is the one that is stated, or that of the run as it began.
+/// The learning rate over a run. The end of its decay is the one that is stated, or that of the run as it began.
 pub(super) fn schedule(config: &mut TrainConfig, steps: Option<u64>, resumed: Option<&Progress>) -> Schedule {
     let length = steps.map(Length::Steps).or(config.time_seconds.map(Length::Seconds));
-    let before = resumed.and_then(|progress| progress.fall.or_else(|| older_fall(config, progress)));
+    let before = resumed.and_then(|progress| progress.decay.or_else(|| older_decay(config, progress)));
     let stated = config.decay_steps.map(Length::Steps).or(config.decay_time.map(Length::Seconds));
-    let until = stated.or(before.map(|fall| fall.until)).or(length).unwrap_or(Length::Steps(0));
+    let until = stated.or(before.map(|decay| decay.until)).or(length).unwrap_or(Length::Steps(0));
     match until {
         Length::Steps(steps) => (config.decay_steps, config.decay_time) = (Some(steps), None),
         Length::Seconds(seconds) => (config.decay_steps, config.decay_time) = (None, Some(seconds)),
     }
-    let at = |progress: &Progress| Place { step: progress.step, seconds: progress.seconds };
+    let at = |progress: &Progress| Elapsed { step: progress.step, seconds: progress.seconds };
     let before = before.zip(resumed.map(at));
-    let fall = Schedule::fall(config.schedule, Some(until), config.learning_rate, config.warmup_steps, before);
+    let decay = Schedule::decay(config.schedule, Some(until), config.learning_rate, config.warmup_steps, before);
     Schedule {
         highest: config.learning_rate,
         lowest: config.learning_rate * config.final_learning_rate_share,
         warmup_steps: config.warmup_steps,
-        fall,
+        decay,
     }
 }
 
-/// The fall of a run whose checkpoint does not say, which ended with the run.
-fn older_fall(config: &TrainConfig, progress: &Progress) -> Option<Fall> {
+/// The decay of a run whose checkpoint does not say, which ended with the run.
+fn older_decay(config: &TrainConfig, progress: &Progress) -> Option<Decay> {
     let before = &progress.configuration;
     let steps = before["steps"].as_u64().map(Length::Steps);
     let until = steps.or(before["time"].as_f64().map(Length::Seconds))?;
-    Some(Fall::new(config.schedule, until, config.learning_rate, config.warmup_steps))
+    Some(Decay::new(config.schedule, until, config.learning_rate, config.warmup_steps))
 }

@@ -6,8 +6,9 @@ use super::text::Text;
 use super::vocabulary;
 use super::watched::Watched;
 use crate::checkpoint::{Contents, Found, Store};
-use crate::config::{Batch, CONFIG_FILE, TokenizerKind, TrainConfig, Validation};
+use crate::config::{BatchSize, CONFIG_FILE, TokenizerKind, TrainConfig, Validation};
 use crate::data::{self, Corpus, Encoding, Stories, TokenFile, Windows};
+use crate::device;
 use crate::export;
 use crate::files::atomic;
 use crate::memory::guard::{self, Doing};
@@ -18,7 +19,7 @@ use crate::step::TrainingStep;
 use crate::tokenizer::{LEARNING_BYTES_MIN, Tokenizer};
 use crate::trainer::{Adaptive, Every, Identity, Limits, RunFolder, Session, predicted};
 use crate::{Error, Result};
-use gradus_engine::backend::{Backend, Cpu};
+use gradus_engine::backend::Backend;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -28,7 +29,7 @@ const DATA: &str = "data";
 /// Makes everything ready, saying what takes time. A new run that cannot begin leaves nothing behind, and one that
 /// cannot go on is as it was.
 pub(super) fn prepare(config: &TrainConfig, resume: bool, observer: &mut dyn Observer) -> Result<(Session, Text)> {
-    let backend: Arc<dyn Backend> = Arc::new(Cpu::new(config.threads)?);
+    let backend = device::backend(config.threads)?;
     let mut memory = RunMemory::of(config, &*backend)?;
     let observer = Watched::new(observer);
     if resume {
@@ -127,7 +128,7 @@ fn prepare_in(
             configuration: serde_json::to_value(&config).expect("a configuration can be written"),
         },
         predicted,
-        adaptive: matches!(config.batch, Batch::Adaptive(_)).then_some(adaptive),
+        adaptive: matches!(config.batch, BatchSize::Adaptive(_)).then_some(adaptive),
         resumed: None,
         saved: None,
         _memory: Some(memory),
@@ -146,7 +147,7 @@ fn prepare_in(
 fn fill_weights(session: &mut Session, text: &Text, found: Option<Found>) -> Result<()> {
     match (found, &text.config.init) {
         (Some(found), _) if found.progress.data_fingerprint != text.train.fingerprint() => {
-            let problem = "was trained on other text; name the same corpus, or start a new run with --init";
+            let problem = "was trained on other text; name the same corpus, or start a new run with `settings.init`";
             Err(Error::checkpoint(&found.folder, problem))
         }
         (Some(found), _) => session.restore(found),
@@ -262,7 +263,7 @@ fn fit_vocabulary(config: &mut TrainConfig, tokenizer: &Tokenizer) -> Result<()>
         let room = if config.tokenizer == TokenizerKind::Bpe { 0 } else { config.vocab_size };
         config.model.vocabulary = have.max(room);
     }
-    export::check_vocabulary(tokenizer, &config.model, "leave --tokenizer out to use the model's own")
+    export::check_vocabulary(tokenizer, &config.model, "leave `settings.tokenizer` out to use the model's own")
 }
 
 /// The tokens to train on, and those held out.

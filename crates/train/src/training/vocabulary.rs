@@ -21,12 +21,12 @@ pub(super) fn check(config: &TrainConfig, tokenizer: &Tokenizer, observer: &Watc
         TokenizerKind::Bpe => {}
         kind if there > asked => {
             return Err(Error::Config(format!(
-                "--vocab-size {asked} is less than the {there} tokens of --tokenizer {kind}; raise it, or leave it out"
+                "`settings.vocab_size` {asked} is less than the {there} tokens of `settings.tokenizer` {kind}; raise it, or leave it out"
             )));
         }
         kind if there < asked => {
             let text = format!(
-                "--vocab-size {asked} has no effect but to make the model larger: --tokenizer {kind} has {there} tokens"
+                "`settings.vocab_size` {asked} has no effect but to make the model larger: `settings.tokenizer` {kind} has {there} tokens"
             );
             observer.event(&Event::Warning(&text));
         }

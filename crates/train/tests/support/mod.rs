@@ -3,7 +3,7 @@
 #![allow(dead_code)]
 
 use gradus_train::config::{
-    Batch, Clip, OptimizerKind, Precision, Recomputation, ScheduleKind, TokenizerKind, TrainConfig, Validation,
+    BatchSize, Clip, OptimizerKind, Precision, Recomputation, ScheduleKind, TokenizerKind, TrainConfig, Validation,
 };
 use gradus_train::models::ModelConfig;
 use gradus_train::run::{Event, Observer, StepReport, Stop};
@@ -47,7 +47,7 @@ pub fn tiny(folder: &Path, name: &str) -> TrainConfig {
         tokenizer: TokenizerKind::Char,
         vocab_size: 0,
         validation: Validation::Fraction(0.1),
-        batch: Batch::Fixed(4),
+        batch: BatchSize::Fixed(4),
         memory: None,
         recompute: Recomputation::Auto,
         micro_batch: 2,

@@ -57,7 +57,7 @@ pub fn bytes_held(file: &SourceFile) -> Result<u64> {
 pub fn read_error(path: &Path, compression: Compression, error: io::Error) -> Error {
     if let Some(FrameDecoderError::WindowSizeTooBig { requested, max }) = window_too_big(&error) {
         let (needed, left) = (Size(*requested), Size(*max));
-        let advice = "pack it again with a smaller window (zstd --long sets it), or give more --memory";
+        let advice = "pack it again with a smaller window (zstd --long sets it), or give more `settings.memory`";
         return Error::corpus(path, format!("it takes {needed} to be unpacked, and {left} may be taken: {advice}"));
     }
     let kind = match compression {

@@ -78,7 +78,7 @@ impl Records {
                 }
                 Some(b'n') => self.json.literal("null")?,
                 _ => {
-                    let problem = format!("the field {name:?} is not text: name another --text-field");
+                    let problem = format!("the field {name:?} is not text: name another `settings.text_field`");
                     return Err(self.json.problem(problem));
                 }
             }
@@ -88,8 +88,9 @@ impl Records {
 
     fn no_field(&self) -> Error {
         let (field, fields) = (&self.field, shown(&self.others));
-        self.json
-            .problem(format!("there is no field {field:?}: name the text's with --text-field (there are {fields})"))
+        self.json.problem(format!(
+            "there is no field {field:?}: name the text's with `settings.text_field` (there are {fields})"
+        ))
     }
 }
 
@@ -117,7 +118,9 @@ fn guess(mut json: Json) -> Result<String> {
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     guess_field(&texts).map(str::to_string).ok_or_else(|| {
         let fields = shown(&all);
-        json.problem(format!("no telling which field is the text: name it with --text-field (there are {fields})"))
+        json.problem(format!(
+            "no telling which field is the text: name it with `settings.text_field` (there are {fields})"
+        ))
     })
 }
 

@@ -108,7 +108,8 @@ impl Corpus {
         }
         let is_plain = |source: &Source| matches!(source, Source::File(file) if file.format == Format::PlainText);
         if text_field.is_some() && sources.iter().all(is_plain) {
-            let problem = "is plain text, and --text-field names a field of JSON or Parquet records; leave it out";
+            let problem =
+                "is plain text, and `settings.text_field` names a field of JSON or Parquet records; leave it out";
             return Err(Error::corpus(first, problem));
         }
         Ok(Corpus { sources, text_field: text_field.map(str::to_string), left_out })
@@ -241,7 +242,7 @@ impl SourceFile {
                 let missing = Size((needed - self.bytes_max).next_multiple_of(100_000));
                 let (needed, left) = (Size(needed), Size(self.bytes_max));
                 let problem = format!("{what} take {needed} to be read, and {left} are left");
-                Err(Error::corpus(&self.path, format!("{problem}: {advice}, or give {missing} more --memory")))
+                Err(Error::corpus(&self.path, format!("{problem}: {advice}, or give {missing} more `settings.memory`")))
             }
             false => Ok(()),
         }

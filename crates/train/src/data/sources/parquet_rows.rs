@@ -67,7 +67,7 @@ impl Rows {
         let continues = left.len() > PIECE_BYTES;
         let bytes = if continues { &left[..piece_end(&left[..PIECE_BYTES])] } else { left };
         let text = str::from_utf8(bytes).map_err(|_| {
-            Error::corpus(&self.path, "a row of its text column is not UTF-8: name another --text-field")
+            Error::corpus(&self.path, "a row of its text column is not UTF-8: name another `settings.text_field`")
         })?;
         let piece = Document { text: text.to_string(), continues };
         self.given += piece.text.len();
@@ -223,7 +223,7 @@ fn choose_column(path: &Path, schema: &SchemaDescriptor, wanted: Option<&str>) -
             None => "no telling which column is the text".to_string(),
         };
         let names = if names.is_empty() { "none".to_string() } else { names.join(", ") };
-        Error::corpus(path, format!("{problem}: name it with --text-field (text columns are: {names})"))
+        Error::corpus(path, format!("{problem}: name it with `settings.text_field` (text columns are: {names})"))
     })
 }
 

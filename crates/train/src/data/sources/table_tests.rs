@@ -94,7 +94,10 @@ fn pages_that_take_too_much_are_refused_before_they_are_read() {
             let packed = folder.write("large.parquet.gz", gzip(&bytes));
             for path in [&path, &packed] {
                 let told = pieces(path, Some(held - 1000)).unwrap_err().to_string();
-                assert!(told.contains("pages") && told.contains("are left") && told.contains("--memory"), "{told}");
+                assert!(
+                    told.contains("pages") && told.contains("are left") && told.contains("`settings.memory`"),
+                    "{told}"
+                );
             }
         }
     }
@@ -156,5 +159,5 @@ fn what_unpacking_a_frame_takes_is_known_and_kept() {
     assert!((64 << 20..66 << 20).contains(&(corpus.bytes_held().unwrap() - READING_BYTES)));
     corpus.limit_memory(8 << 20);
     let told = corpus.documents().next().unwrap().unwrap_err().to_string();
-    assert!(told.contains("67.1 MB to be unpacked") && told.contains("--memory"), "{told}");
+    assert!(told.contains("67.1 MB to be unpacked") && told.contains("`settings.memory`"), "{told}");
 }

@@ -162,7 +162,10 @@ fn what_bad_json_gets() {
     says(&problem(&folder.write("broken.jsonl", broken)), &["line 3", "column", "correct or remove"]);
     let without = "{\"text\": \"one\"}\n{\"title\": \"two\", \"size\": 3}\n";
     says(&problem(&folder.write("without.jsonl", without)), &["line 2", "\"text\"", "\"size\", \"title\""]);
-    says(&problem(&folder.write("many.jsonl", r#"{"a": "x", "b": "y"}"#)), &["line 1", "--text-field", "\"a\", \"b\""]);
+    says(
+        &problem(&folder.write("many.jsonl", r#"{"a": "x", "b": "y"}"#)),
+        &["line 1", "`settings.text_field`", "\"a\", \"b\""],
+    );
     says(&problem(&folder.write("list.json", "[{\"text\": \"x\"}]")), &["line 1", "one object on each line"]);
     says(&problem(&folder.write("number.jsonl", "{\"text\": \"x\"}\n{\"text\": 1}")), &["line 2", "not text"]);
     says(&problem(&folder.write("latin.jsonl", b"{\"text\": \"\xe9\"}")), &["not UTF-8 at byte 10"]);
