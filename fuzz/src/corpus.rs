@@ -1,4 +1,4 @@
-//! Corpora: any bytes as a file of any format, read as documents and tokenised.
+//! Corpora: any bytes as a file of any format, read as documents and tokenized.
 
 use crate::folder::Folder;
 use crate::is_one_line;
@@ -35,8 +35,8 @@ const FIELD_NAMED: u8 = 0x80;
 const CONSTANT_BYTES: usize = 24 << 20;
 const BYTES_PER_BYTE: usize = 64;
 
-/// More text than this is read, and not tokenised besides.
-const TOKENISED_BYTES: u64 = 1 << 22;
+/// More text than this is read, and not tokenized besides.
+const TOKENIZED_BYTES: u64 = 1 << 22;
 
 const END: u32 = 256;
 
@@ -68,9 +68,9 @@ pub fn run(input: &[u8]) {
     let path = folder.write(name, content);
     let limit = limit(CONSTANT_BYTES, BYTES_PER_BYTE, content);
     let read = within(limit, || read(&path, field));
-    let few = read.as_ref().is_ok_and(|digest| digest.bytes <= TOKENISED_BYTES);
+    let few = read.as_ref().is_ok_and(|digest| digest.bytes <= TOKENIZED_BYTES);
     if few || read.is_err() {
-        within(limit, || tokenise(&path, field, &folder.path().join("run"), &read));
+        within(limit, || tokenize(&path, field, &folder.path().join("run"), &read));
     }
     if path.extension().is_some_and(|ending| ending != "gz" && ending != "zst") {
         is_the_same_packed(&folder, name, content, field, &read);
@@ -98,8 +98,8 @@ fn digest(path: &Path, field: Option<&str>) -> Result<Digest> {
     Ok(digest)
 }
 
-/// Tokenises each byte to itself: the tokens must be those of the text that was read.
-fn tokenise(path: &Path, field: Option<&str>, out: &Path, read: &Result<Digest, String>) {
+/// Tokenizes each byte to itself: the tokens must be those of the text that was read.
+fn tokenize(path: &Path, field: Option<&str>, out: &Path, read: &Result<Digest, String>) {
     let prepared = Corpus::open(&[path.to_path_buf()], field).and_then(|corpus| {
         let encode = |text: &str| Ok(text.bytes().map(u32::from).collect());
         let encoding =
@@ -108,7 +108,7 @@ fn tokenise(path: &Path, field: Option<&str>, out: &Path, read: &Result<Digest, 
     });
     match (prepared, read) {
         (Ok(prepared), Ok(digest)) => assert_eq!(tokens(&prepared), (digest.bytes, digest.hash), "other tokens"),
-        (Ok(_), Err(problem)) => panic!("tokenised, though it cannot be read: {problem}"),
+        (Ok(_), Err(problem)) => panic!("tokenized, though it cannot be read: {problem}"),
         // Too little text is an error of its own.
         (Err(error), _) => is_one_line(&error),
     }

@@ -73,7 +73,7 @@ pub fn evaluate(model_folder: &Path, args: &EvalArgs, threads: usize) -> Result<
     evaluate::evaluate(model_folder, &corpus, &*device::backend(threads)?, window, &mut |_, _| {})
 }
 
-/// Makes or opens the tokenizer, saves it if asked to, and tokenises the corpus.
+/// Makes or opens the tokenizer, saves it if asked to, and tokenizes the corpus.
 pub fn tokenize(args: &TokenizeArgs) -> Result<(Tokenizer, Report)> {
     if args.vocab_size.is_some() && args.tokenizer != TokenizerKind::Bpe {
         let problem =

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn every_optimiser_has_its_own_defaults() {
+    fn every_optimizer_has_its_own_defaults() {
         for (optimizer, rate, decay, betas) in [
             ("adamw", 1e-3, 0.1, (0.9, 0.95)),
             ("adafactor", 1e-3, 0.1, (0.9, 0.95)),

@@ -9,7 +9,7 @@ pub fn lines(config: &TrainConfig) -> String {
         ("model", model(config)),
         ("data", data(config)),
         ("step", step(config)),
-        ("optimiser", optimiser(config)),
+        ("optimizer", optimizer(config)),
         ("run", run(config)),
     ];
     lines.map(|(name, text)| format!("  {name:10} {text}")).join("\n")
@@ -63,7 +63,7 @@ fn step(config: &TrainConfig) -> String {
     format!("{batch} x {} tokens{at_once}, {precision}, {}", count(config.sequence as u64), several(threads, "thread"))
 }
 
-fn optimiser(config: &TrainConfig) -> String {
+fn optimizer(config: &TrainConfig) -> String {
     let rate = config.learning_rate;
     let name = |choice: String| choice.to_lowercase();
     let lowest = (rate * config.final_learning_rate_share * 1e12).round() / 1e12;
@@ -103,7 +103,7 @@ mod tests {
             "  model      gpt2, 4 layers of width 128, 4 heads, 512 tokens, context 128",
             "  data       built-in stories; tokens: bpe; held out: the last 10 %",
             "  step       16 x 128 tokens, 4 at once, f32, 2 threads",
-            "  optimiser  adamw, rate 0.001 (cosine to 0.0001), warmup 45, decay 0.1, clip 1",
+            "  optimizer  adamw, rate 0.001 (cosine to 0.0001), warmup 45, decay 0.1, clip 1",
             "  run        900 steps, in runs/stories-1",
         ];
         assert_eq!(lines(&config).lines().collect::<Vec<_>>(), expected);

@@ -8,7 +8,7 @@ use gradus_train::Result;
 use gradus_train::tokenizer::Report;
 use serde_json::json;
 
-/// Tokenises text and prints what came of it and how fast.
+/// Tokenizes text and prints what came of it and how fast.
 pub fn run(args: &TokenizeArgs) -> Result<()> {
     let (tokenizer, report) = library::tokenize(args)?;
     let Report { bytes, tokens, tokens_per_byte, seconds, megabytes_per_second } = report;

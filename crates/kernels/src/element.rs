@@ -53,7 +53,7 @@ impl Element for f16 {
         let bits = self.to_bits() as u32;
         let sign = (bits & 0x8000) << 16;
         let magnitude = bits & 0x7fff;
-        // Moves exponent and mantissa into place, then scales by 2^112, which also normalises subnormals.
+        // Moves exponent and mantissa into place, then scales by 2^112, which also normalizes subnormals.
         let scaled = (f32::from_bits(magnitude << 13) * f32::from_bits(0x7780_0000)).to_bits();
         let special = 0x7f80_0000 | (magnitude << 13);
         f32::from_bits(sign | if magnitude >= 0x7c00 { special } else { scaled })

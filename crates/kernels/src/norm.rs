@@ -20,7 +20,7 @@ pub struct Operands<T> {
     pub gain: In<T>,
     /// For layer norm: what is added to each column, and the mean of each row.
     pub bias_and_mean: Option<(In<T>, Out<f32>)>,
-    /// The normalised rows; may be `x`.
+    /// The normalized rows; may be `x`.
     pub y: Out<T>,
     /// For each row: one over its standard deviation, or over its root mean square.
     pub inverse_deviation: Out<f32>,

@@ -71,7 +71,7 @@ impl<T> In<T> {
     /// Borrows a range of the elements.
     ///
     /// # Safety
-    /// The memory must be alive and hold initialised elements, and nothing may write to the range while the
+    /// The memory must be alive and hold initialized elements, and nothing may write to the range while the
     /// borrow is used. Where the output may lie in the same bytes, keep the borrow to the block at hand.
     #[inline(always)]
     pub unsafe fn slice<'a>(&self, range: Range<usize>) -> &'a [T] {

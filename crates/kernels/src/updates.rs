@@ -1,4 +1,4 @@
-//! Optimiser updates: weights and moments move on in one pass over memory, each in its own place.
+//! Optimizer updates: weights and moments move on in one pass over memory, each in its own place.
 
 use crate::isa::multiversion;
 use crate::{Element, In, Isa, Job, Out, bf16, chunk, f16, parts_of};

@@ -39,7 +39,7 @@ pub enum Stop {
 pub enum Event<'a> {
     /// Work before the first step, such as making tokens of the corpus.
     Preparing {
-        /// What is being done, as in "tokenising".
+        /// What is being done, as in "tokenizing".
         what: &'a str,
         /// Bytes or parts done.
         done: u64,

@@ -311,7 +311,7 @@ fn figures_of_a_step_are_its_own() {
 fn a_run_that_never_took_a_step_is_begun_anew_and_others_are_not_touched() -> Result<()> {
     let folder = Folder::new("anew");
     let config = TrainConfig { steps: Some(3), warmup_steps: 1, ..tiny(folder.path(), "run") };
-    // As it is after a kill while the text is tokenised.
+    // As it is after a kill while the text is tokenized.
     atomic::make_folder(&config.out.join("data"))?;
     fs::write(config.out.join("config.toml"), config.to_toml()).unwrap();
     fs::write(config.out.join("tokenizer.json"), "of other options").unwrap();

@@ -5,7 +5,7 @@ use crate::pseudo_terminal::OnTerminal;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// The default run, made so small that it takes seconds without optimisation.
+/// The default run, made so small that it takes seconds without optimization.
 const SHORT: &str = "train --steps 20 --width 32 --layers 2 --heads 2 --sequence 64 --batch 8 --vocab-size 300";
 
 #[test]
@@ -71,7 +71,7 @@ fn a_narrow_terminal_keeps_the_time_left() {
     let last =
         shown.split(['\r', '\n']).rfind(|line| line.contains("step 30/30  ")).unwrap_or_else(|| panic!("{shown}"));
     assert!(last.contains("  loss ") && last.contains("s left") && !last.contains("tokens/s"), "{last:?}");
-    let start = "  optimiser  adamw, rate 0.001 (cosine to 0.0001), warmup 1, decay 0.1, clip 1";
+    let start = "  optimizer  adamw, rate 0.001 (cosine to 0.0001), warmup 1, decay 0.1, clip 1";
     assert!(shown.contains(start), "{shown}");
 }
 
@@ -117,7 +117,7 @@ fn a_reader_that_goes_away_does_not_end_the_training() {
 }
 
 #[test]
-#[ignore = "takes minutes without optimisation; run it with --release"]
+#[ignore = "takes minutes without optimization; run it with --release"]
 fn the_default_run_learns_to_tell_stories() {
     let place = Place::new("whole");
     let (out, _) = place.printed("train");

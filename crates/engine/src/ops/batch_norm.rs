@@ -6,7 +6,7 @@ use crate::{DType, Shape};
 /// What batch norm gives while training.
 #[derive(Clone, Debug)]
 pub struct BatchNorm {
-    /// The normalised tensor.
+    /// The normalized tensor.
     pub output: Tensor,
     /// The mean of each channel, f32 `[c]`: for running statistics.
     pub mean: Tensor,
@@ -67,8 +67,8 @@ impl Tensor {
         let group_elements = shape[1] / groups * shape[2..].iter().product::<usize>();
         let x = self.cast(DType::F32).reshape([shape[0], groups, group_elements]);
         let scale = (x.variance(&[-1]) + epsilon).sqrt().reshape([shape[0], groups, 1]);
-        let normalised = ((&x - x.mean_keep(&[-1])) / scale).reshape(&shape);
-        (normalised * gain.along_channels(&channels) + bias.along_channels(&channels)).cast(self.dtype())
+        let normalized = ((&x - x.mean_keep(&[-1])) / scale).reshape(&shape);
+        (normalized * gain.along_channels(&channels) + bias.along_channels(&channels)).cast(self.dtype())
     }
 
     /// `(self - mean) / sqrt(variance + epsilon) * gain + bias`, with one of each for every channel.

@@ -25,7 +25,7 @@ pub(super) fn check_operands(x: &TensorType, columns: &[&TensorType], epsilon: f
     Mismatch::unless_rank("the operand", x, 1)?;
     let (_, count) = x.shape.rows_and_columns();
     if count == 0 {
-        return Err(Mismatch::Shape("rows of no elements cannot be normalised; leave the operand out".to_string()));
+        return Err(Mismatch::Shape("rows of no elements cannot be normalized; leave the operand out".to_string()));
     }
     for ty in columns {
         Mismatch::unless_shape("gain and bias", ty, &Shape::from([count]))?;
@@ -98,11 +98,11 @@ fn decomposed(epsilon: f32, inputs: &[Tensor]) -> Vec<Tensor> {
 fn decomposed_gradient(inputs: &[Tensor]) -> Vec<Tensor> {
     let [x, gain, mean, inverse, g] = &in_f32(inputs)[..] else { unreachable!("the gradient has five operands") };
     let inverse = &beside_rows(inverse);
-    let normalised = &((x - beside_rows(mean)) * inverse);
+    let normalized = &((x - beside_rows(mean)) * inverse);
     let weighted = &(g * gain);
-    let stretch = (weighted * normalised).mean_keep(&[-1]);
-    let x_gradient = inverse * (weighted - weighted.mean_keep(&[-1]) - normalised * stretch);
-    let gradients = [x_gradient, sum_of_rows(&(g * normalised)), sum_of_rows(g)];
+    let stretch = (weighted * normalized).mean_keep(&[-1]);
+    let x_gradient = inverse * (weighted - weighted.mean_keep(&[-1]) - normalized * stretch);
+    let gradients = [x_gradient, sum_of_rows(&(g * normalized)), sum_of_rows(g)];
     gradients.into_iter().map(|gradient| gradient.cast(inputs[0].dtype())).collect()
 }
 
@@ -270,13 +270,13 @@ impl Operation for LayerNormGradient {
         let (mut gain_gradient, mut bias_gradient) = (vec![0.0; columns], vec![0.0; columns]);
         for (row, (x, g)) in x.rows().zip(g.rows()).enumerate() {
             let inverse = inverse.data[row];
-            let normalised: Vec<f64> = x.iter().map(|x| (x - mean.data[row]) * inverse).collect();
+            let normalized: Vec<f64> = x.iter().map(|x| (x - mean.data[row]) * inverse).collect();
             let weighted: Vec<f64> = g.iter().zip(&gain.data).map(|(g, gain)| g * gain).collect();
             let shift = weighted.iter().sum::<f64>() / columns as f64;
-            let stretch = weighted.iter().zip(&normalised).map(|(w, n)| w * n).sum::<f64>() / columns as f64;
+            let stretch = weighted.iter().zip(&normalized).map(|(w, n)| w * n).sum::<f64>() / columns as f64;
             for i in 0..columns {
-                x_gradient.push(inverse * (weighted[i] - shift - normalised[i] * stretch));
-                gain_gradient[i] += g[i] * normalised[i];
+                x_gradient.push(inverse * (weighted[i] - shift - normalized[i] * stretch));
+                gain_gradient[i] += g[i] * normalized[i];
                 bias_gradient[i] += g[i];
             }
         }

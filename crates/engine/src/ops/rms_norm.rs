@@ -30,10 +30,10 @@ fn decomposed(epsilon: f32, inputs: &[Tensor]) -> Vec<Tensor> {
 fn decomposed_gradient(inputs: &[Tensor]) -> Vec<Tensor> {
     let [x, gain, inverse, g] = &in_f32(inputs)[..] else { unreachable!("the gradient has four operands") };
     let inverse = &beside_rows(inverse);
-    let normalised = &(x * inverse);
+    let normalized = &(x * inverse);
     let weighted = &(g * gain);
-    let x_gradient = inverse * (weighted - normalised * (weighted * normalised).mean_keep(&[-1]));
-    let gradients = [x_gradient, sum_of_rows(&(g * normalised))];
+    let x_gradient = inverse * (weighted - normalized * (weighted * normalized).mean_keep(&[-1]));
+    let gradients = [x_gradient, sum_of_rows(&(g * normalized))];
     gradients.into_iter().map(|gradient| gradient.cast(inputs[0].dtype())).collect()
 }
 

@@ -267,7 +267,7 @@ impl Blocks {
     /// As for [`Job::run`]; the block's registers must point at the scratch, and those of constant operands be filled.
     #[inline(always)]
     unsafe fn run_block(&self, block: Block) {
-        // SAFETY: registers are disjoint blocks of the scratch, all of it initialised, and a step writes another
+        // SAFETY: registers are disjoint blocks of the scratch, all of it initialized, and a step writes another
         // register than it reads. Borrows of operands that the target lies over end with the copy. The target's block
         // is this part's own.
         unsafe {

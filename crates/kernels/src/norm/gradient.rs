@@ -22,13 +22,13 @@ const PART_COLUMNS: usize = 256;
 
 /// What the gradient of a norm reads and writes.
 pub struct Operands<T> {
-    /// The rows that were normalised.
+    /// The rows that were normalized.
     pub x: In<T>,
     /// The factor of each column.
     pub gain: In<T>,
     /// For each row: one over its standard deviation, or over its root mean square.
     pub inverse_deviation: In<f32>,
-    /// The gradient of the normalised rows.
+    /// The gradient of the normalized rows.
     pub y_gradient: In<T>,
     /// For layer norm: the mean of each row, and the gradient of the bias.
     pub mean_and_bias_gradient: Option<(In<f32>, Out<T>)>,
@@ -183,7 +183,7 @@ struct Row {
     inverse_deviation: f32,
 }
 
-/// Sums over a row, lane by lane: of the gradient of the normalised row, and of its products with that row.
+/// Sums over a row, lane by lane: of the gradient of the normalized row, and of its products with that row.
 #[derive(Clone, Copy)]
 struct Sums {
     shift: Lanes,
@@ -237,7 +237,7 @@ impl<T: Element> Together<'_, T> {
         Row { start: row * self.gain.len(), mean, inverse_deviation }
     }
 
-    /// Some elements of a row normalised, and of its gradient: `length` of them from `column` on. Beyond them the
+    /// Some elements of a row normalized, and of its gradient: `length` of them from `column` on. Beyond them the
     /// gradient is zero.
     ///
     /// # Safety
@@ -246,13 +246,13 @@ impl<T: Element> Together<'_, T> {
     unsafe fn read(&self, row: &Row, column: usize, length: usize) -> (Lanes, Lanes) {
         let (operands, start) = (&self.job.operands, row.start + column);
         // SAFETY: the caller's promise.
-        let (mut normalised, g) = unsafe {
+        let (mut normalized, g) = unsafe {
             (padded(operands.x.slice(start..start + length)), padded(operands.y_gradient.slice(start..start + length)))
         };
-        for x in &mut normalised {
+        for x in &mut normalized {
             *x = (*x - row.mean) * row.inverse_deviation;
         }
-        (normalised, g)
+        (normalized, g)
     }
 
     /// Adds some columns to the shares of gain and bias, and to the sums over the rows.
@@ -273,16 +273,16 @@ impl<T: Element> Together<'_, T> {
         let mut bias_share = if CENTRED { padded(&self.bias_share[range.clone()]) } else { [0.0; LANES] };
         for (row, sums) in rows.iter().zip(sums) {
             // SAFETY: the caller's promise.
-            let (normalised, g) = unsafe { self.read(row, column, length) };
+            let (normalized, g) = unsafe { self.read(row, column, length) };
             // Over all lanes, always: lanes at variable places would not stay in registers.
             for lane in 0..LANES {
-                gain_share[lane] += g[lane] * normalised[lane];
+                gain_share[lane] += g[lane] * normalized[lane];
                 let weighted = g[lane] * gain[lane];
                 if CENTRED {
                     bias_share[lane] += g[lane];
                     sums.shift[lane] += weighted;
                 }
-                sums.stretch[lane] += weighted * normalised[lane];
+                sums.stretch[lane] += weighted * normalized[lane];
             }
         }
         self.gain_share[range.clone()].copy_from_slice(&gain_share[..length]);
@@ -298,10 +298,10 @@ impl<T: Element> Together<'_, T> {
     #[inline(always)]
     unsafe fn write(&self, row: &Row, column: usize, length: usize, shift: f32, stretch: f32) {
         // SAFETY: the caller's promise.
-        let (normalised, mut g) = unsafe { self.read(row, column, length) };
+        let (normalized, mut g) = unsafe { self.read(row, column, length) };
         let gain = padded(&self.gain[column..column + length]);
         for lane in 0..LANES {
-            g[lane] = (g[lane] * gain[lane] - shift - normalised[lane] * stretch) * row.inverse_deviation;
+            g[lane] = (g[lane] * gain[lane] - shift - normalized[lane] * stretch) * row.inverse_deviation;
         }
         let start = row.start + column;
         // SAFETY: the caller's promise; the borrows for reading have ended.
@@ -392,14 +392,14 @@ mod tests {
         let mut x_gradient = vec![];
         for (row, (mean, inverse)) in statistics.iter().enumerate() {
             let at = |from: &[T], column: usize| from[row * columns + column].to_f32() as f64;
-            let normalised = |column: usize| (at(x, column) - mean) * inverse;
+            let normalized = |column: usize| (at(x, column) - mean) * inverse;
             let weighted = |column: usize| at(y_gradient, column) * gain[column].to_f32() as f64;
             let shift: f64 = if centred { (0..columns).map(weighted).sum::<f64>() / count } else { 0.0 };
-            let stretch = (0..columns).map(|column| weighted(column) * normalised(column)).sum::<f64>() / count;
+            let stretch = (0..columns).map(|column| weighted(column) * normalized(column)).sum::<f64>() / count;
             for column in 0..columns {
-                gain_gradient[column] += at(y_gradient, column) * normalised(column);
+                gain_gradient[column] += at(y_gradient, column) * normalized(column);
                 bias_gradient[column] += at(y_gradient, column);
-                x_gradient.push(inverse * (weighted(column) - shift - normalised(column) * stretch));
+                x_gradient.push(inverse * (weighted(column) - shift - normalized(column) * stretch));
             }
         }
         [x_gradient, gain_gradient, bias_gradient]

@@ -1,4 +1,4 @@
-//! From files to batches: a corpus is read as documents, tokenised once into a file, cut into windows
+//! From files to batches: a corpus is read as documents, tokenized once into a file, cut into windows
 //! in a computed order, and read into batches.
 
 mod fingerprint;

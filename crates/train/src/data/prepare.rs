@@ -1,4 +1,4 @@
-//! From a corpus to token files: read as a stream, tokenised once, and used again as long as nothing has changed.
+//! From a corpus to token files: read as a stream, tokenized once, and used again as long as nothing has changed.
 
 use super::sources::no_text;
 use super::{Corpus, Document, Fingerprint, TokenFile, TokenWriter};
@@ -38,7 +38,7 @@ pub struct Prepared {
 /// Called with the bytes of text done and, when they are counted, of all text; an error ends the work.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, Option<u64>) -> Result<()>;
 
-/// Tokenises the corpus into `train.tokens` and `validation.tokens` in `folder`, unless files of the same corpus and
+/// Tokenizes the corpus into `train.tokens` and `validation.tokens` in `folder`, unless files of the same corpus and
 /// tokenizer are there. Either must hold a `sequence` and one token more.
 pub fn prepare(
     corpus: &Corpus,
@@ -56,7 +56,7 @@ pub fn prepare(
             preparation.check_lengths(prepared.train.len(), prepared.validation.as_ref().map(TokenFile::len))?;
             Ok(prepared)
         }
-        None => preparation.tokenise(fingerprint, progress),
+        None => preparation.tokenize(fingerprint, progress),
     }
 }
 
@@ -120,7 +120,7 @@ impl<'a> Preparation<'a> {
         numbers.into_iter().chain(around).fold(self.corpus.fingerprint(), Fingerprint::number)
     }
 
-    fn tokenise(&self, fingerprint: Fingerprint, progress: Progress) -> Result<Prepared> {
+    fn tokenize(&self, fingerprint: Fingerprint, progress: Progress) -> Result<Prepared> {
         let corpus_bytes = count_bytes(self.corpus, 0, progress)?;
         let all_bytes = match &self.held_out {
             HeldOut::Corpus(held_out) => corpus_bytes + count_bytes(held_out, corpus_bytes, progress)?,
@@ -176,7 +176,7 @@ const TRAIN: &str = "train.tokens";
 const VALIDATION: &str = "validation.tokens";
 
 /// Reads the corpus once, so that its size is known and what is wrong with it is told before anything is written.
-/// Reading costs little beside tokenising.
+/// Reading costs little beside tokenizing.
 fn count_bytes(corpus: &Corpus, before: u64, progress: Progress) -> Result<u64> {
     let mut bytes = 0;
     for document in corpus.documents() {
@@ -186,7 +186,7 @@ fn count_bytes(corpus: &Corpus, before: u64, progress: Progress) -> Result<u64> 
     if bytes == 0 { Err(no_text(corpus.name())) } else { Ok(bytes) }
 }
 
-/// Tokenises a corpus: what is before the cut into one section, the rest into the other.
+/// Tokenizes a corpus: what is before the cut into one section, the rest into the other.
 fn divide(
     corpus: &Corpus,
     mut cut: Cut,
@@ -304,7 +304,7 @@ mod tests {
 
     const END: u32 = 256;
 
-    /// Prepares with a byte a token, and tells how many texts were tokenised.
+    /// Prepares with a byte a token, and tells how many texts were tokenized.
     fn bytes(folder: &Folder, corpus: &Corpus, validation: &Validation, end: Option<u32>) -> (Result<Prepared>, usize) {
         let calls = Cell::new(0);
         let encode = |text: &str| {

@@ -92,7 +92,7 @@ impl TokenFile {
         self.header.tokens
     }
 
-    /// Bytes of the text that was tokenised.
+    /// Bytes of the text that was tokenized.
     pub fn text_bytes(&self) -> u64 {
         self.header.text_bytes
     }

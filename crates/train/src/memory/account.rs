@@ -33,6 +33,7 @@ impl Kind {
         match self {
             Kind::Weights => "weights",
             Kind::Gradients => "gradients",
+            // The key that tools read.
             Kind::Optimizer => "optimiser",
             Kind::Activations => "activations",
             Kind::Scratch => "scratch",

@@ -80,7 +80,7 @@ pub enum Doing {
     Beginning,
     OpeningTokenizer,
     LearningVocabulary,
-    Tokenising,
+    Tokenizing,
     Planning,
     Training,
     Evaluating,

@@ -36,7 +36,7 @@ pub enum Scheme {
 
 impl Scheme {
     /// The way for a tokenizer of which this is the JSON.
-    pub fn recognise(library: &tokenizers::Tokenizer, json: &str) -> Scheme {
+    pub fn recognize(library: &tokenizers::Tokenizer, json: &str) -> Scheme {
         if states(bytes_json(), json) {
             return Scheme::Bytes;
         }

@@ -86,7 +86,7 @@ impl Tokenizer {
         }
         let template = Template::of(&library).map_err(|error| problem(&name, error))?;
         let end_of_text = special::usual_end_of_text(&library);
-        let scheme = Scheme::recognise(&library, &json);
+        let scheme = Scheme::recognize(&library, &json);
         if let Scheme::BytePairs(_) = scheme {
             // Words are remembered by the scheme, which knows to forget them.
             let mut model = library.get_model().clone();

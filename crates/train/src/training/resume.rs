@@ -6,7 +6,7 @@ use crate::models::ModelConfig;
 use crate::schedule::{Decay, Elapsed, Length, Schedule};
 use crate::{Error, Result};
 
-/// What may differ when a run is resumed: nothing here changes the model, the data or what the optimiser remembers.
+/// What may differ when a run is resumed: nothing here changes the model, the data or what the optimizer remembers.
 const CHANGEABLE: [&str; 20] = [
     "clip",
     "decay-steps",

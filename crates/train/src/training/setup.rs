@@ -186,7 +186,7 @@ fn text(
         config.model.validate()?;
         refuse(config, memory, backend)?;
     }
-    guard::doing(Doing::Tokenising);
+    guard::doing(Doing::Tokenizing);
     let (train, validation) = tokens(config, &corpus, &tokenizer, observer)?;
     Ok((tokenizer, train, validation))
 }
@@ -274,7 +274,7 @@ fn tokens(
     observer: &Watched,
 ) -> Result<(Arc<TokenFile>, Option<Arc<TokenFile>>)> {
     let mut progress = |done, total| {
-        observer.event(&Event::Preparing { what: "tokenising", done, total });
+        observer.event(&Event::Preparing { what: "tokenizing", done, total });
         observer.go_on()
     };
     let encoding = Encoding {

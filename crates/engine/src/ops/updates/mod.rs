@@ -1,6 +1,6 @@
-//! Optimiser updates: weights and their moments move on in one pass over memory, each over its own bytes.
+//! Optimizer updates: weights and their moments move on in one pass over memory, each over its own bytes.
 //!
-//! An optimiser is a struct of its settings; its `update` takes the tensors by name and gives the new ones by name.
+//! An optimizer is a struct of its settings; its `update` takes the tensors by name and gives the new ones by name.
 
 mod adafactor;
 mod adamw;
