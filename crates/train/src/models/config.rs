@@ -3,9 +3,9 @@
 use super::causal::check_work;
 use super::products::{Next, linear, rounded};
 use super::{CausalModel, Family, IGNORED_TARGET, KeyValueContext, RopeScaling};
-use crate::parameters::{Initializer, Parameters};
+use crate::parameters::{Initializer, Parameter, Parameters};
 use crate::{Error, Result};
-use gradus_engine::Tensor;
+use gradus_engine::{DType, Tensor, Trace};
 use serde::{Deserialize, Serialize};
 
 /// The sizes of a model.
@@ -223,6 +223,15 @@ impl CausalModel for ModelConfig {
     fn check(&self, sequences: usize, sequence: usize) -> Result<()> {
         self.validate()?;
         self.validate_work(sequences, sequence)
+    }
+
+    /// Names and shapes alone: after an error operations leave nothing in a trace, however many blocks there are.
+    fn parameters(&self) -> Vec<Parameter> {
+        let trace = Trace::new();
+        let parameters = Parameters::new(&trace);
+        let no_tokens = trace.input("tokens", DType::I32, [1, 1]).reshape([0]);
+        self.forward(&parameters, &no_tokens);
+        parameters.list()
     }
 
     fn smallest(&self) -> Box<dyn CausalModel> {

@@ -81,6 +81,17 @@ fn dropout_depends_on_its_key_alone() {
 }
 
 #[test]
+fn parameters_are_those_that_a_trace_finds() {
+    for config in configs() {
+        let trace = Trace::new();
+        let parameters = Parameters::new(&trace);
+        config.forward(&parameters, &trace.input("tokens", DType::I32, [BATCH, SEQUENCE]));
+        trace.check().unwrap();
+        assert_eq!(config.parameters(), parameters.list());
+    }
+}
+
+#[test]
 fn ignored_targets_do_not_count() {
     let config = &configs()[0];
     let mut program = program(config, |parameters, _| parameters);
