@@ -277,8 +277,10 @@ impl Block<'_> {
         }
         let projected = projection(at, x, name, layer, Next::Residual); // [b, t, n * d], in f32 for the norm
         let gain = at.within(norm).get("weight", [size], Initializer::Ones); // [d]
-        let apart = projected.reshape([x.size(0), x.size(1), count, size]); // [b, t, n, d]
-        rounded(at, &apart.rms_norm(&gain, self.config.norm_epsilon)).transpose(1, 2)
+        // A sequence's heads are rows of one axis: the gain's gradient is summed by sequences, however many come at once.
+        let apart = projected.reshape([x.size(0), x.size(1).saturating_mul(count), size]); // [b, t * n, d]
+        let normed = rounded(at, &apart.rms_norm(&gain, self.config.norm_epsilon)); // [b, t * n, d]
+        normed.reshape([x.size(0), x.size(1), count, size]).transpose(1, 2)
     }
 
     #[track_caller]
