@@ -3,7 +3,7 @@
 usage: python tests/parity/check_trained.py FOLDER TEXT_FILE [LOGITS]        (needs torch and transformers)
 
 FOLDER is the `model/` of a run. The beginning of TEXT_FILE, no more than the model's context takes, is given to both.
-LOGITS is the program that prints our tokens and logits; by default it is run as `cargo run --example 03_logits`.
+LOGITS is the program that prints our tokens and logits; by default it is run as `cargo run --example logits`.
 The exit code is 0 if all is the same.
 """
 
@@ -54,7 +54,7 @@ def beginning(text, tokenizer, context):
 def main(folder, text_file, *program):
     tokenizer, model, problems = load(folder)
     text = beginning(Path(text_file).read_text(), tokenizer, model.config.max_position_embeddings)
-    program = program or ["cargo", "run", "--quiet", "--example", "03_logits", "--"]
+    program = program or ["cargo", "run", "--quiet", "--example", "logits", "--"]
     ours = json.loads(subprocess.run([*program, folder, text], check=True, capture_output=True, text=True).stdout)
 
     ids = tokenizer.encode(text, add_special_tokens=False)

@@ -3,7 +3,7 @@ what comes of a folder that is trained further. What is not understood must be r
 
 usage: python tests/parity/compare.py GRADUS LOGITS        (needs torch and transformers)
 
-GRADUS is the command and LOGITS the example `03_logits`, both built. The exit code is 0 if every model gave what is
+GRADUS is the command and LOGITS the example `logits`, both built. The exit code is 0 if every model gave what is
 expected of it: the same numbers, or a refusal.
 """
 

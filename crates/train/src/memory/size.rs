@@ -60,6 +60,11 @@ pub enum Budget {
 }
 
 impl Budget {
+    /// So many millions of bytes.
+    pub const fn megabytes(count: u64) -> Budget {
+        Budget::Bytes(Size(count.saturating_mul(1_000_000)))
+    }
+
     /// The bytes that the process may have resident in all.
     pub fn bytes(self) -> u64 {
         match self {
@@ -106,6 +111,7 @@ mod tests {
     fn budgets_are_sizes_or_shares_of_what_is_free() {
         assert_eq!("100MB".parse(), Ok(Budget::Bytes(Size(100_000_000))));
         assert_eq!("80%".parse(), Ok(Budget::Share(0.8)));
+        assert_eq!("100MB".parse(), Ok(Budget::megabytes(100)));
         let (half, whole) = (Budget::Share(0.5).bytes(), Budget::Share(1.0).bytes());
         assert!(half > 1 << 20 && half < whole, "{half} of {whole}");
         for wrong in ["0%", "101%", "-1%", "%", "some"] {

@@ -1,6 +1,6 @@
 //! What a model makes of a text: its tokens, and a logit for every token that could follow each, as JSON.
 //!
-//! `cargo run --example 03_logits -- FOLDER TEXT` takes a model folder as `gradus train` and Hugging Face tools write
+//! `cargo run --example logits -- FOLDER TEXT` takes a model folder as `gradus train` and Hugging Face tools write
 //! them; without arguments a small model with random weights is made and used.
 
 use gradus::backend::Cpu;
