@@ -28,9 +28,8 @@ fn fill(step: u64, batch: &mut Batch) -> Result<()> {
 
 /// Trains up to so many steps, from where the run in the folder stands; how many of 300 unseen points it then gets right.
 fn train(steps: u64, folder: &Path) -> Result<usize> {
-    let (memory, folder) = (Some(Budget::megabytes(64)), Some(folder.into()));
-    let settings =
-        Settings { batch: 128, steps: Some(steps), learning_rate: 1e-2, memory, folder, ..Default::default() };
+    let (steps, memory, folder) = (Some(steps), Some(Budget::megabytes(64)), Some(folder.into()));
+    let settings = Settings { batch: 128, steps, learning_rate: 1e-2, memory, folder, ..Settings::default() };
     let mut trainer = Trainer::new(losses, settings, Arc::new(Cpu::new(2)?))?;
     trainer.train(fill, &mut Unwatched)?;
     let mut classifier = trainer.compile(300, |parameters, inputs| network(parameters, inputs).argmax(-1))?;

@@ -37,9 +37,8 @@ fn fill(step: u64, batch: &mut Batch) -> Result<()> {
 
 /// Trains up to so many steps, from where the run in the folder stands; how many of 400 unseen images it then gets right.
 fn train(steps: u64, folder: &Path) -> Result<usize> {
-    let (memory, folder) = (Some(Budget::megabytes(64)), Some(folder.into()));
-    let settings =
-        Settings { batch: 64, steps: Some(steps), learning_rate: 3e-3, memory, folder, ..Default::default() };
+    let (steps, memory, folder) = (Some(steps), Some(Budget::megabytes(64)), Some(folder.into()));
+    let settings = Settings { batch: 64, steps, learning_rate: 3e-3, memory, folder, ..Settings::default() };
     let mut trainer = Trainer::new(losses, settings, Arc::new(Cpu::new(2)?))?;
     trainer.train(fill, &mut Unwatched)?;
     let mut classifier = trainer.compile(400, |parameters, inputs| network(parameters, inputs).argmax(-1))?;

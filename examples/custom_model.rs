@@ -5,16 +5,12 @@ use gradus::backend::Cpu;
 use gradus::generate::{Generator, Sampling};
 use gradus::layers::{Embedding, FeedForward, LayerNorm, Linear};
 use gradus::models::{CausalModel, KeyValueContext};
-use gradus::parameters::Parameters;
 use gradus::train::Result;
 use gradus::train::data::{Corpus, Stories};
 use gradus::train::evaluate::{Window, evaluate_model};
 use gradus::train::language::{LanguageModel, TARGETS, TOKENS};
-use gradus::train::run::Unwatched;
-use gradus::train::step::Batch;
 use gradus::train::tokenizer::Tokenizer;
-use gradus::train::trainer::{Settings, Trainer};
-use gradus::{Array, DType, Tensor};
+use gradus::{Array, Batch, Budget, DType, Parameters, Settings, Tensor, Trainer, Unwatched};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -85,7 +81,7 @@ fn trained(model: LinearBiases, text: &Arc<Vec<i32>>, steps: u64, folder: &Path)
         batch: BATCH,
         steps: Some(steps),
         learning_rate: 3e-3,
-        memory: "200MB".parse().ok(),
+        memory: Some(Budget::megabytes(200)),
         folder: Some(folder.to_path_buf()),
         ..Settings::default()
     };

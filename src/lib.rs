@@ -91,9 +91,10 @@ pub use gradus_engine::{
     Shape, Tensor, TensorKey, TensorType, Trace, custom_gradient, gradient, gradient_or_zeros, gradient_terms,
 };
 pub use gradus_engine::{backend, graph, ops, plan, testing};
+pub use gradus_train::config::{Clip, Precision, ScheduleKind};
 pub use gradus_train::memory::Budget;
 pub use gradus_train::parameters::{Initializer, Parameters};
-pub use gradus_train::run::{Event, Observer, Unwatched};
-pub use gradus_train::step::{Batch, Inputs, Objective};
-pub use gradus_train::trainer::{Hooks, Settings, Trainer};
+pub use gradus_train::run::{Event, Observer, Stop, Unwatched};
+pub use gradus_train::step::{Batch, Inputs, Objective, TrainingStep};
+pub use gradus_train::trainer::{GoesOn, Hooks, Settings, Trainer};
 pub use gradus_train::{self as train, generate, layers, losses, models, optimizers, parameters, schedule};

@@ -3,7 +3,6 @@
 mod support;
 
 use gradus::backend::Cpu;
-use gradus::config::Precision;
 use gradus::layers::{
     BatchNorm, Conv1d, Conv2d, Embedding, FeedForward, Gru, LayerNorm, Linear, Lstm, MultiHeadAttention,
     MultiHeadAttentionOptions, Recurrence, RmsNorm, SwiGlu, rotary_positions,
@@ -11,7 +10,7 @@ use gradus::layers::{
 use gradus::losses::{self, ClassOptions, Reduction};
 use gradus::ops::{Conv1dOptions, Conv2dOptions};
 use gradus::parameters::{Initializer, Parameters};
-use gradus::{Array, DType, Error, Program, Routine, Tensor, Trace, gradient_or_zeros};
+use gradus::{Array, DType, Error, Precision, Program, Routine, Tensor, Trace, gradient_or_zeros};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use support::fixture::Fixture;
