@@ -340,6 +340,21 @@ fn kernels_of_another_operation_are_not_lent() {
     let _ = compiled(Probe { lowering: Way::LentKernels(product), ..Probe::new() }, 1);
 }
 
+/// Nor by way of sums that go on: what has kernels of another operation is added, and then refused as a step.
+#[test]
+#[should_panic(expected = "kernels that are not its own")]
+fn kernels_of_another_operation_are_not_lent_to_sums() {
+    let trace = Trace::new();
+    let x = trace.input("x", DType::F32, [4, 4]);
+    let product = x.matmul(&x).handle().unwrap().node;
+    let product = trace.to_graph().nodes()[product].op().unwrap().clone();
+    let y = trace.apply_one(Probe { lowering: Way::LentKernels(product), ..Probe::new() }, &[&x]);
+    let sum = trace.zero_state("sum", DType::F32, [4, 4]);
+    let new = gradus::ops::accumulated(&[&sum], &[&y]).remove(0);
+    let routine = Routine::new("r").assign(&sum, &new);
+    let _ = trace.compile(&Cpu::new(1).unwrap(), &[routine]);
+}
+
 #[test]
 fn operations_of_two_types_are_two_whatever_they_are_called() {
     for backend in [&Cpu::new(1).unwrap() as &dyn Backend, &Reference] {
@@ -477,4 +492,28 @@ fn a_checkpointed_part_is_made_again_whatever_the_policy() {
     }
     let (plain, _, again) = trained(true, Options { simplify: false, ..Options::default() });
     assert!(plain.bytes() == kept.bytes() && again >= 6);
+}
+
+/// A part that reads a state whose new value is there before the gradient is: it is kept, for it could not be made again.
+#[test]
+fn a_checkpointed_part_that_reads_an_assigned_state_is_kept() {
+    let trace = Trace::new();
+    let [x, w] = ["x", "w"].map(|name| trace.input(name, DType::F32, [64]));
+    let state = trace.state("s", Array::new([64], &[0.5f32; 64]).unwrap());
+    let y = trace.checkpoint(|| (&x * &state).exp() * &w);
+    let new = &state + 1.0;
+    let slope = gradient(&y.sum(&[0]), &[&w]).unwrap().remove(0);
+    let routine = Routine::new("r").output("y", &y).output("slope", &slope).assign(&state, &new);
+    for recompute in [Recompute::None, Recompute::Auto, Recompute::Selective { operations_per_byte: 1 << 20 }] {
+        let options = Options { recompute, ..Options::default() };
+        let mut program = trace.compile_with(&Cpu::new(1).unwrap(), &[routine.clone()], options).unwrap();
+        program.write(&x, &[2f32; 64]).unwrap();
+        program.write(&w, &[3f32; 64]).unwrap();
+        for turn in 0..2 {
+            program.run(&routine).unwrap();
+            let expected = (2.0 * (0.5 + turn as f64)).exp();
+            let found = program.read(&slope).unwrap().to_f64();
+            assert!(found.iter().all(|slope| (slope / expected - 1.0).abs() < 1e-6), "{recompute:?}: {found:?}");
+        }
+    }
 }

@@ -202,6 +202,11 @@ impl Program {
     /// As [`Program::run`]; adds the time that each step of the routine's plan took to what stands at its place.
     pub fn run_timed<'a>(&mut self, routine: impl Into<RoutineKey<'a>>, times: &mut [Duration]) -> Result<()> {
         let index = self.routine(routine.into())?;
+        let steps = self.plan.routines[index].steps.len();
+        if times.len() != steps {
+            let (expected, given) = (format!("{steps} times"), format!("{} times", times.len()));
+            return Err(Error::Data { name: "the times of a routine's steps".to_string(), expected, given });
+        }
         let mut last = Instant::now();
         self.replay(index, &mut |step| {
             let now = Instant::now();

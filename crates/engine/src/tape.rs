@@ -121,19 +121,24 @@ impl Answers {
         let changed = match self.by_structure.get_mut(question.structure()) {
             Some(answer) if answer.fits(&question) => {
                 answer.last_asked = self.asked;
-                return answer.replay(&question);
+                let read = answer.replay(&question);
+                // What failed may have nothing left to replay.
+                if read.is_err() {
+                    self.by_structure.remove(question.structure());
+                }
+                return read;
             }
             Some(answer) => answer.varies_now(&question),
             None => vec![false; question.numbers().len()],
         };
         let mut answer = Answer::compile(&question, changed, trace, backend)?;
         (self.compiled, answer.last_asked) = (self.compiled + 1, self.asked);
-        let read = answer.replay(&question);
+        let read = answer.replay(&question)?;
         if self.by_structure.len() == ANSWERS_KEPT {
             self.forget_oldest();
         }
         self.by_structure.insert(question.into_structure(), answer);
-        read
+        Ok(read)
     }
 
     fn forget_oldest(&mut self) {

@@ -20,8 +20,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const OPEN: u64 = 1 << 63;
 
-/// Kernels keep their working sets in scratch, not on the stack; their frames are a few kilobytes.
-const STACK_BYTES: usize = 256 * 1024;
+/// Kernels of ours keep their working sets in scratch, not on the stack; functions from outside may have some there. Only
+/// what is touched takes memory.
+const STACK_BYTES: usize = 2 << 20;
 
 /// Turns of the spin loop before a worker starts to give way, and before it parks: about 20 and 60 microseconds.
 /// Longer than the gap between two jobs of a step, short enough to leave the core to others between steps.

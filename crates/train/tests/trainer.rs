@@ -294,3 +294,37 @@ fn a_run_without_a_folder_stops_too_and_goes_on_in_the_same_process() {
     pieces.train(points, &mut Unwatched).unwrap();
     assert_eq!(states(&pieces), states(&whole));
 }
+
+#[test]
+fn a_batch_of_which_an_input_is_not_written_is_refused() {
+    let some = |_: u64, batch: &mut Batch| batch.numbers_mut::<f32>("x").map(|x| x.fill(0.5));
+    let error = trainer(settings(), 0.0).train(some, &mut Unwatched).unwrap_err().to_string();
+    assert!(error.contains("\"class\"") && error.contains("write every input"), "{error}");
+    let mut by_hand = trainer(settings(), 0.0);
+    let mut batch = by_hand.batch();
+    some(0, &mut batch).unwrap();
+    assert!(by_hand.step(&batch).is_err());
+    points(0, &mut batch).unwrap();
+    by_hand.step(&batch).unwrap();
+}
+
+#[test]
+fn a_step_that_is_refused_is_not_counted() {
+    let mut trainer = trainer(settings(), 0.0);
+    let mut batch = trainer.batch();
+    points(0, &mut batch).unwrap();
+    batch.numbers_mut::<i32>("class").unwrap()[3] = 99;
+    trainer.step(&batch).unwrap_err();
+    assert_eq!(trainer.steps_taken(), 0);
+    points(0, &mut batch).unwrap();
+    trainer.step(&batch).unwrap();
+    assert_eq!(trainer.steps_taken(), 1);
+}
+
+#[test]
+fn a_weight_of_another_shape_is_not_compiled() {
+    let trainer = trainer(settings(), 0.0);
+    let other =
+        |parameters: &Parameters, _: &Inputs| parameters.get("hidden.weight", [16, 2], Initializer::Zeros).sum(&[0]);
+    assert!(trainer.compile(1, other).is_err());
+}

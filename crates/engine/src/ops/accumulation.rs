@@ -35,10 +35,7 @@ impl Accumulation {
     }
 
     fn kernels(&self) -> &dyn Kernels {
-        match self.op.lowering() {
-            Lowering::Kernels(kernels) | Lowering::SideBySide(_, kernels) => kernels,
-            _ => unreachable!("only what has kernels goes on from earlier sums"),
-        }
+        own_kernels(self.op.as_ref()).expect("only what has kernels of its own goes on from earlier sums")
     }
 }
 
@@ -184,6 +181,13 @@ impl Kernels for Accumulation {
 /// all batches together.
 #[track_caller]
 pub fn accumulated(sums: &[&Tensor], terms: &[&Tensor]) -> Vec<Tensor> {
+    let Some(first) = terms.first() else { return sums.iter().map(|&sum| sum.clone()).collect() };
+    let strangers = |tensors: &[&Tensor]| tensors.iter().any(|tensor| !tensor.is_of(first.trace()));
+    if sums.len() != terms.len() || strangers(sums) || strangers(terms) {
+        let problem = "takes as many sums as terms, all of one trace".to_string();
+        let refused = first.parameter_error("accumulated", problem);
+        return terms.iter().map(|_| refused.clone()).collect();
+    }
     let mut by_node: BTreeMap<usize, Vec<(usize, usize)>> = BTreeMap::new();
     for (index, term) in terms.iter().enumerate() {
         let Ok(Value { node, output }) = term.handle() else { return sums.iter().map(|&sum| sum.clone()).collect() };
@@ -213,8 +217,7 @@ fn going_on(of: &Tensor, node: usize, wanted: &[(usize, usize)], earlier: &[&Ten
     let sums = op.accumulates();
     let same = sums.iter().eq(wanted.iter().map(|(output, _)| output));
     let float = sums.iter().all(|&sum| node.outputs.get(sum).is_some_and(|output| output.dtype == DType::F32));
-    let has_kernels = matches!(op.lowering(), Lowering::Kernels(_) | Lowering::SideBySide(..));
-    if sums.is_empty() || !same || !float || !has_kernels {
+    if sums.is_empty() || !same || !float || own_kernels(op.as_ref()).is_none() {
         return None;
     }
     let operands: Vec<Tensor> = node.inputs.iter().map(|&input| trace.tensor(input)).collect();

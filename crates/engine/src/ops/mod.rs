@@ -191,6 +191,13 @@ pub enum Lowering<'a> {
     Identity,
 }
 
+/// The kernels of an operation, if it has any. They must be its own: those of another operation rely on that one's rule.
+pub(crate) fn own_kernels(op: &dyn Operation) -> Option<&dyn Kernels> {
+    let (Lowering::Kernels(kernels) | Lowering::SideBySide(_, kernels)) = op.lowering() else { return None };
+    let same_type = (op as &dyn Any).type_id() == (kernels as &dyn Any).type_id();
+    (same_type && std::ptr::addr_eq(op, kernels)).then_some(kernels)
+}
+
 /// An operation that only looks at its operand's bytes in another way.
 pub trait ViewRule {
     /// A result's layout in the operand's buffer; `None` if strides cannot say it, and a dense copy is needed.

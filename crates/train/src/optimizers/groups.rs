@@ -131,6 +131,11 @@ impl GroupedOptimizer {
             let (states, learning_rate) = (&states[..], &rates.of(factor));
             let scale = &numbers.scale;
             let new = self.rule.update(Update { weight, gradient, states, learning_rate, weight_decay, scale, step });
+            if new.states.len() != states.len() {
+                let (stated, given) = (states.len(), new.states.len());
+                let problem = format!("an update of {name:?} gives {given} states of the {stated} that there are");
+                weight.parameter_error(self.rule.name(), problem);
+            }
             routine = routine.assign(weight, &new.weight);
             routine = states.iter().zip(&new.states).fold(routine, |routine, (old, new)| routine.assign(old, new));
             if let Some(average) = self.average {

@@ -78,12 +78,32 @@ pub struct Batch {
     rows: usize,
     /// By field, aligned for every element type.
     words: Vec<Vec<u64>>,
+    /// By field: whether it was written since the batch was made, or given out to be filled.
+    written: Vec<bool>,
 }
 
 impl Batch {
     pub(crate) fn new(fields: &Arc<[Field]>, rows: usize) -> Batch {
         let words = |field: &Field| vec![0; field.bytes(rows).div_ceil(size_of::<u64>())];
-        Batch { fields: fields.clone(), rows, words: fields.iter().map(words).collect() }
+        let written = vec![false; fields.len()];
+        Batch { fields: fields.clone(), rows, words: fields.iter().map(words).collect(), written }
+    }
+
+    /// Nothing of it counts as written any more.
+    pub(crate) fn begin(&mut self) {
+        self.written.fill(false);
+    }
+
+    /// Refuses a batch of which an input was not written: it would hold zeros, or what another batch left there.
+    pub(crate) fn check_whole(&self) -> Result<()> {
+        match self.fields.iter().zip(&self.written).find(|(_, written)| !**written) {
+            None => Ok(()),
+            Some((field, _)) => {
+                let (name, expected) = (format!("{:?}", field.name), field.ty(self.rows).to_string());
+                let given = "nothing; write every input of the model in every batch".to_string();
+                Err(gradus_engine::Error::Data { name, expected, given }.into())
+            }
+        }
     }
 
     /// Examples in it.
@@ -140,6 +160,7 @@ impl Batch {
     }
 
     fn bytes_mut(&mut self, index: usize) -> &mut [u8] {
+        self.written[index] = true;
         let bytes = self.fields[index].bytes(self.rows);
         &mut bytemuck::cast_slice_mut(&mut self.words[index])[..bytes]
     }

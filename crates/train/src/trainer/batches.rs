@@ -143,7 +143,9 @@ impl Filler {
         // Whoever waits for a batch that a panic left unfilled must hear of it.
         let _stopping = Stopping(self.ring.clone());
         while let Some(mut batch) = self.free_batch() {
+            batch.begin();
             let filled = self.source.fill(self.step, &mut batch);
+            let filled = filled.and_then(|more| if more { batch.check_whole().map(|()| true) } else { Ok(false) });
             self.step += 1;
             let mut state = self.ring.lock();
             match filled {

@@ -137,6 +137,7 @@ impl Trainer {
     /// metrics, a checkpoint where one is due. Allocates nothing but for those. A step whose numbers are not finite
     /// changes nothing, and its loss is not a number; several in a row are an error.
     pub fn step(&mut self, batch: &Batch) -> Result<StepReport> {
+        batch.check_whole()?;
         self.run.take_step(&mut self.session, (batch, Instant::now()), &mut *self.hooks, &mut Unwatched)
     }
 
@@ -179,7 +180,7 @@ impl Trainer {
             trace.compile(&*self.session.backend, &[Routine::new("forward").output("output", &output)])?;
         let names: Vec<String> = program.states().map(|(name, _, _)| name.to_string()).collect();
         for name in names {
-            program.write_bytes(&name[..], &self.program().bytes(&name[..])?)?;
+            program.write_array(&name[..], &self.program().read(&name[..])?)?;
         }
         Ok(program)
     }

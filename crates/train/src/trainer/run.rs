@@ -144,8 +144,10 @@ impl Run {
         };
         let outcome = session.training.run(batch, &inputs);
         guard::relieve();
-        self.step += 1;
-        self.position += batch.rows() as u64;
+        if outcome.as_ref().map_or_else(is_not_finite, |_| true) {
+            self.step += 1;
+            self.position += batch.rows() as u64;
+        }
         let outcome = match outcome {
             Ok(outcome) => {
                 self.skipped_in_a_row = 0;

@@ -143,7 +143,7 @@ impl Linker<'_> {
     /// Where the jobs report data that the operation's check does not let pass. The detail that they raise is the index
     /// that is out of range, or the place of the number that is not finite.
     pub fn fault(&self) -> Fault {
-        self.fault.expect("an operation whose jobs raise faults says in `check` what it looks for")
+        self.fault.expect("an operation whose jobs raise faults says in `effect` what it looks for")
     }
 
     /// Scratch that all jobs of this operation share, for partial results between them; not zeroed.

@@ -9,13 +9,12 @@ mod speeds;
 pub use linker::{LinkedOperand, Linker, Unsupported};
 
 use super::{Backend, Executable};
-use crate::ops::{Elementwise, Kernels, Lowering, Matmul, Operation};
+use crate::ops::{Elementwise, Kernels, Lowering, Matmul, Operation, own_kernels};
 use crate::plan::{BufferId, FusionLimits, Machine, Operand, Plan, Reading, Scratch, Step};
 use crate::{DType, Error, Layout, Result};
 use executable::CpuExecutable;
 use gradus_kernels::{Fault, Isa, Pool};
 use linker::ALIGNMENT;
-use std::any::Any;
 use std::sync::Arc;
 
 /// A CPU with a number of threads and an instruction set. Programs linked on one share its threads.
@@ -77,14 +76,9 @@ impl Cpu {
     }
 }
 
-/// The kernels of an operation that is a step. They must be its own: those of another operation rely on that one's rule.
+/// The kernels of an operation that is a step.
 fn kernels(op: &dyn Operation) -> &dyn Kernels {
-    let (Lowering::Kernels(kernels) | Lowering::SideBySide(_, kernels)) = op.lowering() else {
-        unreachable!("{} is not a step with kernels", op.name())
-    };
-    let same_type = (op as &dyn Any).type_id() == (kernels as &dyn Any).type_id();
-    assert!(same_type && std::ptr::addr_eq(op, kernels), "{} has kernels that are not its own", op.name());
-    kernels
+    own_kernels(op).unwrap_or_else(|| panic!("{} has no kernels, or has kernels that are not its own", op.name()))
 }
 
 /// A linked step: its jobs and the scratch they share.

@@ -23,6 +23,11 @@ pub(super) struct Flow {
     writer: Vec<Option<usize>>,
     /// By buffer: whether it may be evicted.
     candidate: Vec<bool>,
+    /// By buffer: whether it must stay the same bytes: indices, which are small, and what the gradient looks at to find
+    /// bad data, which once found good must stay the same numbers.
+    fixed: Vec<bool>,
+    /// By buffer: whether it can be made again when the gradient first reads it.
+    in_time: Vec<bool>,
     /// What the caller reads afterwards.
     given: Vec<BufferId>,
 }
@@ -72,6 +77,8 @@ impl Flow {
             short_way_of: HashMap::new(),
             writer: vec![None; bytes.len()],
             candidate: vec![false; bytes.len()],
+            fixed: fixed(routine, buffers),
+            in_time: in_time(routine, buffers),
             given: routine.outputs.iter().map(|(_, output)| output.buffer).chain(assigned).collect(),
             bytes,
         };
@@ -89,13 +96,10 @@ impl Flow {
                 flow.short_ways.push(short_way);
             }
         }
-        let (deadlines, first_late) = (deadlines(routine, buffers), first_late_reads(routine));
         for step in routine.steps.iter().filter(|step| step.part.backward) {
             for input in &step.inputs {
                 let forward = flow.writer[input.buffer].is_some_and(|writer| !routine.steps[writer].part.backward);
-                // Indices are small, and once found good they must stay the same numbers.
-                let in_time = first_late[&input.buffer] <= deadlines[input.buffer];
-                if forward && in_time && !input.dtype.is_integer() && !flow.given.contains(&input.buffer) {
+                if forward && flow.may_be_evicted(input.buffer) {
                     flow.candidate[input.buffer] = true;
                 }
             }
@@ -108,9 +112,14 @@ impl Flow {
         (0..self.candidate.len()).filter(|&id| self.candidate[id])
     }
 
-    /// Whether only the routine's own steps read it.
-    pub fn is_inner(&self, id: BufferId) -> bool {
-        !self.given.contains(&id)
+    /// Whether it can be made again in time, nothing relies on its bytes, and only the routine's own steps read it.
+    pub fn may_be_evicted(&self, id: BufferId) -> bool {
+        self.in_time[id] && !self.fixed[id] && !self.given.contains(&id)
+    }
+
+    /// Whether it must stay the same bytes.
+    pub fn is_fixed(&self, id: BufferId) -> bool {
+        self.fixed[id]
     }
 
     /// The step that makes a buffer's value.
@@ -316,15 +325,30 @@ fn deadlines(routine: &PlannedRoutine, buffers: &[Buffer]) -> Vec<usize> {
     deadlines
 }
 
-/// By buffer: the first step of the gradient that reads it.
-fn first_late_reads(routine: &PlannedRoutine) -> HashMap<BufferId, usize> {
-    let mut first = HashMap::new();
+/// By buffer: whether it can be made again before the first step of the gradient that reads it.
+fn in_time(routine: &PlannedRoutine, buffers: &[Buffer]) -> Vec<bool> {
+    let deadlines = deadlines(routine, buffers);
+    let mut in_time = vec![true; buffers.len()];
+    let mut seen = vec![false; buffers.len()];
     for (at, step) in routine.steps.iter().enumerate().filter(|(_, step)| step.part.backward) {
-        step.inputs.iter().for_each(|input| {
-            first.entry(input.buffer).or_insert(at);
-        });
+        for input in &step.inputs {
+            if !std::mem::replace(&mut seen[input.buffer], true) {
+                in_time[input.buffer] = at <= deadlines[input.buffer];
+            }
+        }
     }
-    first
+    in_time
+}
+
+/// By buffer: whether it holds integers, or a step of the gradient may fault because of it.
+fn fixed(routine: &PlannedRoutine, buffers: &[Buffer]) -> Vec<bool> {
+    let mut fixed: Vec<bool> = buffers.iter().map(|buffer| buffer.ty.dtype.is_integer()).collect();
+    for step in routine.steps.iter().filter(|step| step.part.backward) {
+        if let Effect::Faults(check) = step.effect() {
+            fixed[step.inputs[check.input()].buffer] = true;
+        }
+    }
+    fixed
 }
 
 fn copy_of(id: BufferId, buffers: &mut Vec<Buffer>) -> BufferId {

@@ -95,6 +95,9 @@ fn choice(flow: &Flow, walk: &Walk, id: BufferId, evicted: &[bool]) -> Option<Ch
         if chain.contains(&next) {
             continue;
         }
+        if flow.is_fixed(next) {
+            return (kept.bytes_per_second > 0.0).then_some(kept);
+        }
         flow.writer(next)?;
         seconds += flow.seconds_to_remake(next, evicted);
         open.extend(gone(flow.operands_to_remake(next, evicted)));

@@ -103,9 +103,11 @@ fn evicted_by(policy: Recompute, flow: &Flow, steps: &[Step]) -> Vec<BufferId> {
 /// the forward pass reads nowhere else.
 fn checkpointed(flow: &Flow, steps: &[Step]) -> Vec<BufferId> {
     let mut evicted = vec![];
-    for step in steps.iter().filter(|step| step.part.checkpoint.is_some() && step.effect() != Effect::Collective) {
-        let inside = step.outputs.iter().filter(|output| !output.dtype.is_integer() && flow.is_inner(output.buffer));
-        evicted.extend(inside.map(|output| output.buffer));
+    let is_inside =
+        |step: &&Step| step.part.checkpoint.is_some() && !step.part.backward && step.effect() != Effect::Collective;
+    for step in steps.iter().filter(is_inside) {
+        let inside = step.outputs.iter().map(|output| output.buffer);
+        evicted.extend(inside.filter(|&buffer| flow.may_be_evicted(buffer)));
     }
     for reader in steps.iter().filter(|step| !step.part.backward) {
         let checkpoint = |id: BufferId| flow.writer(id).and_then(|step| steps[step].part.checkpoint);
