@@ -506,7 +506,7 @@ fn a_checkpointed_part_that_reads_an_assigned_state_is_kept() {
     let routine = Routine::new("r").output("y", &y).output("slope", &slope).assign(&state, &new);
     for recompute in [Recompute::None, Recompute::Auto, Recompute::Selective { operations_per_byte: 1 << 20 }] {
         let options = Options { recompute, ..Options::default() };
-        let mut program = trace.compile_with(&Cpu::new(1).unwrap(), &[routine.clone()], options).unwrap();
+        let mut program = trace.compile_with(&Cpu::new(1).unwrap(), std::slice::from_ref(&routine), options).unwrap();
         program.write(&x, &[2f32; 64]).unwrap();
         program.write(&w, &[3f32; 64]).unwrap();
         for turn in 0..2 {

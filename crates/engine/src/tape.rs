@@ -6,7 +6,7 @@ mod question;
 
 use crate::backend::{Backend, Cpu};
 use crate::error::Location;
-use crate::{Array, Program, Result, Tensor, Trace, gradient};
+use crate::{Array, Error, Program, Result, Tensor, Trace, gradient};
 use question::{Question, Structure};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -122,8 +122,8 @@ impl Answers {
             Some(answer) if answer.fits(&question) => {
                 answer.last_asked = self.asked;
                 let read = answer.replay(&question);
-                // What failed may have nothing left to replay.
-                if read.is_err() {
+                // After a kernel's panic there is nothing left to replay.
+                if let Err(Error::Panicked { .. }) = read {
                     self.by_structure.remove(question.structure());
                 }
                 return read;
@@ -133,12 +133,15 @@ impl Answers {
         };
         let mut answer = Answer::compile(&question, changed, trace, backend)?;
         (self.compiled, answer.last_asked) = (self.compiled + 1, self.asked);
-        let read = answer.replay(&question)?;
+        let read = answer.replay(&question);
+        if let Err(Error::Panicked { .. }) = read {
+            return read;
+        }
         if self.by_structure.len() == ANSWERS_KEPT {
             self.forget_oldest();
         }
         self.by_structure.insert(question.into_structure(), answer);
-        Ok(read)
+        read
     }
 
     fn forget_oldest(&mut self) {

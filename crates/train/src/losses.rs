@@ -74,6 +74,11 @@ pub fn negative_log_likelihood(log_probabilities: &Tensor, targets: &Tensor, opt
         Ok(counts) => counts,
         Err(refused) => return refused,
     };
+    let rank = log_probabilities.shape().rank();
+    if rank == 0 || targets.shape().to_vec() != log_probabilities.shape()[..rank - 1] {
+        let problem = format!("takes a target for each row, not targets of shape {}", targets.shape());
+        return log_probabilities.parameter_error("negative_log_likelihood", problem);
+    }
     let picked = log_probabilities.cast(DType::F32).gather(-1, &counts.classes.unsqueeze(-1)).squeeze(-1); // [...]
     counts.reduce(&counts.weigh(&counts.mask(&-picked)), options.reduction)
 }

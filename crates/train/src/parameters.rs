@@ -82,6 +82,9 @@ struct Training {
     updates: Rc<RefCell<Vec<(Tensor, Tensor)>>>,
 }
 
+/// What files of tensors keep their own notes under.
+const UNSTORABLE: &str = "__metadata__";
+
 impl Parameters {
     /// None yet; in f32, and not training.
     pub fn new(trace: &Trace) -> Parameters {
@@ -125,6 +128,10 @@ impl Parameters {
     #[track_caller]
     pub fn get(&self, name: &str, shape: impl Into<Shape>, initializer: Initializer) -> Tensor {
         let parameter = Parameter::new(format!("{}{name}", self.prefix), shape, initializer);
+        if parameter.name == UNSTORABLE {
+            let refused = self.trace.full(0.0, DType::F32, &parameter.shape);
+            return refused.parameter_error("a weight", format!("files cannot hold a tensor named {UNSTORABLE:?}"));
+        }
         let mut known = self.shared.parameters.borrow_mut();
         let mut places = self.shared.places.borrow_mut();
         if let Some(&place) = places.get(&parameter.name) {

@@ -328,3 +328,27 @@ fn a_weight_of_another_shape_is_not_compiled() {
         |parameters: &Parameters, _: &Inputs| parameters.get("hidden.weight", [16, 2], Initializer::Zeros).sum(&[0]);
     assert!(trainer.compile(1, other).is_err());
 }
+
+#[test]
+fn settings_that_would_lose_a_run_are_refused() {
+    use gradus_train::schedule::Length;
+    let infinite = Settings { seconds: Some(f64::INFINITY), ..settings() };
+    let never = Settings { seconds: Some(f64::NAN), ..settings() };
+    let decay = Settings { decay: Some(Length::Seconds(f64::INFINITY)), ..settings() };
+    let warmup = Settings { warmup_steps: u64::MAX, ..settings() };
+    for wrong in [infinite, never, decay, warmup] {
+        let made = Trainer::new(network(0.0), wrong, Arc::new(Cpu::new(1).unwrap()));
+        assert!(made.err().expect("refused").to_string().contains("out of range"));
+    }
+}
+
+#[test]
+fn a_weight_is_read_after_a_step_that_was_not_finite() {
+    let mut trainer = trainer(settings(), 0.0);
+    let before = trainer.read("hidden.weight").unwrap();
+    let mut batch = trainer.batch();
+    points(0, &mut batch).unwrap();
+    batch.numbers_mut::<f32>("x").unwrap()[0] = f32::NAN;
+    assert!(trainer.step(&batch).unwrap().loss.is_nan());
+    assert_eq!(trainer.read("hidden.weight").unwrap(), before);
+}

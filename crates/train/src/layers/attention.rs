@@ -101,6 +101,8 @@ impl MultiHeadAttention {
         let shape = x.shape();
         let problem = if heads == 0 || !width.is_multiple_of(heads) {
             format!("{heads} heads do not divide a width of {width}; take a divisor")
+        } else if self.options.kv_heads == 0 || !heads.is_multiple_of(self.options.kv_heads) {
+            format!("{} heads of keys and values do not divide {heads} heads; take a divisor", self.options.kv_heads)
         } else if shape.rank() != 3 || shape[2] != width {
             format!("takes sequences [batch, places, {width}]; reshape them")
         } else {

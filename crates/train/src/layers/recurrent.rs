@@ -36,6 +36,9 @@ struct Stack {
     gates: usize,
 }
 
+/// More layers than any recurrent network has.
+const MOST_LAYERS: usize = 1024;
+
 #[derive(Clone, Debug)]
 struct Layer {
     from_input: Linear,
@@ -45,6 +48,11 @@ struct Layer {
 impl Stack {
     #[track_caller]
     fn new(parameters: &Parameters, inputs: usize, hidden: usize, layers: usize, gates: usize) -> Stack {
+        if !(1..=MOST_LAYERS).contains(&layers) {
+            let problem = format!("{layers} layers; take from 1 to {MOST_LAYERS}");
+            parameters.trace().full(0.0, DType::F32, []).parameter_error("a recurrent layer", problem);
+        }
+        let layers = layers.clamp(1, MOST_LAYERS);
         let initializer = Initializer::uniform_in_fan(hidden);
         let rows = hidden.saturating_mul(gates);
         let mut made = Vec::new();

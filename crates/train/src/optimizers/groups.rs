@@ -121,9 +121,22 @@ impl GroupedOptimizer {
         let step = &(&count + &numbers.one);
         routine = routine.assign(&count, step);
         let mut rates = Rates { numbers, scaled: vec![] };
+        let weights: Vec<(&str, &Tensor)> = weights.into_iter().collect();
+        if weights.len() != gradients.len() {
+            let problem = format!("there are {} weights and {} gradients", weights.len(), gradients.len());
+            count.parameter_error(self.rule.name(), problem);
+        }
+        if let Some(WeightAverage { decay }) = self.average.filter(|average| !(0.0..1.0).contains(&average.decay)) {
+            count.parameter_error("average", format!("the decay is {decay}; give a number from 0 to below 1"));
+        }
         for ((name, weight), gradient) in weights.into_iter().zip(gradients) {
             let shape = weight.shape();
             let (factor, weight_decay) = self.settings(name, &shape);
+            if !(0.0..=f32::MAX).contains(&factor) || !(0.0..=f32::MAX).contains(&weight_decay) {
+                let problem =
+                    format!("rate factor {factor} and decay {weight_decay} of {name:?} must be finite, from 0 up");
+                weight.parameter_error("a group of weights", problem);
+            }
             let state = |(kind, shape): (&str, Shape)| {
                 trace.zero_state_with_role(&format!("optimizer.{kind}.{name}"), Role::Optimizer, DType::F32, shape)
             };

@@ -180,14 +180,20 @@ impl Trainer {
             trace.compile(&*self.session.backend, &[Routine::new("forward").output("output", &output)])?;
         let names: Vec<String> = program.states().map(|(name, _, _)| name.to_string()).collect();
         for name in names {
-            program.write_array(&name[..], &self.program().read(&name[..])?)?;
+            program.write_array(&name[..], &self.read(&name)?)?;
         }
         Ok(program)
     }
 
     /// A weight, or another state, by its name.
     pub fn read(&self, name: &str) -> Result<Array> {
-        Ok(self.program().read(name)?)
+        let bytes = self.program().bytes(name)?.into_owned();
+        // A routine's output of the same name is not meant.
+        let ty = self.program().states().find(|(known, _, _)| *known == name).map(|(_, _, ty)| ty.clone());
+        match ty {
+            Some(ty) => Ok(Array::from_bytes(ty, bytes)?),
+            None => Ok(self.program().read(name)?),
+        }
     }
 
     /// The program, with its states and routines.

@@ -318,7 +318,7 @@ impl Run {
             loss: self.loss,
             validation_loss: self.validation_loss,
             seconds,
-            tokens_per_second: ((self.step - self.first_step) * tokens) as f64 / seconds,
+            tokens_per_second: (self.step - self.first_step) as f64 * tokens as f64 / seconds,
             peak_memory_bytes: ProcessMemory::read().peak,
             run_folder: session.folder.as_ref().map_or_else(Default::default, |folder| folder.path.clone()),
             interrupted: self.interrupted,

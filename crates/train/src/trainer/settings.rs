@@ -94,6 +94,11 @@ impl Settings {
         within("batch", self.batch, 1..=1 << 30)?;
         within("keep", self.keep, 1..=1_000_000)?;
         within("learning_rate", self.learning_rate, 1e-30..=1e4)?;
+        within("warmup_steps", self.warmup_steps, 0..=1 << 53)?;
+        within("seconds", self.seconds.unwrap_or(0.0), 0.0..=1e12)?;
+        if let Some(Length::Seconds(seconds)) = self.decay {
+            within("decay", seconds, 0.0..=1e12)?;
+        }
         within("final_learning_rate_share", self.final_learning_rate_share, 0.0..=1.0)?;
         if let Clip::Norm(limit) | Clip::Value(limit) = self.clip {
             within("clip", limit, 1e-30..=1e30)?;
