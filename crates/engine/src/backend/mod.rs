@@ -5,9 +5,12 @@
 
 #[macro_use]
 mod cpu;
+mod cuda;
 mod reference;
 
 pub use cpu::{Cpu, LinkedOperand, Linker, Unsupported};
+pub(crate) use cuda::element;
+pub use cuda::{Cuda, CudaLinker, GpuKind};
 pub use gradus_kernels::{In, Isa, Job, Out};
 pub use reference::{Reference, evaluate};
 
@@ -60,4 +63,9 @@ pub trait Kernels: Trusted + Any {
 
     /// Builds the jobs that compute it on the CPU, and asks for their scratch.
     fn cpu(&self, linker: &mut Linker<'_>) -> Result<(), Unsupported>;
+
+    /// Builds the commands that compute it on a CUDA device, and asks for their scratch.
+    fn cuda(&self, _linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
+        Err(Unsupported(crate::DType::F64))
+    }
 }

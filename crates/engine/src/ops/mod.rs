@@ -9,7 +9,7 @@ mod slices;
 mod trusted;
 
 pub use crate::autodiff::Differentiation;
-pub use crate::backend::{Kernels, Linker, Unsupported};
+pub use crate::backend::{CudaLinker, Kernels, Linker, Unsupported};
 pub use cases::{Case, CaseInput, Fill};
 pub use reals::Reals;
 pub use slices::{Cut, Numbers, NumbersMut, SliceKernel};

@@ -1,6 +1,7 @@
 //! Softmax along the last axis.
 
 use super::*;
+use gradus_cuda::{Source, sources};
 use gradus_kernels::softmax as kernel;
 
 /// Softmax along the last axis, or its logarithm.
@@ -98,6 +99,17 @@ impl Kernels for Softmax {
         with_float!(x.dtype, T => {
             linker.job(kernel::Softmax::<T>::new(linker.isa(), x.read(), y.write(), columns, self.logarithm));
         });
+        Ok(())
+    }
+
+    fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
+        let (x, y) = (linker.input(0), linker.output(0));
+        let columns = x.shape.last().copied().unwrap_or(1);
+        let rows = x.elements() / columns.max(1);
+        let threads = gradus_cuda::threads_for(columns);
+        let source = Source::new("softmax", sources::SOFTMAX).operand("x", &x).operand("y", &y);
+        let source = source.size("COLUMNS", columns).constant("THREADS", threads);
+        linker.launch(source.constant("LOGARITHM", self.logarithm as u8).launch(rows, threads));
         Ok(())
     }
 }

@@ -149,16 +149,21 @@ impl Traced {
         feed.map(|(.., numbers)| numbers.clone())
     }
 
+    fn routine(&self) -> Routine {
+        let results = self.results.iter().enumerate();
+        results.fold(Routine::new("case"), |routine, (index, result)| routine.output(&format!("y{index}"), result))
+    }
+
     fn compile(&self, backend: &dyn Backend, options: Options) -> Program {
-        let mut routine = Routine::new("case");
-        for (index, result) in self.results.iter().enumerate() {
-            routine = routine.output(&format!("y{index}"), result);
-        }
-        let mut program = self.trace.compile_with(backend, &[routine], options).unwrap();
+        let mut program = self.trace.compile_with(backend, &[self.routine()], options).unwrap();
         for (name, ty, numbers) in &self.feeds {
             program.write_array(name, &Array::from_f64(ty.clone(), numbers)).unwrap();
         }
         program
+    }
+
+    fn plan(&self, backend: &dyn Backend, options: Options) -> Plan {
+        self.trace.plan(backend, &[self.routine()], options).unwrap()
     }
 
     /// Runs twice: what a replay leaves behind must not change the next.
@@ -302,6 +307,29 @@ pub fn check_on(backend: &dyn Backend, entry: &ListedOperation) {
             compare(&format!("{what}, {dtype}"), &results, &reference, &halves.rounding(&reference));
         }
     }
+}
+
+/// The plans of an operation's cases for a machine: dense operands and views, in every element type.
+pub fn plans_for(backend: &dyn Backend, entry: &ListedOperation) -> Vec<(String, Plan)> {
+    let mut plans = vec![];
+    for case in (entry.cases)() {
+        let mut random = Random::new(11);
+        let numbers: Vec<Vec<f64>> = case.inputs.iter().map(|input| fill(input, &mut random)).collect();
+        for (dtype, arrival) in [
+            (DType::F32, Arrival::Dense),
+            (DType::F32, Arrival::Transposed),
+            (DType::Bf16, Arrival::Dense),
+            (DType::F16, Arrival::Dense),
+        ] {
+            let what = format!("{}, {}, {dtype}, {arrival:?}", entry.type_name, case.name);
+            match traced(&case, &numbers, dtype, arrival) {
+                Ok(traced) => plans.push((what, traced.plan(backend, Options::default()))),
+                Err(Error::DType { .. }) if dtype != DType::F32 => {}
+                Err(error) => panic!("{what}: {error}"),
+            }
+        }
+    }
+    plans
 }
 
 /// The case in a 16-bit type, with what the reference makes of it, if it takes that.

@@ -16,7 +16,7 @@ pub mod rounding;
 mod second_machine;
 
 pub use gradients::check as check_gradients;
-pub use kernels::{KernelChecks, check_on};
+pub use kernels::{KernelChecks, check_on, plans_for};
 pub use second_machine::SecondMachine;
 
 use crate::ops::{ListedOperation, Operation};

@@ -160,6 +160,12 @@ impl Kernels for Elementwise {
         linker.job(kernel::Map::new(linker.isa(), &self.program, sources, target, output.shape()));
         Ok(())
     }
+
+    fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
+        let inputs: Vec<_> = (0..linker.input_count()).map(|index| linker.input(index)).collect();
+        linker.launch(gradus_cuda::elementwise(&self.program, &inputs, &linker.output(0)));
+        Ok(())
+    }
 }
 
 impl crate::backend::LinkedOperand {

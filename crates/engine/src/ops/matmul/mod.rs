@@ -56,6 +56,16 @@ impl Matmul {
         self.types
     }
 
+    /// The element type that a machine which does not convert wants operand `input` in: what is multiplied in the type of
+    /// the product, the bias in that of the result.
+    pub(crate) fn operand_type(&self, input: usize) -> Option<DType> {
+        match input {
+            0 | 1 => Some(self.types.computed),
+            2 if self.has_bias => Some(self.types.stored),
+            _ => None,
+        }
+    }
+
     /// A product beside which the columns of its second operand are summed.
     pub(super) fn with_column_sums(types: ProductTypes) -> Matmul {
         Matmul { has_bias: false, types, column_sums: true }

@@ -1,0 +1,87 @@
+//! What a device does in the course of a step, as data.
+
+use crate::Element;
+
+/// One thing the device does. Those of a step run one after another.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Command {
+    /// Runs a kernel.
+    Launch(Launch),
+    /// A matrix product.
+    Product(Product),
+    /// Sets bytes to zero.
+    Zero {
+        /// From here,
+        address: u64,
+        /// so many.
+        bytes: usize,
+    },
+}
+
+/// A kernel and what it runs on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Launch {
+    /// All of its source: shapes are constants in it, addresses are not.
+    pub source: String,
+    /// The function in it.
+    pub entry: &'static str,
+    /// Blocks.
+    pub grid: [u32; 3],
+    /// Threads of a block.
+    pub block: u32,
+    /// Dynamic shared memory of a block, in bytes.
+    pub shared: u32,
+    /// The addresses that it takes, in order.
+    pub arguments: Vec<u64>,
+}
+
+/// `d = a @ b + bias`, or `d += a @ b`, for a batch of matrices. Sums are in f32.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Product {
+    /// Rows of the result.
+    pub rows: usize,
+    /// Columns of the result.
+    pub columns: usize,
+    /// What is summed over.
+    pub depth: usize,
+    /// How many.
+    pub batch: usize,
+    /// [rows, depth].
+    pub a: Matrix,
+    /// [depth, columns].
+    pub b: Matrix,
+    /// [rows, columns], not transposed.
+    pub d: Matrix,
+    /// Added to every row.
+    pub bias: Option<Bias>,
+    /// Whether the result is added to what is there.
+    pub accumulates: bool,
+    /// Whether f32 operands are multiplied as TF32.
+    pub tf32: bool,
+    /// Scratch for the library.
+    pub workspace: u64,
+    /// Its size.
+    pub workspace_bytes: usize,
+}
+
+/// A matrix of a product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Matrix {
+    /// The type of its elements.
+    pub element: Element,
+    /// The address of the first.
+    pub address: u64,
+    /// Elements from one row to the next; from one column to the next, if it is transposed.
+    pub stride: usize,
+    /// Whether columns lie one after another instead of rows.
+    pub transposed: bool,
+    /// Elements from one matrix of the batch to the next.
+    pub batch_stride: usize,
+}
+
+/// The bias of a product, in the type of its result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bias {
+    /// The address of the first element.
+    pub address: u64,
+}

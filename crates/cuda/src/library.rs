@@ -1,0 +1,59 @@
+//! NVIDIA's libraries, loaded when they are first needed.
+
+use crate::error::{Error, Result};
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+/// Where toolkits put their libraries, besides where the system looks.
+fn folders() -> Vec<PathBuf> {
+    let named = ["CUDA_HOME", "CUDA_PATH"].iter().filter_map(|name| std::env::var_os(name)).map(PathBuf::from);
+    let roots = named.chain([PathBuf::from("/usr/local/cuda"), PathBuf::from("/opt/cuda")]);
+    roots.flat_map(|root| [root.join("lib64"), root.join("lib"), root.join("targets/x86_64-linux/lib")]).collect()
+}
+
+/// Loads a library from where toolkits put it, so that looking for it by name finds it loaded.
+fn load(file: &str) {
+    for folder in folders() {
+        // SAFETY: the initializers of NVIDIA's libraries have no demands on whoever loads them.
+        if let Ok(library) = unsafe { libloading::Library::new(folder.join(file)) } {
+            // It stays for as long as the process: others find it by its name.
+            std::mem::forget(library);
+            return;
+        }
+    }
+}
+
+/// The driver.
+pub(crate) fn driver() -> Result<()> {
+    // SAFETY: as above.
+    match unsafe { cudarc::driver::sys::is_culib_present() } {
+        true => Ok(()),
+        false => Err(Error::Missing { library: "libcuda.so.1", advice: "install NVIDIA's driver, or use the CPU" }),
+    }
+}
+
+/// The compiler of kernels.
+pub(crate) fn nvrtc() -> Result<()> {
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    let found = FOUND.get_or_init(|| {
+        load("libnvrtc.so.13");
+        // SAFETY: as above.
+        unsafe { cudarc::nvrtc::sys::is_culib_present() }
+    });
+    let advice =
+        "install the CUDA 13 toolkit or its package of NVRTC, and set CUDA_HOME or LD_LIBRARY_PATH if it is not found";
+    found.then_some(()).ok_or(Error::Missing { library: "libnvrtc.so.13", advice })
+}
+
+/// Matrix products.
+pub(crate) fn cublaslt() -> Result<()> {
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    let found = FOUND.get_or_init(|| {
+        load("libcublasLt.so.13");
+        // SAFETY: as above.
+        unsafe { cudarc::cublaslt::sys::is_culib_present() }
+    });
+    let advice =
+        "install the CUDA 13 toolkit or its package of cuBLAS, and set CUDA_HOME or LD_LIBRARY_PATH if it is not found";
+    found.then_some(()).ok_or(Error::Missing { library: "libcublasLt.so.13", advice })
+}

@@ -1,0 +1,139 @@
+//! Writing kernels: a text with its shapes and types as constants before it.
+
+use crate::{Element, Launch, Operand};
+use std::fmt::{Display, Write};
+
+/// A kernel being written: a fixed text, and before it the constants, types and functions that make it this one.
+pub struct Source {
+    entry: &'static str,
+    text: &'static str,
+    definitions: String,
+    arguments: Vec<u64>,
+    /// The furthest element of any operand: decides the type of indices.
+    reach: usize,
+}
+
+impl Source {
+    /// The function `entry` of this text.
+    pub fn new(entry: &'static str, text: &'static str) -> Source {
+        Source { entry, text, definitions: String::new(), arguments: vec![], reach: 0 }
+    }
+
+    /// A constant.
+    pub fn constant(mut self, name: &str, value: impl Display) -> Source {
+        writeln!(self.definitions, "#define {name} {value}").expect("written to a string");
+        self
+    }
+
+    /// A number, to the bit.
+    pub fn number(self, name: &str, value: f32) -> Source {
+        self.constant(name, number(value))
+    }
+
+    /// A size, which indices must be able to count to.
+    pub fn size(mut self, name: &str, value: usize) -> Source {
+        self.reach = self.reach.max(value);
+        writeln!(self.definitions, "#define {name} ((index_t){value}u)", value = value).expect("written to a string");
+        self
+    }
+
+    /// A type.
+    pub fn element(mut self, name: &str, element: Element) -> Source {
+        writeln!(self.definitions, "typedef {} {name};", element.name()).expect("written to a string");
+        self
+    }
+
+    /// An operand: the next parameter of the function. `NAME_t` is the type of its elements, and `NAME_at(i)` says where the
+    /// element of that number lies, in the order of its shape.
+    pub fn operand(mut self, name: &str, operand: &Operand) -> Source {
+        self.reach = self.reach.max(operand.end()).max(operand.elements());
+        let index = place(&operand.axes());
+        self = self.element(&format!("{name}_t"), operand.element).address(operand.address);
+        let function = format!("__device__ __forceinline__ index_t {name}_at(index_t i) {{ return {index}; }}");
+        self.code(&function)
+    }
+
+    /// An address that is the next parameter of the function, and no operand: scratch.
+    pub fn address(mut self, address: u64) -> Source {
+        self.arguments.push(address);
+        self
+    }
+
+    /// Further definitions.
+    pub fn code(mut self, text: &str) -> Source {
+        self.definitions.push_str(text);
+        self.definitions.push('\n');
+        self
+    }
+
+    /// To be run by so many blocks of so many threads.
+    pub fn launch(self, blocks: usize, threads: usize) -> Launch {
+        self.launch_on([blocks, 1, 1], threads, 0)
+    }
+
+    /// To be run by blocks in a grid, with dynamic shared memory.
+    pub fn launch_on(self, grid: [usize; 3], threads: usize, shared: usize) -> Launch {
+        let index = if self.reach < 1 << 31 { "u32" } else { "u64" };
+        let prelude = include_str!("../kernels/prelude.cuh");
+        let source = format!("{prelude}typedef {index} index_t;\n{}{}", self.definitions, self.text);
+        let grid = grid.map(|blocks| u32::try_from(blocks).expect("a grid of fewer than 2^32 blocks"));
+        Launch {
+            source,
+            entry: self.entry,
+            grid,
+            block: threads as u32,
+            shared: shared as u32,
+            arguments: self.arguments,
+        }
+    }
+}
+
+/// How many threads share a row of so many numbers: whole warps, a few numbers for each, up to 1024.
+pub fn threads_for(row: usize) -> usize {
+    row.div_ceil(4).next_power_of_two().clamp(32, 1024)
+}
+
+/// A number as text that is that number, to the bit.
+pub(crate) fn number(value: f32) -> String {
+    format!("__int_as_float({:#010x})", value.to_bits())
+}
+
+/// Where element `i` lies, as an expression.
+fn place(axes: &[(usize, usize)]) -> String {
+    match axes {
+        [] => return "0".to_string(),
+        [(_, 1)] => return "i".to_string(),
+        _ => {}
+    }
+    let mut terms = vec![];
+    let mut inner: usize = 1;
+    for (number, &(size, stride)) in axes.iter().enumerate().rev() {
+        let divided = if inner == 1 { "i".to_string() } else { format!("i / {inner}u") };
+        let index = if number == 0 { divided } else { format!("{divided} % {size}u") };
+        if stride > 0 {
+            terms.push(format!("({index}) * (index_t){stride}u"));
+        }
+        inner *= size;
+    }
+    if terms.is_empty() { "0".to_string() } else { terms.join(" + ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_follow_the_strides() {
+        assert_eq!(place(&[]), "0");
+        assert_eq!(place(&[(24, 1)]), "i");
+        assert_eq!(place(&[(24, 2)]), "(i) * (index_t)2u");
+        assert_eq!(place(&[(3, 1), (5, 3)]), "(i % 5u) * (index_t)3u + (i / 5u) * (index_t)1u");
+        assert_eq!(place(&[(3, 0), (5, 1)]), "(i % 5u) * (index_t)1u");
+    }
+
+    #[test]
+    fn numbers_keep_their_bits() {
+        assert_eq!(number(-0.0), "__int_as_float(0x80000000)");
+        assert_eq!(number(1.0), "__int_as_float(0x3f800000)");
+    }
+}

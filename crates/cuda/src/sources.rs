@@ -1,0 +1,14 @@
+//! The texts of the kernels, by name.
+
+macro_rules! sources {
+    ($($name:ident = $file:literal,)*) => {
+        $(
+            #[doc = concat!("`kernels/", $file, "`")]
+            pub const $name: &str = include_str!(concat!("../kernels/", $file));
+        )*
+    };
+}
+
+sources! {
+    SOFTMAX = "softmax.cu",
+}

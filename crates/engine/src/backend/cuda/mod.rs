@@ -1,0 +1,161 @@
+//! The CUDA backend: commands over one arena on a device, captured as one graph a routine.
+
+mod linker;
+mod speeds;
+
+pub use linker::CudaLinker;
+pub(crate) use linker::element;
+
+use crate::backend::{Backend, Executable, Unsupported};
+use crate::ops::{Elementwise, Form, Kernels, Lowering, Matmul, Operation, own_kernels};
+use crate::plan::{BufferId, FusionLimits, Machine, Plan, PlannedRoutine, Reading, Scratch, Step};
+use crate::{DType, Error, Layout, Result};
+use gradus_cuda::Command;
+use linker::{ALIGNMENT, Addresses, Linked};
+
+/// A kind of GPU, as far as plans depend on it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GpuKind {
+    /// Its name, as the command line has it.
+    pub name: &'static str,
+    /// Its multiprocessors.
+    pub multiprocessors: usize,
+    /// Its memory, in bytes.
+    pub memory: usize,
+    /// Bytes a second to and from memory, as measured by a copy.
+    pub bandwidth: f64,
+    /// Operations a second in products of 16-bit numbers, as measured.
+    pub product_rate: f64,
+}
+
+impl GpuKind {
+    /// NVIDIA H200, measured.
+    pub const H200: GpuKind =
+        GpuKind { name: "h200", multiprocessors: 132, memory: 143_771 << 20, bandwidth: 4.2e12, product_rate: 7e14 };
+
+    /// The kinds that are known.
+    pub const ALL: [GpuKind; 1] = [GpuKind::H200];
+}
+
+/// A machine with a CUDA device, of which only the kind is known: plans are made for it anywhere.
+#[derive(Clone, Debug)]
+pub struct Cuda {
+    kind: GpuKind,
+}
+
+impl Cuda {
+    /// A device of this kind that is not here: plans can be made for it, not run.
+    pub fn of_kind(kind: GpuKind) -> Cuda {
+        Cuda { kind }
+    }
+
+    /// What a device would do to carry a plan out, with its arena at this address: routine by routine, step by step.
+    pub fn commands(&self, plan: &Plan, arena: u64) -> Result<Vec<Vec<Vec<Command>>>> {
+        let step = |(index, step): (usize, &Step)| Ok(self.link_planned(plan, step, index, arena)?.commands);
+        let routine = |routine: &PlannedRoutine| routine.steps.iter().enumerate().map(step).collect();
+        plan.routines.iter().map(routine).collect()
+    }
+
+    /// A step of a plan whose arena lies at this address. Faults are raised in the eight bytes behind it.
+    fn link_planned(&self, plan: &Plan, step: &Step, index: usize, arena: u64) -> Result<Linked> {
+        let address = |id: BufferId| arena + plan.buffers[id].offset as u64;
+        let scratch = step.scratch.map_or(arena, address);
+        let workspace = arena + (plan.regions.total() - plan.regions.workers) as u64;
+        let fault = (arena + plan.regions.total() as u64, index as u32);
+        self.link_step(step, address, Addresses { scratch, workspace, fault })
+    }
+
+    /// The commands of a step whose buffers lie at these addresses, and the scratch they need.
+    fn link_step(&self, step: &Step, address: impl Fn(BufferId) -> u64, others: Addresses) -> Result<Linked> {
+        let unsupported = |Unsupported(dtype): Unsupported| Error::Unsupported {
+            backend: "cuda",
+            op: step.op.name().to_string(),
+            dtype,
+            advice: "compute in f32, bf16 or f16, or use the reference backend",
+            at: step.location,
+        };
+        let operands = |operands: &[crate::plan::Operand]| {
+            let linked = operands.iter().map(|operand| linker::linked(operand, address(operand.buffer)));
+            linked.collect::<Result<Vec<_>, _>>().map_err(unsupported)
+        };
+        let (inputs, outputs) = (operands(&step.inputs)?, operands(&step.outputs)?);
+        let mut linker = CudaLinker::new(&inputs, &outputs, others);
+        kernels(step.op.as_ref()).cuda(&mut linker).map_err(unsupported)?;
+        Ok(linker.finish())
+    }
+}
+
+/// The kernels of an operation that is a step.
+fn kernels(op: &dyn Operation) -> &dyn Kernels {
+    own_kernels(op).unwrap_or_else(|| panic!("{} has no kernels, or has kernels that are not its own", op.name()))
+}
+
+/// The product that an operation computes, if it is one.
+fn product_of(op: &dyn Operation) -> Option<&Matmul> {
+    match op.form() {
+        Form::Product(product) => Some(product),
+        Form::FusedProduct(fused) => Some(fused.product()),
+        Form::Accumulation(accumulation) => product_of(accumulation.inner()),
+        _ => None,
+    }
+}
+
+impl Machine for Cuda {
+    fn alignment(&self) -> usize {
+        ALIGNMENT
+    }
+
+    fn workers(&self) -> usize {
+        // One workspace: commands run one after another.
+        1
+    }
+
+    fn fusion(&self) -> FusionLimits {
+        FusionLimits { inputs: 10, instructions: 48 }
+    }
+
+    fn absorbs(&self, _product: &Matmul, _epilogue: &Elementwise) -> bool {
+        false
+    }
+
+    fn reads(&self, op: &dyn Operation, input: usize, dtype: DType, layout: &Layout) -> Reading {
+        let wanted = product_of(op).and_then(|product| product.operand_type(input)).unwrap_or(dtype);
+        let takes = match op.lowering() {
+            Lowering::Slices(_) => layout.is_dense(),
+            _ => kernels(op).takes(input, layout) && product_of(op).is_none_or(|_| input >= 2 || is_matrix(layout)),
+        };
+        match wanted == dtype && takes {
+            true => Reading::AsItLies,
+            false => Reading::Copied(wanted),
+        }
+    }
+
+    fn scratch(&self, step: &Step) -> Result<Scratch> {
+        let nowhere = Addresses { scratch: 0, workspace: 0, fault: (0, 0) };
+        Ok(self.link_step(step, |_| 0, nowhere)?.needs)
+    }
+
+    fn seconds(&self, step: &Step) -> f64 {
+        speeds::seconds(step, &self.kind)
+    }
+}
+
+/// Whether the library reads it: rows or columns lie one after another, and matrices of a batch at equal distances.
+fn is_matrix(layout: &Layout) -> bool {
+    let rank = layout.shape.rank();
+    let [rows, columns] = [layout.shape[rank - 2], layout.shape[rank - 1]];
+    let [row_stride, column_stride] = [layout.strides[rank - 2], layout.strides[rank - 1]];
+    let by_rows = (columns <= 1 || column_stride == 1) && (rows <= 1 || row_stride >= columns.max(1));
+    let by_columns = (rows <= 1 || row_stride == 1) && (columns <= 1 || column_stride >= rows.max(1));
+    by_rows || by_columns
+}
+
+impl Backend for Cuda {
+    fn name(&self) -> &'static str {
+        "cuda"
+    }
+
+    fn link(&self, _plan: &Plan) -> Result<Box<dyn Executable>> {
+        todo!()
+    }
+}
