@@ -20,6 +20,12 @@ pub fn elementwise(program: &ScalarProgram, inputs: &[Operand], output: &Operand
     source.code(&body(program, inputs, output, width)).launch(blocks, THREADS)
 }
 
+/// The kernel that copies an operand, converted to the type of the result.
+pub fn copy(input: &Operand, output: &Operand) -> Launch {
+    let program = ScalarProgram { instructions: vec![], result: Argument::Input(0) };
+    elementwise(&program, std::slice::from_ref(input), output)
+}
+
 /// How many elements a thread computes: as many as the widest operands have in the most bytes that move at once, where
 /// all that is not repeated lies side by side.
 fn width(inputs: &[Operand], output: &Operand) -> usize {

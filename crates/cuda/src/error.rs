@@ -27,9 +27,9 @@ pub enum Error {
         /// What there is.
         known: String,
     },
-    /// A device that is too old.
-    #[error("{name} has compute capability {major}.{minor} and 9.0 is needed (Hopper: H100, H200); use the CPU")]
-    OldDevice {
+    /// A device of another generation.
+    #[error("{name} has compute capability {major}.{minor} and 9.0 (Hopper: H100, H200) is needed; use the CPU")]
+    OtherDevice {
         /// The device.
         name: String,
         /// Of its capability.

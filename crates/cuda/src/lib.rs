@@ -4,20 +4,30 @@
 //! which addresses. It needs no device, no driver and no library, so plans are made and tested anywhere. The second half
 //! loads NVIDIA's libraries when it is first asked for: [`Device`] compiles, allocates, captures and replays.
 
+mod column_sums;
 mod command;
 mod compile;
+mod device;
 mod elementwise;
 mod error;
+mod graph;
 mod library;
+mod memory;
 mod operand;
+mod prepared;
+mod product;
 mod program;
 mod source;
 pub mod sources;
 
+pub use column_sums::{column_sums, column_sums_scratch};
 pub use command::{Bias, Command, Launch, Matrix, Product};
 pub use compile::{can_compile, compile};
-pub use elementwise::elementwise;
+pub use device::Device;
+pub use elementwise::{copy, elementwise};
 pub use error::{Error, Result};
+pub use graph::{Replay, Steps};
+pub use memory::Memory;
 pub use operand::{Element, Operand};
 pub use program::expression;
 pub use source::{Source, threads_for};

@@ -10,5 +10,6 @@ macro_rules! sources {
 }
 
 sources! {
+    COLUMN_SUMS = "column_sums.cu",
     SOFTMAX = "softmax.cu",
 }

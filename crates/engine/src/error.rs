@@ -285,3 +285,12 @@ impl Mismatch {
         Err(Mismatch::Shape(format!("{what} must have at least {rank} axes, not {}; reshape it", input.shape.rank())))
     }
 }
+
+impl From<gradus_cuda::Error> for Error {
+    fn from(error: gradus_cuda::Error) -> Error {
+        match error {
+            gradus_cuda::Error::Memory { wanted, free, .. } => Error::TooLarge { needed: wanted, available: free },
+            other => Error::Machine { what: "a CUDA device".to_string(), reason: other.to_string() },
+        }
+    }
+}

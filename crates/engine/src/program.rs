@@ -10,7 +10,7 @@ use crate::{Array, Error, Handles, Result, RoutineKey, Tensor, TensorKey, Tensor
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// One thing a program can do: values to give, and states to assign. A training step is a routine; so is an
 /// evaluation over the same weights.
@@ -196,7 +196,11 @@ impl Program {
     /// outputs to read until a routine succeeds.
     pub fn run<'a>(&mut self, routine: impl Into<RoutineKey<'a>>) -> Result<()> {
         let index = self.routine(routine.into())?;
-        self.replay(index, &mut |_| {})
+        // Until it is through, there is nothing to read: another routine's results may be half overwritten.
+        self.last_run = None;
+        self.executable.run(index)?;
+        self.last_run = Some(index);
+        Ok(())
     }
 
     /// As [`Program::run`]; adds the time that each step of the routine's plan took to what stands at its place.
@@ -207,12 +211,10 @@ impl Program {
             let (expected, given) = (format!("{steps} times"), format!("{} times", times.len()));
             return Err(Error::Data { name: "the times of a routine's steps".to_string(), expected, given });
         }
-        let mut last = Instant::now();
-        self.replay(index, &mut |step| {
-            let now = Instant::now();
-            times[step] += now - last;
-            last = now;
-        })
+        self.last_run = None;
+        self.executable.run_timed(index, times)?;
+        self.last_run = Some(index);
+        Ok(())
     }
 
     fn routine(&self, key: RoutineKey<'_>) -> Result<usize> {
@@ -232,22 +234,13 @@ impl Program {
         Ok(index)
     }
 
-    fn replay(&mut self, index: usize, done: &mut dyn FnMut(usize)) -> Result<()> {
-        // Until it is through, there is nothing to read: another routine's results may be half overwritten.
-        self.last_run = None;
-        self.executable.run(index, done)?;
-        self.last_run = Some(index);
-        Ok(())
-    }
-
     /// Writes an input or a state, given by name or by handle.
     pub fn write<'a, T: Native>(&mut self, key: impl Into<TensorKey<'a>>, numbers: &[T]) -> Result<()> {
         let key = key.into();
         let operand = self.leaf(key)?;
         check_fit::<T>(key, operand, numbers.len())?;
         let buffer = operand.buffer;
-        self.executable.write(buffer, bytemuck::cast_slice(numbers));
-        Ok(())
+        self.executable.write(buffer, bytemuck::cast_slice(numbers))
     }
 
     /// Writes an input or a state from an array of its type and size.
@@ -259,8 +252,7 @@ impl Program {
             return Err(Error::Data { name, expected, given: ty.to_string() });
         }
         let buffer = operand.buffer;
-        self.executable.write(buffer, array.bytes());
-        Ok(())
+        self.executable.write(buffer, array.bytes())
     }
 
     /// Writes an input or a state of any element type, from its bytes.
@@ -274,8 +266,7 @@ impl Program {
             let (expected, given) = (format!("{ty} ({} bytes)", ty.bytes()), format!("{} bytes", bytes.len()));
             return Err(Error::Data { name: key.to_string(), expected, given });
         }
-        self.executable.write(buffer, bytes);
-        Ok(())
+        self.executable.write(buffer, bytes)
     }
 
     /// Gives `fill` the bytes of an input or a state to be written: where they lie, if the host can see them there.
@@ -291,8 +282,7 @@ impl Program {
         }
         let mut bytes = vec![0; length];
         fill(&mut bytes)?;
-        self.executable.write(buffer, &bytes);
-        Ok(())
+        Ok(self.executable.write(buffer, &bytes)?)
     }
 
     /// How many numbers an input or a state has.
@@ -315,7 +305,7 @@ impl Program {
             Some(bytes) => Cow::Borrowed(bytes),
             None => {
                 let mut bytes = vec![0; operand.ty().bytes()];
-                self.executable.read(operand, &mut bytes);
+                self.executable.read(operand, &mut bytes)?;
                 Cow::Owned(bytes)
             }
         })
@@ -326,8 +316,7 @@ impl Program {
         let key = key.into();
         let operand = self.readable(key)?;
         check_fit::<T>(key, operand, numbers.len())?;
-        self.executable.read(operand, bytemuck::cast_slice_mut(numbers));
-        Ok(())
+        self.executable.read(operand, bytemuck::cast_slice_mut(numbers))
     }
 
     /// Reads an output of the routine that ran last, or a state or an input. The handle of a state or an input is that
@@ -336,7 +325,7 @@ impl Program {
         let operand = self.readable(key.into())?;
         let ty = operand.ty();
         let mut bytes = vec![0; ty.bytes()];
-        self.executable.read(operand, &mut bytes);
+        self.executable.read(operand, &mut bytes)?;
         Array::from_bytes(ty, bytes)
     }
 

@@ -19,6 +19,7 @@ use crate::plan::{self, BufferId, Machine, Plan};
 use crate::{Layout, Result};
 use std::any::Any;
 use std::ops::Range;
+use std::time::{Duration, Instant};
 
 /// Something that can compute plans.
 pub trait Backend: Machine {
@@ -33,8 +34,11 @@ pub trait Backend: Machine {
 pub trait Executable: Send {
     /// Replays a routine: no allocation, no lock, no decision. If the data was bad, it says so, and no state has changed:
     /// what may fault comes before [`plan::Parts::first_write`], and whether the replay stops at the fault or only there
-    /// is its own affair. After each step, `done` is told its number.
-    fn run(&mut self, routine: usize, done: &mut dyn FnMut(usize)) -> Result<()>;
+    /// is its own affair.
+    fn run(&mut self, routine: usize) -> Result<()>;
+
+    /// As [`Executable::run`]; adds the time that each step took to what stands at its place.
+    fn run_timed(&mut self, routine: usize, times: &mut [Duration]) -> Result<()>;
 
     /// From now on another plan, which must place the same states alike: they stay, everything else begins anew.
     fn relink(&mut self, plan: &Plan) -> Result<()>;
@@ -43,16 +47,26 @@ pub trait Executable: Send {
     fn addresses(&self) -> Option<Range<usize>>;
 
     /// Writes a buffer, whole.
-    fn write(&mut self, buffer: BufferId, bytes: &[u8]);
+    fn write(&mut self, buffer: BufferId, bytes: &[u8]) -> Result<()>;
 
     /// Reads a dense look into a buffer.
-    fn read(&self, operand: &plan::Operand, bytes: &mut [u8]);
+    fn read(&self, operand: &plan::Operand, bytes: &mut [u8]) -> Result<()>;
 
     /// A whole buffer's bytes where they lie, if the host can see them there.
     fn look(&self, buffer: BufferId) -> Option<&[u8]>;
 
     /// As [`Executable::look`], to be written there.
     fn look_mut(&mut self, buffer: BufferId) -> Option<&mut [u8]>;
+}
+
+/// Adds the time since it was last told of a step to that step's.
+pub(crate) fn stopwatch(times: &mut [Duration]) -> impl FnMut(usize) {
+    let mut last = Instant::now();
+    move |step| {
+        let now = Instant::now();
+        times[step] += now - last;
+        last = now;
+    }
 }
 
 /// An operation's kernels: one method a backend. They are the operation itself, of whose operands they know what its

@@ -1,11 +1,12 @@
 //! The reference: every operation's meaning, in f64, one after another. Slow, readable, and right by inspection;
 //! the kernels are compared with it, and f64 programs run on it.
 
-use super::{Backend, Executable};
+use super::{Backend, Executable, stopwatch};
 use crate::graph::{Graph, Initial, Source, State, Value};
 use crate::ops::{Effect, Elementwise, Matmul, Operation, Reals};
 use crate::plan::{Buffer, BufferId, BufferKind, FusionLimits, Machine, Operand, Plan, Reading, Scratch, Step};
 use crate::{Array, DType, Layout, Result};
+use std::time::Duration;
 
 /// The backend that computes in f64, whatever the element types say.
 #[derive(Clone, Copy, Debug, Default)]
@@ -70,21 +71,9 @@ fn first_value(buffer: &Buffer) -> Reals {
     }
 }
 
-impl Executable for ReferenceExecutable {
-    fn relink(&mut self, plan: &Plan) -> Result<()> {
-        let mut values: Vec<Reals> = plan.buffers.iter().map(first_value).collect();
-        let states = |plan: &Plan| -> Vec<BufferId> {
-            let is_state = |id: &BufferId| matches!(plan.buffers[*id].kind, BufferKind::State(..));
-            (0..plan.buffers.len()).filter(is_state).collect()
-        };
-        for (old, new) in states(&self.plan).into_iter().zip(states(plan)) {
-            values[new] = self.values[old].clone();
-        }
-        *self = ReferenceExecutable { plan: plan.clone(), values };
-        Ok(())
-    }
-
-    fn run(&mut self, routine: usize, done: &mut dyn FnMut(usize)) -> Result<()> {
+impl ReferenceExecutable {
+    /// Replays a routine; after each step, `done` is told its number.
+    fn replay(&mut self, routine: usize, done: &mut dyn FnMut(usize)) -> Result<()> {
         let routine = &self.plan.routines[routine];
         for (index, step) in routine.steps.iter().enumerate() {
             let look = |operand: &Operand| self.values[operand.buffer].picked(&operand.layout);
@@ -106,15 +95,40 @@ impl Executable for ReferenceExecutable {
         }
         Ok(())
     }
+}
 
-    fn write(&mut self, buffer: BufferId, bytes: &[u8]) {
-        let ty = self.plan.buffers[buffer].ty.clone();
-        self.values[buffer].data = Array::from_bytes(ty, bytes.to_vec()).expect("the bytes of a buffer").to_f64();
+impl Executable for ReferenceExecutable {
+    fn relink(&mut self, plan: &Plan) -> Result<()> {
+        let mut values: Vec<Reals> = plan.buffers.iter().map(first_value).collect();
+        let states = |plan: &Plan| -> Vec<BufferId> {
+            let is_state = |id: &BufferId| matches!(plan.buffers[*id].kind, BufferKind::State(..));
+            (0..plan.buffers.len()).filter(is_state).collect()
+        };
+        for (old, new) in states(&self.plan).into_iter().zip(states(plan)) {
+            values[new] = self.values[old].clone();
+        }
+        *self = ReferenceExecutable { plan: plan.clone(), values };
+        Ok(())
     }
 
-    fn read(&self, operand: &Operand, bytes: &mut [u8]) {
+    fn run(&mut self, routine: usize) -> Result<()> {
+        self.replay(routine, &mut |_| {})
+    }
+
+    fn run_timed(&mut self, routine: usize, times: &mut [Duration]) -> Result<()> {
+        self.replay(routine, &mut stopwatch(times))
+    }
+
+    fn write(&mut self, buffer: BufferId, bytes: &[u8]) -> Result<()> {
+        let ty = self.plan.buffers[buffer].ty.clone();
+        self.values[buffer].data = Array::from_bytes(ty, bytes.to_vec())?.to_f64();
+        Ok(())
+    }
+
+    fn read(&self, operand: &Operand, bytes: &mut [u8]) -> Result<()> {
         let picked = self.values[operand.buffer].picked(&operand.layout);
         bytes.copy_from_slice(Array::from_f64(operand.ty(), &picked.data).bytes());
+        Ok(())
     }
 
     fn addresses(&self) -> Option<std::ops::Range<usize>> {

@@ -174,6 +174,17 @@ impl Kernels for Accumulation {
         linker.let_accumulate(&self.sums);
         self.kernels().cpu(linker)
     }
+
+    fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
+        for (index, &sum) in self.sums.iter().enumerate() {
+            let (earlier, sum) = (linker.input(self.operands + index), linker.output(sum));
+            if earlier.address != sum.address {
+                linker.launch(gradus_cuda::copy(&earlier, &sum));
+            }
+        }
+        linker.let_accumulate(&self.sums);
+        self.kernels().cuda(linker)
+    }
 }
 
 /// Each sum with its term added. Where a term is itself a sum over rows, from the first to the last, its operation goes

@@ -7,6 +7,7 @@ use crate::ops::{Check, Effect, Elementwise, Form, Matmul, Operation, Reals};
 use crate::plan::{BufferId, BufferKind, FusionLimits, Machine, Operand, Plan, Reading, Scratch, Step};
 use crate::{Array, DType, Error, Layout, Result, TensorType};
 use std::ops::Range;
+use std::time::Duration;
 
 /// Buffers start at multiples of 256 bytes; operands are read densely only; nothing is absorbed; products of 16-bit
 /// numbers take 16-bit operands; every step has scratch; time is counted in bytes alone. Its memory is full of garbage,
@@ -71,13 +72,13 @@ impl Backend for SecondMachine {
         for (id, buffer) in plan.buffers.iter().enumerate() {
             match &buffer.kind {
                 BufferKind::State(State { initial: Initial::Numbers(array), .. }) => {
-                    executable.write(id, array.bytes())
+                    executable.write(id, array.bytes())?
                 }
-                BufferKind::State(_) => executable.write(id, &vec![0; buffer.bytes()]),
+                BufferKind::State(_) => executable.write(id, &vec![0; buffer.bytes()])?,
                 _ => {}
             }
         }
-        executable.write_constants();
+        executable.write_constants()?;
         Ok(Box::new(executable))
     }
 }
@@ -88,12 +89,13 @@ struct SecondExecutable {
 }
 
 impl SecondExecutable {
-    fn write_constants(&mut self) {
+    fn write_constants(&mut self) -> Result<()> {
         for id in 0..self.plan.buffers.len() {
             if let BufferKind::Constant(array) = self.plan.buffers[id].kind.clone() {
-                self.write(id, array.bytes());
+                self.write(id, array.bytes())?;
             }
         }
+        Ok(())
     }
 
     fn range(&self, buffer: BufferId) -> Range<usize> {
@@ -141,7 +143,13 @@ fn fault(step: &Step, check: &Check, numbers: &mut Reals) -> Option<Error> {
 }
 
 impl Executable for SecondExecutable {
-    fn run(&mut self, routine: usize, done: &mut dyn FnMut(usize)) -> Result<()> {
+    fn run_timed(&mut self, routine: usize, times: &mut [Duration]) -> Result<()> {
+        self.run(routine)?;
+        times.iter_mut().for_each(|time| *time += Duration::from_micros(1));
+        Ok(())
+    }
+
+    fn run(&mut self, routine: usize) -> Result<()> {
         let plan = self.plan.clone();
         let routine = &plan.routines[routine];
         let first_write = plan.first_write(routine);
@@ -153,7 +161,6 @@ impl Executable for SecondExecutable {
                 return Err(fault);
             }
             fault = fault.or(self.step(step));
-            done(index);
         }
         fault.map_or(Ok(()), Err)
     }
@@ -162,21 +169,22 @@ impl Executable for SecondExecutable {
         self.memory.truncate(plan.regions.states);
         self.memory.resize(plan.regions.total(), GARBAGE);
         self.plan = plan.clone();
-        self.write_constants();
-        Ok(())
+        self.write_constants()
     }
 
     fn addresses(&self) -> Option<Range<usize>> {
         None
     }
 
-    fn write(&mut self, buffer: BufferId, bytes: &[u8]) {
+    fn write(&mut self, buffer: BufferId, bytes: &[u8]) -> Result<()> {
         let range = self.range(buffer);
         self.memory[range].copy_from_slice(bytes);
+        Ok(())
     }
 
-    fn read(&self, operand: &Operand, bytes: &mut [u8]) {
+    fn read(&self, operand: &Operand, bytes: &mut [u8]) -> Result<()> {
         bytes.copy_from_slice(Array::from_f64(operand.ty(), &self.numbers(operand).data).bytes());
+        Ok(())
     }
 
     fn look(&self, _buffer: BufferId) -> Option<&[u8]> {

@@ -3,7 +3,7 @@
 use super::slices::Panicked;
 use super::{Cpu, Linked};
 use crate::arena::Arena;
-use crate::backend::Executable;
+use crate::backend::{Executable, stopwatch};
 use crate::error::Location;
 use crate::graph::{Initial, State};
 use crate::ops::Check;
@@ -11,6 +11,7 @@ use crate::plan::{BufferId, BufferKind, Machine, Operand, Plan, Reading, Scratch
 use crate::{Error, Result};
 use gradus_kernels::{Fault, FaultCell, Job};
 use std::ops::Range;
+use std::time::Duration;
 
 /// Jobs over an arena.
 pub(super) struct CpuExecutable {
@@ -120,8 +121,9 @@ fn check_scratch(plan: &Plan, step: &Step, needs: Scratch) -> Result<()> {
     Err(Error::OtherMachine { problem })
 }
 
-impl Executable for CpuExecutable {
-    fn run(&mut self, routine: usize, done: &mut dyn FnMut(usize)) -> Result<()> {
+impl CpuExecutable {
+    /// Replays a routine; after each step, `done` is told its number.
+    fn replay(&mut self, routine: usize, done: &mut dyn FnMut(usize)) -> Result<()> {
         let (scratch, scratch_bytes) = (self.arena.at(self.worker_scratch.0), self.worker_scratch.1);
         let steps = self.routines.get(routine).ok_or(Error::Unlinked)?;
         for (index, step) in steps.iter().enumerate() {
@@ -146,6 +148,16 @@ impl Executable for CpuExecutable {
         }
         Ok(())
     }
+}
+
+impl Executable for CpuExecutable {
+    fn run(&mut self, routine: usize) -> Result<()> {
+        self.replay(routine, &mut |_| {})
+    }
+
+    fn run_timed(&mut self, routine: usize, times: &mut [Duration]) -> Result<()> {
+        self.replay(routine, &mut stopwatch(times))
+    }
 
     fn relink(&mut self, plan: &Plan) -> Result<()> {
         // All that can be refused is, before anything changes.
@@ -164,18 +176,20 @@ impl Executable for CpuExecutable {
         Some(self.arena.addresses())
     }
 
-    fn write(&mut self, buffer: BufferId, bytes: &[u8]) {
+    fn write(&mut self, buffer: BufferId, bytes: &[u8]) -> Result<()> {
         let (offset, length) = self.offsets[buffer];
         self.arena.bytes_mut(offset, length).copy_from_slice(bytes);
+        Ok(())
     }
 
-    fn read(&self, operand: &Operand, bytes: &mut [u8]) {
+    fn read(&self, operand: &Operand, bytes: &mut [u8]) -> Result<()> {
         // A look at nothing may start past the end.
         if bytes.is_empty() {
-            return;
+            return Ok(());
         }
         let start = self.offsets[operand.buffer].0 + operand.layout.offset * operand.dtype.size();
         bytes.copy_from_slice(self.arena.bytes(start, bytes.len()));
+        Ok(())
     }
 
     fn look(&self, buffer: BufferId) -> Option<&[u8]> {
@@ -203,9 +217,9 @@ mod tests {
         let plan = trace.plan(&cpu, &[Routine::new("r").assign(&w, &(&w + 1.0))], Options::default()).unwrap();
         let mut executable = CpuExecutable::link(&cpu, &plan).unwrap();
         executable.routines.clear();
-        assert!(matches!(executable.run(0, &mut |_| {}), Err(Error::Unlinked)));
+        assert!(matches!(executable.run(0), Err(Error::Unlinked)));
         executable.relink(&plan).unwrap();
-        executable.run(0, &mut |_| {}).unwrap();
+        executable.run(0).unwrap();
         assert_eq!(bytemuck::pod_collect_to_vec::<u8, f32>(executable.look(0).unwrap()), [1.0; 3]);
     }
 }

@@ -1,5 +1,6 @@
 //! The CUDA backend: commands over one arena on a device, captured as one graph a routine.
 
+mod executable;
 mod linker;
 mod speeds;
 
@@ -10,8 +11,10 @@ use crate::backend::{Backend, Executable, Unsupported};
 use crate::ops::{Elementwise, Form, Kernels, Lowering, Matmul, Operation, own_kernels};
 use crate::plan::{BufferId, FusionLimits, Machine, Plan, PlannedRoutine, Reading, Scratch, Step};
 use crate::{DType, Error, Layout, Result};
-use gradus_cuda::Command;
+use executable::CudaExecutable;
+use gradus_cuda::{Command, Device};
 use linker::{ALIGNMENT, Addresses, Linked};
+use std::sync::Arc;
 
 /// A kind of GPU, as far as plans depend on it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -35,18 +38,41 @@ impl GpuKind {
 
     /// The kinds that are known.
     pub const ALL: [GpuKind; 1] = [GpuKind::H200];
+
+    /// The kind of a device: one that is not known is taken for one that is, with memory and multiprocessors of its own.
+    fn of(device: &Device) -> GpuKind {
+        GpuKind { multiprocessors: device.multiprocessors(), memory: device.memory(), ..GpuKind::H200 }
+    }
 }
 
-/// A machine with a CUDA device, of which only the kind is known: plans are made for it anywhere.
-#[derive(Clone, Debug)]
+/// A machine with a CUDA device. Plans follow from its kind alone, so they are made for it anywhere.
+#[derive(Clone)]
 pub struct Cuda {
     kind: GpuKind,
+    device: Option<Arc<Device>>,
 }
 
 impl Cuda {
+    /// The device of this number, in the order that the driver gives.
+    pub fn new(ordinal: usize) -> Result<Cuda> {
+        let device = Device::new(ordinal)?;
+        let kind = GpuKind::of(&device);
+        Ok(Cuda { kind, device: Some(device) })
+    }
+
     /// A device of this kind that is not here: plans can be made for it, not run.
     pub fn of_kind(kind: GpuKind) -> Cuda {
-        Cuda { kind }
+        Cuda { kind, device: None }
+    }
+
+    /// The kind that plans are made for.
+    pub fn kind(&self) -> &GpuKind {
+        &self.kind
+    }
+
+    /// The device, if it is here.
+    pub fn device(&self) -> Option<&Arc<Device>> {
+        self.device.as_ref()
     }
 
     /// What a device would do to carry a plan out, with its arena at this address: routine by routine, step by step.
@@ -122,7 +148,10 @@ impl Machine for Cuda {
         let wanted = product_of(op).and_then(|product| product.operand_type(input)).unwrap_or(dtype);
         let takes = match op.lowering() {
             Lowering::Slices(_) => layout.is_dense(),
-            _ => kernels(op).takes(input, layout) && product_of(op).is_none_or(|_| input >= 2 || is_matrix(layout)),
+            _ => {
+                kernels(op).takes(input, layout)
+                    && product_of(op).is_none_or(|product| product.is_read_by_cuda(input, layout))
+            }
         };
         match wanted == dtype && takes {
             true => Reading::AsItLies,
@@ -140,22 +169,16 @@ impl Machine for Cuda {
     }
 }
 
-/// Whether the library reads it: rows or columns lie one after another, and matrices of a batch at equal distances.
-fn is_matrix(layout: &Layout) -> bool {
-    let rank = layout.shape.rank();
-    let [rows, columns] = [layout.shape[rank - 2], layout.shape[rank - 1]];
-    let [row_stride, column_stride] = [layout.strides[rank - 2], layout.strides[rank - 1]];
-    let by_rows = (columns <= 1 || column_stride == 1) && (rows <= 1 || row_stride >= columns.max(1));
-    let by_columns = (rows <= 1 || row_stride == 1) && (columns <= 1 || column_stride >= rows.max(1));
-    by_rows || by_columns
-}
-
 impl Backend for Cuda {
     fn name(&self) -> &'static str {
         "cuda"
     }
 
-    fn link(&self, _plan: &Plan) -> Result<Box<dyn Executable>> {
-        todo!()
+    fn link(&self, plan: &Plan) -> Result<Box<dyn Executable>> {
+        let Some(device) = &self.device else {
+            let what = format!("a device of the kind {}", self.kind.name);
+            return Err(Error::Machine { what, reason: "it is only planned for, and is not here".to_string() });
+        };
+        Ok(Box::new(CudaExecutable::link(self, device, plan)?))
     }
 }

@@ -1,5 +1,6 @@
 //! Matrix products.
 
+mod cuda;
 mod fused;
 
 pub use fused::FusedMatmul;
@@ -64,6 +65,11 @@ impl Matmul {
             2 if self.has_bias => Some(self.types.stored),
             _ => None,
         }
+    }
+
+    /// Whether the library for CUDA reads operand `input` where it lies so.
+    pub(crate) fn is_read_by_cuda(&self, input: usize, layout: &Layout) -> bool {
+        input >= 2 || cuda::is_read(layout)
     }
 
     /// A product beside which the columns of its second operand are summed.
@@ -282,6 +288,11 @@ impl Kernels for Matmul {
         let product = linker.output(0);
         self.link(linker, &product, |_, _| None)
     }
+
+    fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
+        cuda::link(self, linker, &linker.output(0));
+        Ok(())
+    }
 }
 
 /// The epilogue of a product, and whether it is kept besides.
@@ -316,7 +327,8 @@ impl Matmul {
     ) -> Result<(), Unsupported> {
         let (a, b) = (linker.input(0), linker.input(1));
         let (depth, columns) = last_two(b.shape());
-        let Arrangement { rows, row_stride, batch } = Arrangement::new(&a.layout, &b.layout, product.shape());
+        let Arrangement { rows, row_stride, batch } =
+            Arrangement::new(&a.layout, &b.layout, product.shape(), |_, _| true);
         let sizes = kernel::Sizes { rows, columns, depth };
         let a = kernel::Matrix { elements: a.read::<A>(), row_stride, column_stride: stride(&a.layout, 1) };
         let (row_stride, column_stride) = (stride(&b.layout, 2), stride(&b.layout, 1));
@@ -340,7 +352,8 @@ impl Matmul {
     }
 }
 
-/// How the products of a batch lie, with leading axes taken for further rows of one product where strides allow.
+/// How the products of a batch lie, with leading axes taken for further rows of one product where strides allow, and the
+/// machine.
 struct Arrangement {
     rows: usize,
     row_stride: usize,
@@ -348,7 +361,7 @@ struct Arrangement {
 }
 
 impl Arrangement {
-    fn new(a: &Layout, b: &Layout, c: &Shape) -> Arrangement {
+    fn new(a: &Layout, b: &Layout, c: &Shape, allowed: impl Fn(usize, usize) -> bool) -> Arrangement {
         let c_strides = Layout::dense(c).strides;
         let axis = |axis: usize| kernel::BatchAxis {
             size: c[axis],
@@ -359,12 +372,11 @@ impl Arrangement {
         let mut batch: Vec<kernel::BatchAxis> = (0..c.rank() - 2).map(axis).filter(|axis| axis.size != 1).collect();
         let (mut rows, mut row_stride) = (last_two(c).0, stride(a, 2));
         while let Some(inner) = batch.last().filter(|inner| inner.b_stride == 0) {
-            if rows == 1 {
-                row_stride = inner.a_stride;
-            } else if inner.a_stride != rows * row_stride {
+            let stride = if rows == 1 { inner.a_stride } else { row_stride };
+            if inner.a_stride != rows * stride || !allowed(rows * inner.size, stride) {
                 break;
             }
-            rows *= inner.size;
+            (rows, row_stride) = (rows * inner.size, stride);
             batch.pop();
         }
         Arrangement { rows, row_stride, batch }

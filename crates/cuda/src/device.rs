@@ -1,0 +1,224 @@
+//! A device: its context, its stream, and the kernels that were loaded onto it.
+
+use crate::compile::compile;
+use crate::error::{Error, Result};
+use crate::{Launch, library};
+use cudarc::cublaslt::{result as cublaslt, sys as cublaslt_sys};
+use cudarc::driver::{result, sys};
+use std::collections::HashMap;
+use std::ffi::{CString, c_void};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The least that the driver must speak: graphs with conditions, and what the kernels are compiled to.
+const LEAST_DRIVER: i32 = 13000;
+
+/// A CUDA device that is worked on.
+pub struct Device {
+    name: String,
+    multiprocessors: usize,
+    memory: usize,
+    device: sys::CUdevice,
+    context: sys::CUcontext,
+    /// What everything runs on, one after another.
+    stream: sys::CUstream,
+    products: cublaslt_sys::cublasLtHandle_t,
+    /// Functions by their source: loaded once, however often they occur.
+    functions: Mutex<HashMap<String, Function>>,
+}
+
+/// A kernel on the device.
+#[derive(Clone, Copy)]
+pub(crate) struct Function(pub sys::CUfunction);
+
+// SAFETY: the driver's handles may be used from any thread on which the context is current, which `bind` sees to.
+unsafe impl Send for Device {}
+// SAFETY: as above; what changes is behind a lock, and streams order what is sent to them.
+unsafe impl Sync for Device {}
+// SAFETY: as above: a handle.
+unsafe impl Send for Function {}
+
+impl Device {
+    /// The device of this number, in the order that `nvidia-smi` and CUDA_VISIBLE_DEVICES give.
+    pub fn new(ordinal: usize) -> Result<Arc<Device>> {
+        library::driver()?;
+        check_driver()?;
+        let initialized = result::init().map_err(Error::call("cuInit"));
+        let count = initialized.and_then(|()| result::device::get_count().map_err(Error::call("cuDeviceGetCount")));
+        let count = count.map_err(|error| Error::NoDevice { ordinal, known: error.to_string() })?;
+        if ordinal >= count as usize {
+            let known = if count == 0 { "there are none".to_string() } else { format!("there are {count}, from 0 on") };
+            return Err(Error::NoDevice { ordinal, known });
+        }
+        library::nvrtc()?;
+        library::cublaslt()?;
+        let device = result::device::get(ordinal as i32).map_err(Error::call("cuDeviceGet"))?;
+        check_capability(device)?;
+        Device::open(device).map(Arc::new)
+    }
+
+    fn open(device: sys::CUdevice) -> Result<Device> {
+        let name = result::device::get_name(device).map_err(Error::call("cuDeviceGetName"))?;
+        let multiprocessors = attribute(device, sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+        // SAFETY: the device was found; its primary context is retained here and released when this is dropped.
+        let (memory, context) = unsafe {
+            let memory = result::device::total_mem(device).map_err(Error::call("cuDeviceTotalMem"))?;
+            (memory, result::primary_ctx::retain(device).map_err(Error::call("cuDevicePrimaryCtxRetain"))?)
+        };
+        // SAFETY: the context was just retained.
+        unsafe { result::ctx::set_current(context) }.map_err(Error::call("cuCtxSetCurrent"))?;
+        let stream =
+            result::stream::create(result::stream::StreamKind::NonBlocking).map_err(Error::call("cuStreamCreate"))?;
+        let products = cublaslt::create_handle()
+            .map_err(|error| Error::Call { call: "cublasLtCreate", reason: format!("{:?}", error.0) })?;
+        let multiprocessors = multiprocessors as usize;
+        Ok(Device { name, multiprocessors, memory, device, context, stream, products, functions: Mutex::default() })
+    }
+
+    /// What the driver calls it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its multiprocessors.
+    pub fn multiprocessors(&self) -> usize {
+        self.multiprocessors
+    }
+
+    /// Its memory, in bytes.
+    pub fn memory(&self) -> usize {
+        self.memory
+    }
+
+    /// What of its memory is free.
+    pub fn free_memory(&self) -> Result<usize> {
+        self.bind()?;
+        Ok(result::mem_get_info().map_err(Error::call("cuMemGetInfo"))?.0)
+    }
+
+    /// Waits for all that was sent.
+    pub fn synchronize(&self) -> Result<()> {
+        self.bind()?;
+        // SAFETY: the stream lives as long as the device.
+        unsafe { result::stream::synchronize(self.stream) }.map_err(Error::call("cuStreamSynchronize"))
+    }
+
+    /// Lets calls of this thread go to this device.
+    pub(crate) fn bind(&self) -> Result<()> {
+        // SAFETY: the context lives as long as the device.
+        unsafe { result::ctx::set_current(self.context) }.map_err(Error::call("cuCtxSetCurrent"))
+    }
+
+    pub(crate) fn context(&self) -> sys::CUcontext {
+        self.context
+    }
+
+    pub(crate) fn stream(&self) -> sys::CUstream {
+        self.stream
+    }
+
+    pub(crate) fn products(&self) -> cublaslt_sys::cublasLtHandle_t {
+        self.products
+    }
+
+    /// Compiles the kernels that are not loaded yet, several at a time.
+    pub(crate) fn compile_all(&self, launches: &[&Launch]) -> Result<()> {
+        let mut wanted: Vec<&Launch> = vec![];
+        {
+            let known = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut seen = std::collections::HashSet::new();
+            wanted.extend(
+                launches.iter().filter(|launch| !known.contains_key(&launch.source) && seen.insert(&launch.source)),
+            );
+        }
+        let threads = std::thread::available_parallelism().map_or(1, |count| count.get()).min(wanted.len().max(1));
+        let next = std::sync::atomic::AtomicUsize::new(0);
+        let work = || {
+            let mut codes = vec![];
+            while let Some(launch) = wanted.get(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed)) {
+                codes.push((*launch, compile(launch.entry, &launch.source)?));
+            }
+            Ok(codes)
+        };
+        let codes: Vec<Result<Vec<(&Launch, Vec<u8>)>>> = std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+            workers.into_iter().map(|worker| worker.join().expect("compiling does not panic")).collect()
+        });
+        for (launch, code) in codes.into_iter().collect::<Result<Vec<_>>>()?.into_iter().flatten() {
+            let function = self.load(launch, &code)?;
+            self.functions.lock().unwrap_or_else(PoisonError::into_inner).insert(launch.source.clone(), function);
+        }
+        Ok(())
+    }
+
+    /// The function of a launch, which was compiled before.
+    pub(crate) fn function(&self, launch: &Launch) -> Function {
+        self.functions.lock().unwrap_or_else(PoisonError::into_inner)[&launch.source]
+    }
+
+    fn load(&self, launch: &Launch, code: &[u8]) -> Result<Function> {
+        let function = self.load_image(launch.entry, code)?;
+        if launch.shared > 48 << 10 {
+            let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            // SAFETY: the function was just loaded.
+            unsafe { result::function::set_function_attribute(function.0, attribute, launch.shared as i32) }
+                .map_err(Error::call("cuFuncSetAttribute"))?;
+        }
+        Ok(function)
+    }
+
+    /// Loads machine code, or text that ends with a zero byte. It stays for as long as the context.
+    pub(crate) fn load_image(&self, entry: &str, code: &[u8]) -> Result<Function> {
+        self.bind()?;
+        let name = CString::new(entry).expect("names have no zero bytes");
+        // SAFETY: the image is whole: it comes from the compiler, or from a file that was checked.
+        let module = unsafe { result::module::load_data(code.as_ptr().cast::<c_void>()) }
+            .map_err(Error::call("cuModuleLoadData"))?;
+        // SAFETY: the module was just loaded, and is never unloaded while the context is there.
+        let function =
+            unsafe { result::module::get_function(module, name) }.map_err(Error::call("cuModuleGetFunction"))?;
+        Ok(Function(function))
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        if self.bind().is_err() {
+            return;
+        }
+        // SAFETY: nothing else holds the handles any more. Errors have nobody to go to.
+        unsafe {
+            let _ = result::stream::synchronize(self.stream);
+            let _ = cublaslt::destroy_handle(self.products);
+            let _ = result::stream::destroy(self.stream);
+            let _ = result::primary_ctx::release(self.device);
+        }
+    }
+}
+
+fn check_driver() -> Result<()> {
+    let mut version = 0;
+    // SAFETY: the driver was found, and writes the number.
+    unsafe { sys::cuDriverGetVersion(&mut version) }.result().map_err(Error::call("cuDriverGetVersion"))?;
+    if version < LEAST_DRIVER {
+        let found = format!("{}.{}", version / 1000, version % 1000 / 10);
+        return Err(Error::OldDriver { found, needed: "13.0" });
+    }
+    Ok(())
+}
+
+fn check_capability(device: sys::CUdevice) -> Result<()> {
+    use sys::CUdevice_attribute as Attribute;
+    let major = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+    let minor = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+    // Kernels use instructions that are of this generation alone.
+    if (major, minor) != (9, 0) {
+        let name = result::device::get_name(device).map_err(Error::call("cuDeviceGetName"))?;
+        return Err(Error::OtherDevice { name, major, minor });
+    }
+    Ok(())
+}
+
+fn attribute(device: sys::CUdevice, attribute: sys::CUdevice_attribute) -> Result<i32> {
+    // SAFETY: the device was found.
+    unsafe { result::device::get_attribute(device, attribute) }.map_err(Error::call("cuDeviceGetAttribute"))
+}

@@ -1,0 +1,345 @@
+//! Replays: the commands of a routine, captured as one graph.
+//!
+//! What may fault comes first. What writes states is inside a condition, which the device decides by itself: so bad data
+//! changes no state, and the host is asked once, at the end.
+
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::prepared::{Kernel, Prepared};
+use crate::{Command, Launch};
+use cudarc::driver::{result, sys};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What a fault cell holds when nothing was raised.
+const NO_FAULT: u64 = u64::MAX;
+
+/// Decides whether what follows is run: if nothing was raised. The driver itself has the function that it calls, so it is
+/// given as text, which the driver compiles.
+const DECIDE: &str = concat!(
+    ".version 8.3\n.target sm_90\n.address_size 64\n",
+    ".extern .func cudaGraphSetConditional(.param .b64 handle, .param .b32 value);\n",
+    ".visible .entry decide(.param .u64 handle, .param .u64 fault) {\n",
+    ".reg .pred %p1; .reg .b32 %r1; .reg .b64 %rd<5>;\n",
+    "ld.param.u64 %rd1, [handle]; ld.param.u64 %rd2, [fault]; cvta.to.global.u64 %rd3, %rd2;\n",
+    "ld.global.u64 %rd4, [%rd3]; setp.eq.s64 %p1, %rd4, -1; selp.u32 %r1, 1, 0, %p1;\n",
+    "{ .param .b64 p0; .param .b32 p1; st.param.b64 [p0], %rd1; st.param.b32 [p1], %r1;\n",
+    "call.uni cudaGraphSetConditional, (p0, p1); }\n",
+    "ret;\n}\n\0"
+);
+
+/// The commands of a routine.
+pub struct Steps {
+    /// Step by step.
+    pub commands: Vec<Vec<Command>>,
+    /// The first step that writes a state.
+    pub first_write: usize,
+}
+
+/// A routine made ready on a device.
+pub struct Replay {
+    device: Arc<Device>,
+    steps: Vec<Vec<Prepared>>,
+    first_write: usize,
+    graph: Graph,
+    /// The cell of faults on the device, and where the host reads it.
+    fault: u64,
+    seen: HostCell,
+}
+
+// SAFETY: the handles may be used from any thread on which the context is current, which `bind` sees to.
+unsafe impl Send for Replay {}
+
+impl Replay {
+    /// Makes a routine ready. Faults are raised in the cell at `fault`.
+    ///
+    /// # Safety
+    /// The addresses of the commands, and the cell, must be those of memory of the device that lives as long as this, and
+    /// kernels must keep to what their operands' sizes say.
+    pub unsafe fn new(device: &Arc<Device>, steps: &Steps, fault: u64) -> Result<Replay> {
+        device.bind()?;
+        let launches: Vec<&Launch> = steps.commands.iter().flatten().filter_map(Command::launch).collect();
+        device.compile_all(&launches)?;
+        let prepare = |commands: &Vec<Command>| commands.iter().map(|command| Prepared::new(device, command)).collect();
+        let mut prepared = steps.commands.iter().map(prepare).collect::<Result<Vec<Vec<Prepared>>>>()?;
+        let (seen, first_write) = (HostCell::new(device)?, steps.first_write);
+        let graph = Graph::capture(device, &mut prepared, first_write, fault, &seen)?;
+        Ok(Replay { device: device.clone(), steps: prepared, first_write, graph, fault, seen })
+    }
+
+    /// Replays it; gives the fault that was raised, as a step and a detail.
+    pub fn run(&mut self) -> Result<Option<(u32, u32)>> {
+        self.device.bind()?;
+        // SAFETY: the graph was made of commands whose memory lives, by the promise given to `new`.
+        unsafe { result::graph::launch(self.graph.ready, self.device.stream()) }
+            .map_err(Error::call("cuGraphLaunch"))?;
+        self.device.synchronize()?;
+        Ok(self.seen.fault())
+    }
+
+    /// Replays it step by step, and adds what each took to its time.
+    pub fn run_timed(&mut self, times: &mut [Duration]) -> Result<Option<(u32, u32)>> {
+        self.device.bind()?;
+        let stream = self.device.stream();
+        let events = (0..=self.steps.len()).map(|_| Event::new()).collect::<Result<Vec<_>>>()?;
+        reset(self.fault, stream)?;
+        events[0].record(stream)?;
+        for (index, step) in self.steps.iter_mut().enumerate() {
+            if index == self.first_write {
+                self.seen.fetch(self.fault, stream)?;
+                self.device.synchronize()?;
+                if let Some(fault) = self.seen.fault() {
+                    return Ok(Some(fault));
+                }
+            }
+            for command in step {
+                // SAFETY: the promise given to `new`.
+                unsafe { command.send(stream) }?;
+            }
+            events[index + 1].record(stream)?;
+        }
+        self.seen.fetch(self.fault, stream)?;
+        self.device.synchronize()?;
+        for (index, time) in times.iter_mut().enumerate() {
+            *time += events[index].until(&events[index + 1])?;
+        }
+        Ok(self.seen.fault())
+    }
+}
+
+impl Command {
+    /// The kernel that it launches, if it does.
+    pub fn launch(&self) -> Option<&Launch> {
+        match self {
+            Command::Launch(launch) => Some(launch),
+            _ => None,
+        }
+    }
+}
+
+/// Lets the cell say that nothing was raised.
+fn reset(fault: u64, stream: sys::CUstream) -> Result<()> {
+    // SAFETY: the cell is eight bytes of live memory, by the promise given to `Replay::new`.
+    unsafe { result::memset_d8_async(fault, 0xFF, 8, stream) }.map_err(Error::call("cuMemsetD8Async"))
+}
+
+/// A graph that can be launched.
+struct Graph {
+    graph: sys::CUgraph,
+    ready: sys::CUgraphExec,
+}
+
+impl Graph {
+    fn capture(
+        device: &Arc<Device>,
+        steps: &mut [Vec<Prepared>],
+        first_write: usize,
+        fault: u64,
+        seen: &HostCell,
+    ) -> Result<Graph> {
+        let stream = device.stream();
+        let mut graph = Graph { graph: std::ptr::null_mut(), ready: std::ptr::null_mut() };
+        // SAFETY: the graph is written by the call.
+        unsafe { sys::cuGraphCreate(&mut graph.graph, 0) }.result().map_err(Error::call("cuGraphCreate"))?;
+        let (before, after) = steps.split_at_mut(first_write);
+        begin(stream, graph.graph)?;
+        let captured = (|| {
+            reset(fault, stream)?;
+            send_all(before, stream)?;
+            if !after.is_empty() {
+                let body = add_condition(device, graph.graph, fault)?;
+                let inner = Stream::new()?;
+                begin(inner.0, body)?;
+                let sent = send_all(after, inner.0);
+                end(inner.0)?;
+                sent?;
+            }
+            seen.fetch(fault, stream)
+        })();
+        // The capture ends whether or not it went well, or the stream could not be used again.
+        end(stream)?;
+        captured?;
+        // SAFETY: the graph is whole.
+        unsafe { sys::cuGraphInstantiateWithFlags(&mut graph.ready, graph.graph, 0) }
+            .result()
+            .map_err(Error::call("cuGraphInstantiate"))?;
+        Ok(graph)
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        // SAFETY: both were made by `capture`, if at all, and are destroyed here alone.
+        unsafe {
+            if !self.ready.is_null() {
+                let _ = result::graph::exec_destroy(self.ready);
+            }
+            if !self.graph.is_null() {
+                let _ = result::graph::destroy(self.graph);
+            }
+        }
+    }
+}
+
+fn send_all(steps: &mut [Vec<Prepared>], stream: sys::CUstream) -> Result<()> {
+    for command in steps.iter_mut().flatten() {
+        // SAFETY: the promise given to `Replay::new`.
+        unsafe { command.send(stream) }?;
+    }
+    Ok(())
+}
+
+/// From now on, what is sent to the stream goes into the graph.
+fn begin(stream: sys::CUstream, graph: sys::CUgraph) -> Result<()> {
+    let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+    // SAFETY: stream and graph are there; there are no dependencies.
+    unsafe { sys::cuStreamBeginCaptureToGraph(stream, graph, std::ptr::null(), std::ptr::null(), 0, mode) }
+        .result()
+        .map_err(Error::call("cuStreamBeginCaptureToGraph"))
+}
+
+fn end(stream: sys::CUstream) -> Result<()> {
+    // SAFETY: a capture was begun on the stream. The graph that it gives is the one that was given.
+    unsafe { result::stream::end_capture(stream) }.map(|_| ()).map_err(Error::call("cuStreamEndCapture"))
+}
+
+/// Adds to what is being captured that what follows is run only if no fault was raised; gives the graph for that.
+fn add_condition(device: &Arc<Device>, graph: sys::CUgraph, fault: u64) -> Result<sys::CUgraph> {
+    let stream = device.stream();
+    let mut handle: sys::CUgraphConditionalHandle = 0;
+    // SAFETY: the graph and the context are there; the handle is written by the call.
+    unsafe {
+        sys::cuGraphConditionalHandleCreate(&mut handle, graph, device.context(), 0, sys::CU_GRAPH_COND_ASSIGN_DEFAULT)
+    }
+    .result()
+    .map_err(Error::call("cuGraphConditionalHandleCreate"))?;
+    let decide = device.load_image("decide", DECIDE.as_bytes())?;
+    let launch = Launch {
+        source: String::new(),
+        entry: "decide",
+        grid: [1; 3],
+        block: 1,
+        shared: 0,
+        arguments: vec![handle, fault],
+    };
+    // SAFETY: it reads the cell, which lives, and sets the condition of the graph that it becomes a part of.
+    unsafe { Kernel::new(decide, &launch).send(stream) }?;
+    let (mut status, mut nodes, mut count) =
+        (sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE, std::ptr::null(), 0);
+    let none = std::ptr::null_mut();
+    // SAFETY: the stream is being captured; what is asked for is written by the call.
+    unsafe {
+        sys::cuStreamGetCaptureInfo_v3(stream, &mut status, none, none.cast(), &mut nodes, none.cast(), &mut count)
+    }
+    .result()
+    .map_err(Error::call("cuStreamGetCaptureInfo"))?;
+    let mut parameters = sys::CUgraphNodeParams {
+        type_: sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_CONDITIONAL,
+        // SAFETY: all zeros is what fields that are not used must be.
+        ..unsafe { std::mem::zeroed() }
+    };
+    parameters.__bindgen_anon_1.conditional = sys::CUDA_CONDITIONAL_NODE_PARAMS {
+        handle,
+        type_: sys::CUgraphConditionalNodeType::CU_GRAPH_COND_TYPE_IF,
+        size: 1,
+        phGraph_out: std::ptr::null_mut(),
+        ctx: device.context(),
+    };
+    let mut node = std::ptr::null_mut();
+    // SAFETY: the nodes are those of the graph that is being captured; the node is written by the call.
+    unsafe { sys::cuGraphAddNode_v2(&mut node, graph, nodes, std::ptr::null(), count, &mut parameters) }
+        .result()
+        .map_err(Error::call("cuGraphAddNode"))?;
+    let flags = sys::CUstreamUpdateCaptureDependencies_flags::CU_STREAM_SET_CAPTURE_DEPENDENCIES as u32;
+    // SAFETY: the node is one of the graph that is being captured.
+    unsafe { sys::cuStreamUpdateCaptureDependencies_v2(stream, &mut node, std::ptr::null(), 1, flags) }
+        .result()
+        .map_err(Error::call("cuStreamUpdateCaptureDependencies"))?;
+    // SAFETY: the call above wrote where the graphs of the node are, of which there is one.
+    Ok(unsafe { *parameters.__bindgen_anon_1.conditional.phGraph_out })
+}
+
+/// A stream for as long as something is captured.
+struct Stream(sys::CUstream);
+
+impl Stream {
+    fn new() -> Result<Stream> {
+        let stream = result::stream::create(result::stream::StreamKind::NonBlocking);
+        Ok(Stream(stream.map_err(Error::call("cuStreamCreate"))?))
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // SAFETY: made by `new`, and destroyed here alone.
+        let _ = unsafe { result::stream::destroy(self.0) };
+    }
+}
+
+/// Eight bytes of the host that the device writes by itself.
+struct HostCell {
+    cell: *mut u64,
+    /// The memory is freed in its context.
+    device: Arc<Device>,
+}
+
+impl HostCell {
+    fn new(device: &Arc<Device>) -> Result<HostCell> {
+        // SAFETY: freed once, when this is dropped.
+        let cell = unsafe { result::malloc_host(8, 0) }.map_err(Error::call("cuMemHostAlloc"))?.cast::<u64>();
+        // SAFETY: eight bytes were just allocated.
+        unsafe { cell.write(NO_FAULT) };
+        Ok(HostCell { cell, device: device.clone() })
+    }
+
+    /// Has the device's cell copied here.
+    fn fetch(&self, fault: u64, stream: sys::CUstream) -> Result<()> {
+        // SAFETY: both are eight bytes of live memory; the host reads them after synchronizing only.
+        unsafe { sys::cuMemcpyDtoHAsync_v2(self.cell.cast(), fault, 8, stream) }
+            .result()
+            .map_err(Error::call("cuMemcpyDtoHAsync"))
+    }
+
+    fn fault(&self) -> Option<(u32, u32)> {
+        // SAFETY: the cell lives; the device writes it through the driver, so it is read as it is now.
+        let code = unsafe { self.cell.read_volatile() };
+        (code != NO_FAULT).then_some(((code >> 32) as u32, code as u32))
+    }
+}
+
+impl Drop for HostCell {
+    fn drop(&mut self) {
+        if self.device.bind().is_ok() {
+            // SAFETY: allocated by `new`, and freed here alone.
+            let _ = unsafe { result::free_host(self.cell.cast()) };
+        }
+    }
+}
+
+/// A moment on a stream.
+struct Event(sys::CUevent);
+
+impl Event {
+    fn new() -> Result<Event> {
+        Ok(Event(result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT).map_err(Error::call("cuEventCreate"))?))
+    }
+
+    fn record(&self, stream: sys::CUstream) -> Result<()> {
+        // SAFETY: both are there.
+        unsafe { result::event::record(self.0, stream) }.map_err(Error::call("cuEventRecord"))
+    }
+
+    fn until(&self, later: &Event) -> Result<Duration> {
+        // SAFETY: both were recorded, and passed.
+        let milliseconds =
+            unsafe { result::event::elapsed(self.0, later.0) }.map_err(Error::call("cuEventElapsedTime"))?;
+        Ok(Duration::from_secs_f64(milliseconds as f64 * 1e-3))
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: made by `new`, and destroyed here alone.
+        let _ = unsafe { result::event::destroy(self.0) };
+    }
+}

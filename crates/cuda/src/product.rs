@@ -1,0 +1,212 @@
+//! Matrix products by cuBLASLt. It counts in columns: a product of matrices that lie by rows is asked for as the product of
+//! the transposed ones, the other way round.
+
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::{Element, Matrix, Product};
+use cudarc::cublaslt::result::{self, CublasError};
+use cudarc::cublaslt::sys;
+use cudarc::driver::sys::CUstream;
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// Where the depth is a multiple of this, the library may share it out; elsewhere it was seen to drop the rest.
+const SHARED_DEPTH: usize = 64;
+
+/// A product whose algorithm is chosen.
+pub(crate) struct PreparedProduct {
+    device: Arc<Device>,
+    product: Product,
+    description: Description,
+    a: Layout,
+    b: Layout,
+    d: Layout,
+    algorithm: sys::cublasLtMatmulAlgo_t,
+}
+
+// SAFETY: the descriptions are plain memory that nothing else holds.
+unsafe impl Send for PreparedProduct {}
+
+fn call(call: &'static str) -> impl FnOnce(CublasError) -> Error {
+    move |error| Error::Call { call, reason: format!("{:?}", error.0) }
+}
+
+impl PreparedProduct {
+    pub fn new(device: &Arc<Device>, product: &Product) -> Result<PreparedProduct> {
+        let description = Description::new(product)?;
+        let a = Layout::new(&product.a, [product.rows, product.depth], product.batch)?;
+        let b = Layout::new(&product.b, [product.depth, product.columns], product.batch)?;
+        let d = Layout::new(&product.d, [product.rows, product.columns], product.batch)?;
+        let preference = Preference::new(product)?;
+        // SAFETY: all descriptions are there, and describe each other's sizes.
+        let found = unsafe {
+            result::get_matmul_algo_heuristic(device.products(), description.0, b.0, a.0, d.0, d.0, preference.0)
+        };
+        let algorithm = found.map_err(|_| Error::NoProduct { product: described(product) })?.algo;
+        Ok(PreparedProduct { device: device.clone(), product: product.clone(), description, a, b, d, algorithm })
+    }
+
+    /// # Safety
+    /// The addresses of the product must be those of live memory of the device, as large as its sizes say.
+    pub unsafe fn send(&mut self, stream: CUstream) -> Result<()> {
+        let (one, kept): (f32, f32) = (1.0, if self.product.accumulates { 1.0 } else { 0.0 });
+        let at = |matrix: &Matrix| matrix.address as *mut c_void;
+        let (a, b, d) = (at(&self.product.a), at(&self.product.b), at(&self.product.d));
+        let (workspace, bytes) = (self.product.workspace as *mut c_void, self.product.workspace_bytes);
+        // SAFETY: the descriptions are there; the memory is the caller's promise.
+        unsafe {
+            result::matmul(
+                self.device.products(),
+                self.description.0,
+                (&raw const one).cast(),
+                (&raw const kept).cast(),
+                b,
+                self.b.0,
+                a,
+                self.a.0,
+                d,
+                self.d.0,
+                d,
+                self.d.0,
+                &self.algorithm,
+                workspace,
+                bytes,
+                stream.cast(),
+            )
+        }
+        .map_err(call("cublasLtMatmul"))
+    }
+}
+
+fn described(product: &Product) -> String {
+    let Product { rows, columns, depth, batch, a, b, d, .. } = product;
+    let types = [a, b, d].map(|matrix| matrix.element.name()).join(", ");
+    format!("{batch} x [{rows}, {depth}] by [{depth}, {columns}] ({types})")
+}
+
+fn data_type(element: Element) -> sys::cudaDataType {
+    match element {
+        Element::F32 => sys::cudaDataType::CUDA_R_32F,
+        Element::Bf16 => sys::cudaDataType::CUDA_R_16BF,
+        Element::F16 => sys::cudaDataType::CUDA_R_16F,
+        Element::I32 => sys::cudaDataType::CUDA_R_32I,
+        Element::U32 => sys::cudaDataType::CUDA_R_32U,
+    }
+}
+
+/// What is computed.
+struct Description(sys::cublasLtMatmulDesc_t);
+
+impl Description {
+    fn new(product: &Product) -> Result<Description> {
+        use sys::cublasComputeType_t as Compute;
+        use sys::cublasLtMatmulDescAttributes_t as Attribute;
+        let compute = if product.tf32 { Compute::CUBLAS_COMPUTE_32F_FAST_TF32 } else { Compute::CUBLAS_COMPUTE_32F };
+        let made = result::create_matmul_desc(compute, sys::cudaDataType::CUDA_R_32F);
+        let description = Description(made.map_err(call("cublasLtMatmulDescCreate"))?);
+        // The library's first operand is our second.
+        let transposed = |matrix: &Matrix| matrix.transposed as i32;
+        description.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSA, &transposed(&product.b))?;
+        description.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSB, &transposed(&product.a))?;
+        if let Some(bias) = product.bias {
+            let epilogue = sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS;
+            description.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue)?;
+            description.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias.address)?;
+            let element = data_type(product.d.element);
+            description.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &element)?;
+        }
+        Ok(description)
+    }
+
+    fn set<T: Copy>(&self, attribute: sys::cublasLtMatmulDescAttributes_t, value: &T) -> Result<()> {
+        // SAFETY: the attribute takes a value of this type, which is copied.
+        unsafe {
+            result::set_matmul_desc_attribute(self.0, attribute, std::ptr::from_ref(value).cast(), size_of::<T>())
+        }
+        .map_err(call("cublasLtMatmulDescSetAttribute"))
+    }
+}
+
+impl Drop for Description {
+    fn drop(&mut self) {
+        // SAFETY: made by `new`, and destroyed here alone.
+        let _ = unsafe { result::destroy_matmul_desc(self.0) };
+    }
+}
+
+/// How a matrix lies.
+struct Layout(sys::cublasLtMatrixLayout_t);
+
+impl Layout {
+    /// Of a matrix of [rows, columns].
+    fn new(matrix: &Matrix, [rows, columns]: [usize; 2], batch: usize) -> Result<Layout> {
+        use sys::cublasLtMatrixLayoutAttribute_t as Attribute;
+        // What lies by rows is, counted in columns, its own transposed.
+        let [rows, columns] = if matrix.transposed { [rows, columns] } else { [columns, rows] };
+        let made =
+            result::create_matrix_layout(data_type(matrix.element), rows as u64, columns as u64, matrix.stride as i64);
+        let layout = Layout(made.map_err(call("cublasLtMatrixLayoutCreate"))?);
+        if batch > 1 {
+            layout.set(Attribute::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &(batch as i32))?;
+            layout.set(Attribute::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &(matrix.batch_stride as i64))?;
+        }
+        Ok(layout)
+    }
+
+    fn set<T: Copy>(&self, attribute: sys::cublasLtMatrixLayoutAttribute_t, value: &T) -> Result<()> {
+        // SAFETY: the attribute takes a value of this type, which is copied.
+        unsafe {
+            result::set_matrix_layout_attribute(self.0, attribute, std::ptr::from_ref(value).cast(), size_of::<T>())
+        }
+        .map_err(call("cublasLtMatrixLayoutSetAttribute"))
+    }
+}
+
+impl Drop for Layout {
+    fn drop(&mut self) {
+        // SAFETY: made by `new`, and destroyed here alone.
+        let _ = unsafe { result::destroy_matrix_layout(self.0) };
+    }
+}
+
+/// What an algorithm may use.
+struct Preference(sys::cublasLtMatmulPreference_t);
+
+impl Preference {
+    fn new(product: &Product) -> Result<Preference> {
+        use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
+        let preference = Preference(result::create_matmul_pref().map_err(call("cublasLtMatmulPreferenceCreate"))?);
+        preference.set(Attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &product.workspace_bytes)?;
+        if !product.depth.is_multiple_of(SHARED_DEPTH) {
+            preference.set(Attribute::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &0u32)?;
+        }
+        let [a, b, d] = [&product.a, &product.b, &product.d].map(alignment);
+        preference.set(Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &b)?;
+        preference.set(Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &a)?;
+        preference.set(Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &d)?;
+        preference.set(Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &d)?;
+        Ok(preference)
+    }
+
+    fn set<T: Copy>(&self, attribute: sys::cublasLtMatmulPreferenceAttributes_t, value: &T) -> Result<()> {
+        // SAFETY: the attribute takes a value of this type, which is copied.
+        unsafe {
+            result::set_matmul_pref_attribute(self.0, attribute, std::ptr::from_ref(value).cast(), size_of::<T>())
+        }
+        .map_err(call("cublasLtMatmulPreferenceSetAttribute"))
+    }
+}
+
+impl Drop for Preference {
+    fn drop(&mut self) {
+        // SAFETY: made by `new`, and destroyed here alone.
+        let _ = unsafe { result::destroy_matmul_pref(self.0) };
+    }
+}
+
+/// The bytes that the address of every matrix of a batch is a multiple of.
+fn alignment(matrix: &Matrix) -> u32 {
+    let size = matrix.element.size() as u64;
+    let bits = matrix.address | matrix.batch_stride as u64 * size | 256;
+    1 << bits.trailing_zeros()
+}

@@ -1,0 +1,175 @@
+//! A plan on a device: its arena, and a graph for every routine.
+
+use super::Cuda;
+use crate::backend::Executable;
+use crate::error::Location;
+use crate::graph::{Initial, State};
+use crate::ops::Check;
+use crate::plan::{BufferId, BufferKind, Machine, Operand, Plan, PlannedRoutine, Reading};
+use crate::{Error, Result};
+use gradus_cuda::{Device, Memory, Replay, Steps};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Bytes behind the arena: the cell of faults.
+const FAULT_CELL: usize = 8;
+
+pub(super) struct CudaExecutable {
+    /// Dropped before the arena, whose addresses they hold.
+    routines: Vec<LinkedRoutine>,
+    arena: Memory,
+    cuda: Cuda,
+    device: Arc<Device>,
+    /// Offset and size of every buffer.
+    offsets: Vec<(usize, usize)>,
+}
+
+struct LinkedRoutine {
+    replay: Replay,
+    /// What each step looks for in the data.
+    checks: Vec<Option<LinkedCheck>>,
+}
+
+struct LinkedCheck {
+    check: Check,
+    op: &'static str,
+    location: Location,
+}
+
+impl CudaExecutable {
+    pub fn link(cuda: &Cuda, device: &Arc<Device>, plan: &Plan) -> Result<CudaExecutable> {
+        check_plan(cuda, plan)?;
+        let arena = Memory::zeroed(device, plan.regions.total() + FAULT_CELL)?;
+        let (cuda, device) = (cuda.clone(), device.clone());
+        let mut executable = CudaExecutable { routines: vec![], arena, cuda, device, offsets: vec![] };
+        for buffer in &plan.buffers {
+            if let BufferKind::State(State { initial: Initial::Numbers(array), .. }) = &buffer.kind {
+                executable.arena.write(buffer.offset, array.bytes())?;
+            }
+        }
+        executable.link_routines(plan)?;
+        Ok(executable)
+    }
+
+    /// Links a plan over the arena, which is of its size and holds its states.
+    fn link_routines(&mut self, plan: &Plan) -> Result<()> {
+        for buffer in &plan.buffers {
+            if let BufferKind::Constant(array) = &buffer.kind {
+                self.arena.write(buffer.offset, array.bytes())?;
+            }
+        }
+        let commands = self.cuda.commands(plan, self.arena.address())?;
+        let fault = self.arena.address() + plan.regions.total() as u64;
+        let mut routines = vec![];
+        for (routine, commands) in plan.routines.iter().zip(commands) {
+            let steps = Steps { commands, first_write: plan.first_write(routine) };
+            // SAFETY: a plan is verified: every operand has its own live bytes in the arena, to which the commands were
+            // linked where it lies now, and which outlives the replays. The cell lies behind the plan's bytes. Kernels keep
+            // to their operands' sizes: operations with kernels are trusted.
+            let replay = unsafe { Replay::new(&self.device, &steps, fault) }?;
+            routines.push(LinkedRoutine { replay, checks: checks(routine) });
+        }
+        self.offsets = plan.buffers.iter().map(|buffer| (buffer.offset, buffer.bytes())).collect();
+        self.routines = routines;
+        Ok(())
+    }
+
+    fn routine(&mut self, routine: usize) -> Result<&mut LinkedRoutine> {
+        self.routines.get_mut(routine).ok_or(Error::Unlinked)
+    }
+}
+
+fn checks(routine: &PlannedRoutine) -> Vec<Option<LinkedCheck>> {
+    let steps = routine.steps.iter().map(|step| {
+        let check = step.effect().check()?.clone();
+        Some(LinkedCheck { check, op: step.op.name(), location: step.location })
+    });
+    steps.collect()
+}
+
+/// What a plan must be to be run here: made for this machine.
+fn check_plan(cuda: &Cuda, plan: &Plan) -> Result<()> {
+    let first = plan.regions.total() - plan.regions.workers;
+    if [plan.alignment, plan.worker_scratch, first].iter().any(|bytes| !bytes.is_multiple_of(cuda.alignment())) {
+        let problem =
+            format!("its buffers are aligned to {} bytes and must be to {}", plan.alignment, cuda.alignment());
+        return Err(Error::OtherMachine { problem });
+    }
+    for step in plan.routines.iter().flat_map(|routine| &routine.steps) {
+        for (position, input) in step.inputs.iter().enumerate() {
+            if cuda.reads(step.op.as_ref(), position, input.dtype, &input.layout) != Reading::AsItLies {
+                let problem = format!("operand {position} of {} lies as kernels here do not read it", step.op.name());
+                return Err(Error::OtherMachine { problem });
+            }
+        }
+        let (needs, shared) = (cuda.scratch(step)?, step.scratch.map_or(0, |scratch| plan.buffers[scratch].bytes()));
+        if needs.shared > shared || needs.per_worker > plan.worker_scratch {
+            let problem = format!("{} takes more scratch here than it has", step.op.name());
+            return Err(Error::OtherMachine { problem });
+        }
+    }
+    Ok(())
+}
+
+impl LinkedRoutine {
+    fn fault(&self, raised: Option<(u32, u32)>) -> Result<()> {
+        let Some((step, detail)) = raised else { return Ok(()) };
+        let found = self.checks.get(step as usize).and_then(Option::as_ref);
+        let LinkedCheck { check, op, location } = found.expect("only steps that look for something raise faults");
+        Err(check.error(op, detail, *location))
+    }
+}
+
+impl Executable for CudaExecutable {
+    fn run(&mut self, routine: usize) -> Result<()> {
+        let routine = self.routine(routine)?;
+        let raised = routine.replay.run()?;
+        routine.fault(raised)
+    }
+
+    fn run_timed(&mut self, routine: usize, times: &mut [Duration]) -> Result<()> {
+        let routine = self.routine(routine)?;
+        let raised = routine.replay.run_timed(times)?;
+        routine.fault(raised)
+    }
+
+    fn relink(&mut self, plan: &Plan) -> Result<()> {
+        // All that can be refused is, before anything changes.
+        check_plan(&self.cuda, plan)?;
+        let bytes = plan.regions.total() + FAULT_CELL;
+        if bytes != self.arena.bytes() {
+            let mut arena = Memory::zeroed(&self.device, bytes)?;
+            arena.copy_from(&self.arena, plan.regions.states)?;
+            // The graphs point to where the arena was; whatever happens now, none of them is left.
+            self.routines.clear();
+            self.arena = arena;
+        }
+        self.routines.clear();
+        self.link_routines(plan)
+    }
+
+    fn addresses(&self) -> Option<Range<usize>> {
+        None
+    }
+
+    fn write(&mut self, buffer: BufferId, bytes: &[u8]) -> Result<()> {
+        let (offset, length) = self.offsets[buffer];
+        assert_eq!(bytes.len(), length, "the bytes of a buffer");
+        Ok(self.arena.write(offset, bytes)?)
+    }
+
+    fn read(&self, operand: &Operand, bytes: &mut [u8]) -> Result<()> {
+        let start = self.offsets[operand.buffer].0 + operand.layout.offset * operand.dtype.size();
+        // A look at nothing may start past the end.
+        if bytes.is_empty() { Ok(()) } else { Ok(self.arena.read(start, bytes)?) }
+    }
+
+    fn look(&self, _buffer: BufferId) -> Option<&[u8]> {
+        None
+    }
+
+    fn look_mut(&mut self, _buffer: BufferId) -> Option<&mut [u8]> {
+        None
+    }
+}

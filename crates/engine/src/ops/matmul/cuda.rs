@@ -1,0 +1,145 @@
+//! Products on a CUDA device: by cuBLASLt, with the sums of columns beside them.
+
+use super::*;
+use gradus_cuda::{Bias, Matrix, Operand, Product};
+
+/// Scratch that the library may use: with it, it can share out the depth of a product whose result has few tiles.
+const WORKSPACE: usize = 32 << 20;
+
+/// Adds the commands that put the product into `result`.
+pub(super) fn link(matmul: &Matmul, linker: &mut CudaLinker<'_>, result: &Operand) {
+    let (a, b) = (linker.input(0), linker.input(1));
+    let accumulates = linker.accumulates(0);
+    let bias = matmul.has_bias.then(|| linker.input(2));
+    let (depth, columns) = (b.shape[b.shape.len() - 2], b.shape[b.shape.len() - 1]);
+    match depth {
+        0 => link_nothing(linker, bias.as_ref(), result, accumulates),
+        _ => link_products(linker, (&a, &b), bias.as_ref(), result, (depth, columns)),
+    }
+    if matmul.column_sums {
+        let sums = linker.output(1);
+        let partial = linker.scratch(gradus_cuda::column_sums_scratch(&b));
+        for launch in gradus_cuda::column_sums(&b, &sums, partial, linker.accumulates(1)) {
+            linker.launch(launch);
+        }
+    }
+}
+
+/// A product of no depth: the bias, or zeros.
+fn link_nothing(linker: &mut CudaLinker<'_>, bias: Option<&Operand>, result: &Operand, accumulates: bool) {
+    match bias {
+        Some(bias) => {
+            let rank = result.shape.len();
+            let strides = (0..rank).map(|axis| if axis + 1 == rank { bias.strides[0] } else { 0 }).collect();
+            let repeated = Operand { shape: result.shape.clone(), strides, ..bias.clone() };
+            linker.launch(gradus_cuda::copy(&repeated, result));
+        }
+        None if accumulates => {}
+        None => linker.zero(result.address, result.elements() * result.element.size()),
+    }
+}
+
+fn link_products(
+    linker: &mut CudaLinker<'_>,
+    (a, b): (&Operand, &Operand),
+    bias: Option<&Operand>,
+    result: &Operand,
+    (depth, columns): (usize, usize),
+) {
+    if result.elements() == 0 {
+        return;
+    }
+    let [a_layout, b_layout] = [a, b].map(layout);
+    let shape = Shape::from(result.shape.clone());
+    let column_stride = stride(&a_layout, 1);
+    let allowed = |rows: usize, stride: usize| lies([rows, depth], [stride, column_stride]).is_some();
+    let Arrangement { rows, row_stride, batch } = Arrangement::new(&a_layout, &b_layout, &shape, allowed);
+    let matrix = |of: &Operand, sizes: [usize; 2], strides: [usize; 2]| {
+        let (stride, transposed) = lies(sizes, strides).expect("what the library does not read was copied");
+        Matrix { element: of.element, address: of.address, stride, transposed, batch_stride: 0 }
+    };
+    let product = Product {
+        rows,
+        columns,
+        depth,
+        batch: 1,
+        a: matrix(a, [rows, depth], [row_stride, column_stride]),
+        b: matrix(b, [depth, columns], [stride(&b_layout, 2), stride(&b_layout, 1)]),
+        d: matrix(result, [rows, columns], [columns, 1]),
+        bias: bias.map(|bias| Bias { address: bias.address }),
+        accumulates: linker.accumulates(0),
+        tf32: false,
+        workspace: linker.workspace(WORKSPACE),
+        workspace_bytes: WORKSPACE,
+    };
+    for product in batched(product, &batch) {
+        linker.product(product);
+    }
+}
+
+/// The product for every index of the batch: the innermost axis in one call, the others in a call for each index.
+fn batched(product: Product, batch: &[kernel::BatchAxis]) -> Vec<Product> {
+    let Some((inner, outer)) = batch.split_last() else { return vec![product] };
+    let with = |matrix: Matrix, batch_stride: usize| Matrix { batch_stride, ..matrix };
+    let mut products = vec![Product {
+        batch: inner.size,
+        a: with(product.a, inner.a_stride),
+        b: with(product.b, inner.b_stride),
+        d: with(product.d, inner.c_stride),
+        ..product
+    }];
+    let moved = |matrix: Matrix, elements: usize| Matrix {
+        address: matrix.address + (elements * matrix.element.size()) as u64,
+        ..matrix
+    };
+    for axis in outer.iter().rev() {
+        let at = |index: usize, product: &Product| Product {
+            a: moved(product.a, index * axis.a_stride),
+            b: moved(product.b, index * axis.b_stride),
+            d: moved(product.d, index * axis.c_stride),
+            ..product.clone()
+        };
+        products = (0..axis.size)
+            .flat_map(|index| products.iter().map(move |product| (index, product)))
+            .map(|(index, product)| at(index, product))
+            .collect();
+    }
+    products
+}
+
+/// How a matrix of these sizes and strides lies, if the library reads it: the distance of its rows, or of its columns where
+/// it is transposed.
+fn lies([rows, columns]: [usize; 2], [row_stride, column_stride]: [usize; 2]) -> Option<(usize, bool)> {
+    let by = |outer: usize, inner: usize, outer_stride: usize, inner_stride: usize| {
+        let fits = (inner <= 1 || inner_stride == 1) && (outer <= 1 || outer_stride >= inner);
+        fits.then(|| if outer <= 1 { inner.max(1) } else { outer_stride })
+    };
+    let by_rows = by(rows, columns, row_stride, column_stride).map(|stride| (stride, false));
+    by_rows.or_else(|| by(columns, rows, column_stride, row_stride).map(|stride| (stride, true)))
+}
+
+/// Whether the library reads an operand that lies so.
+pub(super) fn is_read(layout: &Layout) -> bool {
+    lies(last_two(&layout.shape).into(), [stride(layout, 2), stride(layout, 1)]).is_some()
+}
+
+fn layout(operand: &Operand) -> Layout {
+    Layout { shape: operand.shape.clone().into(), strides: operand.strides.clone(), offset: 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn matrices_lie_by_rows_or_by_columns_or_are_copied() {
+        assert_eq!(lies([4, 6], [6, 1]), Some((6, false)));
+        assert_eq!(lies([4, 6], [9, 1]), Some((9, false)), "a slice");
+        assert_eq!(lies([4, 6], [1, 4]), Some((4, true)), "transposed");
+        assert_eq!(lies([4, 6], [12, 2]), None, "every second number");
+        assert_eq!(lies([4, 6], [0, 1]), None, "repeated rows");
+        assert_eq!(lies([1, 6], [0, 1]), Some((6, false)), "one row");
+        assert_eq!(lies([4, 1], [7, 0]), Some((7, false)), "one column");
+        assert_eq!(lies([1, 6], [0, 3]), Some((3, true)), "a row out of a column");
+    }
+}
