@@ -7,6 +7,7 @@
 mod column_sums;
 mod command;
 mod compile;
+mod cross_entropy;
 mod device;
 mod elementwise;
 mod error;
@@ -23,6 +24,7 @@ pub mod sources;
 pub use column_sums::{column_sums, column_sums_scratch};
 pub use command::{Bias, Command, Launch, Matrix, Product};
 pub use compile::{can_compile, compile};
+pub use cross_entropy::{Logits, cross_entropy, cross_entropy_gradient};
 pub use device::Device;
 pub use elementwise::{copy, elementwise};
 pub use error::{Error, Result};

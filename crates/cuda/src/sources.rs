@@ -11,5 +11,6 @@ macro_rules! sources {
 
 sources! {
     COLUMN_SUMS = "column_sums.cu",
+    CROSS_ENTROPY = "cross_entropy.cu",
     SOFTMAX = "softmax.cu",
 }

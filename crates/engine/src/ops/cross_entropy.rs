@@ -127,6 +127,14 @@ impl Kernels for CrossEntropy {
         });
         Ok(())
     }
+
+    fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
+        let (logits, targets) = (as_rows(linker.input(0)), linker.input(1));
+        let rows = gradus_cuda::Logits { logits: &logits, targets: &targets, ignored: self.ignored };
+        let (source, threads) = gradus_cuda::cross_entropy(&rows, &linker.output(0), &linker.output(1));
+        linker.launch(linker.with_fault(source).launch(logits.shape[0], threads));
+        Ok(())
+    }
 }
 
 impl Operation for CrossEntropyGradient {
@@ -235,6 +243,22 @@ impl Kernels for CrossEntropyGradient {
         });
         Ok(())
     }
+
+    fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
+        let (logits, targets) = (as_rows(linker.input(0)), linker.input(1));
+        let (total, row_gradient, gradient) = (linker.input(2), linker.input(3), as_rows(linker.output(0)));
+        let rows = gradus_cuda::Logits { logits: &logits, targets: &targets, ignored: self.ignored };
+        let (source, threads) = gradus_cuda::cross_entropy_gradient(&rows, &total, &row_gradient, &gradient);
+        linker.launch(linker.with_fault(source).launch(logits.shape[0], threads));
+        Ok(())
+    }
+}
+
+/// A dense operand as a matrix of rows.
+fn as_rows(operand: gradus_cuda::Operand) -> gradus_cuda::Operand {
+    let classes = operand.shape[operand.shape.len() - 1];
+    let shape = vec![operand.elements() / classes.max(1), classes];
+    gradus_cuda::Operand { strides: vec![classes, 1], shape, ..operand }
 }
 
 /// Checks logits and targets, and gives the shape of the rows.

@@ -1,6 +1,8 @@
 //! The last projection of a language model and its cross-entropy in one: the logits, by far the largest tensor of
 //! a small model, come and go in blocks and never lie in memory all at once.
 
+mod cuda;
+
 use super::cross_entropy::{CrossEntropy, CrossEntropyGradient, check_rows, kernel_targets, targets};
 use super::*;
 use crate::backend::LinkedOperand;
@@ -130,6 +132,11 @@ impl Kernels for LinearCrossEntropy {
         with_types!(linker, X, W => { self.link::<X, W>(linker) });
         Ok(())
     }
+
+    fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
+        cuda::link(self, linker);
+        Ok(())
+    }
 }
 
 impl LinearCrossEntropy {
@@ -255,6 +262,11 @@ impl Kernels for LinearCrossEntropyGradient {
 
     fn cpu(&self, linker: &mut Linker<'_>) -> Result<(), Unsupported> {
         with_types!(linker, X, W => { self.link::<X, W>(linker) });
+        Ok(())
+    }
+
+    fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
+        cuda::link_gradient(self, linker);
         Ok(())
     }
 }

@@ -1,0 +1,52 @@
+//! Cross-entropy of rows of logits.
+
+use crate::{Operand, Source, sources, threads_for};
+
+/// Rows of logits that lie at equal distances, and their targets.
+#[derive(Clone, Debug)]
+pub struct Logits<'a> {
+    /// [rows, classes], with classes one after another.
+    pub logits: &'a Operand,
+    /// An integer for each row.
+    pub targets: &'a Operand,
+    /// The target whose rows do not count.
+    pub ignored: Option<i32>,
+}
+
+impl Logits<'_> {
+    fn source(&self, entry: &'static str) -> (Source, usize) {
+        let (classes, stride) = (self.logits.shape[1], self.logits.strides[0]);
+        let most = 16 / self.logits.element.size();
+        let wide = stride.is_multiple_of(most) && self.logits.address.is_multiple_of(16);
+        let (width, threads) = (if wide { most } else { 1 }, threads_for(classes));
+        let source = Source::new(entry, sources::CROSS_ENTROPY).constant("FORWARD", (entry == "cross_entropy") as u8);
+        let source = source.size("CLASSES", classes).size("STRIDE", stride).constant("WIDTH", width);
+        let source = source.constant("THREADS", threads).operand("x", self.logits).address(self.targets.address);
+        (
+            match self.ignored {
+                Some(ignored) => source.constant("IGNORED", ignored),
+                None => source,
+            },
+            threads,
+        )
+    }
+}
+
+/// The loss and the log-sum-exp of each row, in f32; takes the cell of faults as its last parameter. To be run with so many
+/// threads a row.
+pub fn cross_entropy(rows: &Logits<'_>, loss: &Operand, total: &Operand) -> (Source, usize) {
+    let (source, threads) = rows.source("cross_entropy");
+    (source.address(loss.address).address(total.address), threads)
+}
+
+/// The gradient of the logits, over them or at the same distances elsewhere; takes the cell of faults as its last parameter.
+/// To be run with so many threads a row.
+pub fn cross_entropy_gradient(
+    rows: &Logits<'_>,
+    total: &Operand,
+    row_gradient: &Operand,
+    gradient: &Operand,
+) -> (Source, usize) {
+    let (source, threads) = rows.source("cross_entropy_gradient");
+    (source.address(total.address).address(row_gradient.address).operand("y", gradient), threads)
+}

@@ -1,0 +1,161 @@
+//! On a CUDA device: blocks of rows, each with all classes, whose logits are in the type that products have.
+
+use super::*;
+use gradus_cuda::{Element, Logits, Matrix, Operand, Product};
+
+/// Bytes of a block of logits, about: its products are large enough to fill a GPU, and the scratch is a small part of it.
+const BLOCK: usize = 512 << 20;
+/// Logits of a row begin at a multiple of so many: a vocabulary of any size is read and written in whole vectors.
+const CLASS_MULTIPLE: usize = 64;
+/// Rows of a block are a multiple of this.
+const ROW_MULTIPLE: usize = 128;
+/// Scratch that the library of products may use.
+const WORKSPACE: usize = 32 << 20;
+
+/// The operands, as products take them, and how rows are cut into blocks.
+struct Blocked {
+    x: Operand,
+    weight: Operand,
+    targets: Operand,
+    ignored: Option<i32>,
+    logits: Operand,
+}
+
+impl Blocked {
+    fn new(linker: &mut CudaLinker<'_>, ignored: Option<i32>) -> Blocked {
+        let element = linker.input(0).element;
+        let [x, weight] = [0, 1].map(|input| dense(linker, input, element));
+        let (rows, classes) = (x.shape[0], weight.shape[0]);
+        let stride = classes.next_multiple_of(CLASS_MULTIPLE);
+        let most = (BLOCK / (stride * element.size())).next_multiple_of(ROW_MULTIPLE);
+        let block = most.min(rows);
+        let address = linker.scratch(block * stride * element.size());
+        let logits = Operand { element, shape: vec![block, classes], strides: vec![stride, 1], address };
+        Blocked { x, weight, targets: linker.input(2), ignored, logits }
+    }
+
+    fn blocks(&self) -> impl Iterator<Item = Range<usize>> {
+        let (rows, block) = (self.x.shape[0], self.logits.shape[0].max(1));
+        (0..rows.div_ceil(block)).map(move |index| chunk(index, block, rows))
+    }
+
+    /// Adds the product that gives the logits of these rows, and says where they lie.
+    fn logits(&self, linker: &mut CudaLinker<'_>, rows: &Range<usize>) -> Operand {
+        let logits = rows_from(&self.logits, &(0..rows.len()));
+        let a = matrix(&rows_from(&self.x, rows), false);
+        product(
+            linker,
+            a,
+            matrix(&self.weight, true),
+            matrix(&logits, false),
+            [rows.len(), self.x.shape[1], self.weight.shape[0]],
+            false,
+        );
+        logits
+    }
+
+    fn targets(&self, rows: &Range<usize>) -> Operand {
+        rows_from(&self.targets, rows)
+    }
+}
+
+/// An operand in this type, densely: itself, or a copy in scratch.
+fn dense(linker: &mut CudaLinker<'_>, input: usize, element: Element) -> Operand {
+    let operand = linker.input(input);
+    if operand.element == element && operand.is_dense() {
+        let strides = vec![operand.shape[1], 1];
+        return Operand { strides, ..operand };
+    }
+    let copy = linker.scratch_operand(element, &operand.shape);
+    linker.launch(gradus_cuda::copy(&operand, &copy));
+    copy
+}
+
+/// Some of the rows.
+fn rows_from(operand: &Operand, rows: &Range<usize>) -> Operand {
+    let address = operand.address + (rows.start * operand.strides[0] * operand.element.size()) as u64;
+    let mut part = Operand { address, ..operand.clone() };
+    part.shape[0] = rows.len();
+    part
+}
+
+/// A matrix, looked at the other way round if asked.
+fn matrix(of: &Operand, transposed: bool) -> Matrix {
+    Matrix { element: of.element, address: of.address, stride: of.strides[0], transposed, batch_stride: 0 }
+}
+
+/// Adds a product of [rows, depth] with [depth, columns].
+fn product(
+    linker: &mut CudaLinker<'_>,
+    a: Matrix,
+    b: Matrix,
+    d: Matrix,
+    [rows, depth, columns]: [usize; 3],
+    accumulates: bool,
+) {
+    let workspace = linker.workspace(WORKSPACE);
+    linker.product(Product {
+        rows,
+        columns,
+        depth,
+        batch: 1,
+        a,
+        b,
+        d,
+        bias: None,
+        accumulates,
+        tf32: false,
+        workspace,
+        workspace_bytes: WORKSPACE,
+    });
+}
+
+/// Adds the commands of the losses.
+pub(super) fn link(op: &LinearCrossEntropy, linker: &mut CudaLinker<'_>) {
+    let blocked = Blocked::new(linker, op.ignored);
+    let (loss, total) = (linker.output(0), linker.output(1));
+    for rows in blocked.blocks() {
+        let logits = blocked.logits(linker, &rows);
+        let logits = Logits { logits: &logits, targets: &blocked.targets(&rows), ignored: blocked.ignored };
+        let (source, threads) =
+            gradus_cuda::cross_entropy(&logits, &rows_from(&loss, &rows), &rows_from(&total, &rows));
+        linker.launch(linker.with_fault(source).launch(rows.len(), threads));
+    }
+}
+
+/// Adds the commands of the gradients.
+pub(super) fn link_gradient(op: &LinearCrossEntropyGradient, linker: &mut CudaLinker<'_>) {
+    let blocked = Blocked::new(linker, op.ignored);
+    let (dx, result) = (linker.output(0), linker.output(1));
+    // Sums over blocks of rows are in f32, and rounded to the result at the end.
+    let sums = match result.element {
+        Element::F32 => result.clone(),
+        _ => linker.scratch_operand(Element::F32, &result.shape),
+    };
+    let [classes, channels] = [result.shape[0], result.shape[1]];
+    if blocked.x.shape[0] == 0 && !linker.accumulates(1) {
+        linker.zero(sums.address, sums.elements() * sums.element.size());
+    }
+    for rows in blocked.blocks() {
+        let logits = blocked.logits(linker, &rows);
+        let [total, row_gradient] = [3, 4].map(|input| rows_from(&linker.input(input), &rows));
+        let of = Logits { logits: &logits, targets: &blocked.targets(&rows), ignored: blocked.ignored };
+        let (source, threads) = gradus_cuda::cross_entropy_gradient(&of, &total, &row_gradient, &logits);
+        linker.launch(linker.with_fault(source).launch(rows.len(), threads));
+        let to = matrix(&rows_from(&dx, &rows), false);
+        product(
+            linker,
+            matrix(&logits, false),
+            matrix(&blocked.weight, false),
+            to,
+            [rows.len(), classes, channels],
+            false,
+        );
+        let (a, b) = (matrix(&logits, true), matrix(&rows_from(&blocked.x, &rows), false));
+        let accumulates = rows.start > 0 || linker.accumulates(1);
+        product(linker, a, b, matrix(&sums, false), [classes, rows.len(), channels], accumulates);
+    }
+    if sums.element != result.element {
+        linker.launch(gradus_cuda::copy(&sums, &result));
+    }
+}
