@@ -1,12 +1,11 @@
 //! Element-wise kernels, generated: a scalar program run on every element.
 
+use crate::operand::WIDEST;
 use crate::{Launch, Operand, Source, expression};
 use gradus_scalar::{Argument, ScalarProgram};
 use std::fmt::Write;
 
 const THREADS: usize = 256;
-/// Bytes that one thread reads or writes at once.
-const WIDEST: usize = 16;
 
 /// The kernel that runs a program on every element. Operands lie in any way; the result is dense.
 pub fn elementwise(program: &ScalarProgram, inputs: &[Operand], output: &Operand) -> Launch {

@@ -18,6 +18,7 @@ mod operand;
 mod prepared;
 mod product;
 mod program;
+mod reduce;
 mod source;
 pub mod sources;
 
@@ -32,4 +33,5 @@ pub use graph::{Replay, Steps};
 pub use memory::Memory;
 pub use operand::{Element, Operand};
 pub use program::expression;
+pub use reduce::{ReduceOptions, Reduction, reduce};
 pub use source::{Source, threads_for};

@@ -50,7 +50,30 @@ pub struct Operand {
     pub address: u64,
 }
 
+/// Bytes that a thread reads or writes at once, at most.
+pub(crate) const WIDEST: usize = 16;
+
+/// How many elements of a type a thread reads or writes at once, at most.
+pub(crate) fn widest(element: Element) -> usize {
+    WIDEST / element.size()
+}
+
 impl Operand {
+    /// One whose elements lie one after another.
+    pub fn dense(element: Element, shape: &[usize], address: u64) -> Operand {
+        let mut strides = vec![1; shape.len()];
+        for axis in (1..shape.len()).rev() {
+            strides[axis - 1] = strides[axis] * shape[axis];
+        }
+        Operand { element, shape: shape.to_vec(), strides, address }
+    }
+
+    /// The elements along some axes, the first ones of all others.
+    pub fn along(&self, axes: &[usize]) -> Operand {
+        let (shape, strides) = axes.iter().map(|&axis| (self.shape[axis], self.strides[axis])).unzip();
+        Operand { element: self.element, shape, strides, address: self.address }
+    }
+
     /// How many elements it has.
     pub fn elements(&self) -> usize {
         self.shape.iter().product()

@@ -46,11 +46,15 @@ impl Source {
     /// An operand: the next parameter of the function. `NAME_t` is the type of its elements, and `NAME_at(i)` says where the
     /// element of that number lies, in the order of its shape.
     pub fn operand(mut self, name: &str, operand: &Operand) -> Source {
+        self = self.element(&format!("{name}_t"), operand.element).address(operand.address);
+        self.places(name, operand)
+    }
+
+    /// The function `NAME_at(i)` of an operand, or of some of its axes, by itself.
+    pub fn places(mut self, name: &str, operand: &Operand) -> Source {
         self.reach = self.reach.max(operand.end()).max(operand.elements());
         let index = place(&operand.axes());
-        self = self.element(&format!("{name}_t"), operand.element).address(operand.address);
-        let function = format!("__device__ __forceinline__ index_t {name}_at(index_t i) {{ return {index}; }}");
-        self.code(&function)
+        self.code(&format!("__device__ __forceinline__ index_t {name}_at(index_t i) {{ return {index}; }}"))
     }
 
     /// An address that is the next parameter of the function, and no operand: scratch.
@@ -101,8 +105,9 @@ pub(crate) fn number(value: f32) -> String {
 /// Where element `i` lies, as an expression.
 fn place(axes: &[(usize, usize)]) -> String {
     match axes {
-        [] => return "0".to_string(),
         [(_, 1)] => return "i".to_string(),
+        // No place at all, or one; what has no elements has no places to divide by.
+        _ if axes.iter().any(|&(size, _)| size == 0) => return "0".to_string(),
         _ => {}
     }
     let mut terms = vec![];
@@ -129,6 +134,7 @@ mod tests {
         assert_eq!(place(&[(24, 2)]), "(i) * (index_t)2u");
         assert_eq!(place(&[(3, 1), (5, 3)]), "(i % 5u) * (index_t)3u + (i / 5u) * (index_t)1u");
         assert_eq!(place(&[(3, 0), (5, 1)]), "(i % 5u) * (index_t)1u");
+        assert_eq!(place(&[(3, 5), (0, 2)]), "0");
     }
 
     #[test]

@@ -12,5 +12,6 @@ macro_rules! sources {
 sources! {
     COLUMN_SUMS = "column_sums.cu",
     CROSS_ENTROPY = "cross_entropy.cu",
+    REDUCE = "reduce.cu",
     SOFTMAX = "softmax.cu",
 }

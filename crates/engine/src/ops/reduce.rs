@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::{DType, Shape};
+use gradus_cuda::ReduceOptions;
 use gradus_kernels::reduce as kernel;
 pub use gradus_kernels::reduce::Reduction;
 
@@ -201,6 +202,17 @@ impl Kernels for Reduce {
                 }
             });
         });
+        Ok(())
+    }
+
+    fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
+        let reduction = match self.reduction {
+            Reduction::Sum => gradus_cuda::Reduction::Sum,
+            Reduction::SumOfSquares => gradus_cuda::Reduction::SumOfSquares,
+            Reduction::Max => gradus_cuda::Reduction::Max,
+        };
+        let options = ReduceOptions { reduction, in_order: self.in_order, accumulates: linker.accumulates(0) };
+        linker.reduce(&linker.input(0), &self.axes, &linker.output(0), options);
         Ok(())
     }
 }

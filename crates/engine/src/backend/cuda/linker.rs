@@ -3,7 +3,7 @@
 use crate::DType;
 use crate::backend::Unsupported;
 use crate::plan::{Operand, Scratch};
-use gradus_cuda::{self as device, Command, Element, Launch, Product, Source};
+use gradus_cuda::{self as device, Command, Element, Launch, Product, ReduceOptions, Source};
 
 /// Offsets inside an arena are multiples of this: what the library's fastest products and the copy engine ask for.
 pub(super) const ALIGNMENT: usize = 256;
@@ -106,7 +106,7 @@ impl CudaLinker<'_> {
     /// Scratch as a dense operand.
     pub fn scratch_operand(&mut self, element: Element, shape: &[usize]) -> device::Operand {
         let address = self.scratch(shape.iter().product::<usize>() * element.size());
-        dense(element, shape, address)
+        device::Operand::dense(element, shape, address)
     }
 
     /// The address of scratch that every operation finds at the same place, so that it need not be planned for each: for
@@ -123,6 +123,13 @@ impl CudaLinker<'_> {
         }
     }
 
+    /// Reduces an operand, or scratch, over these axes to a dense one.
+    pub fn reduce(&mut self, x: &device::Operand, axes: &[usize], y: &device::Operand, options: ReduceOptions) {
+        for launch in device::reduce(x, axes, y, options, |bytes| self.scratch(bytes)) {
+            self.launch(launch);
+        }
+    }
+
     /// Adds a product.
     pub fn product(&mut self, product: Product) {
         self.commands.push(Command::Product(product));
@@ -134,12 +141,6 @@ impl CudaLinker<'_> {
             self.commands.push(Command::Zero { address, bytes });
         }
     }
-}
-
-/// A dense operand.
-fn dense(element: Element, shape: &[usize], address: u64) -> device::Operand {
-    let strides = crate::Layout::dense(&shape.to_vec().into()).strides;
-    device::Operand { element, shape: shape.to_vec(), strides, address }
 }
 
 /// An operand whose buffer lies at this address.
