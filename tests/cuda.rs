@@ -2,9 +2,10 @@
 
 use gradus::backend::{Cuda, GpuKind};
 use gradus::ops::{self, ListedOperation};
-use gradus::testing::plans_for;
+use gradus::testing::{check_on, plans_for};
 use gradus_cuda::{Command, can_compile, compile};
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// The operations, or the one that `GRADUS_TEST_OP` names.
 fn operations() -> Vec<ListedOperation> {
@@ -45,4 +46,17 @@ fn every_kernel_compiles() {
             compile(entry, &source).unwrap_or_else(|error| panic!("{what}: {error}\n{source}"));
         }
     }
+}
+
+#[test]
+#[ignore = "takes a CUDA device: run by bench/cuda"]
+fn every_operation_on_a_device_equals_the_reference() {
+    let cuda = Cuda::new(0).unwrap();
+    let mut wrong = vec![];
+    for entry in operations() {
+        let held = catch_unwind(AssertUnwindSafe(|| check_on(&cuda, &entry)));
+        println!("{:<30} {}", entry.type_name, if held.is_ok() { "as the reference" } else { "WRONG" });
+        wrong.extend(held.is_err().then_some(entry.type_name));
+    }
+    assert!(wrong.is_empty(), "other numbers than the reference: {wrong:?}");
 }

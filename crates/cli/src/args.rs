@@ -4,7 +4,8 @@ use crate::values::{Seconds, fraction, not_negative, positive, positive_number};
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use gradus_train::config::{
-    BatchSize, Clip, ExportDtype, OptimizerKind, Precision, Recomputation, ScheduleKind, TokenizerKind, Validation,
+    BatchSize, Clip, DeviceChoice, ExportDtype, OptimizerKind, Precision, Recomputation, ScheduleKind, TokenizerKind,
+    Validation,
 };
 use gradus_train::memory::Budget;
 use gradus_train::models::{Family, PRESETS, RopeScaling};
@@ -185,6 +186,9 @@ pub struct TrainArgs {
     /// Element type of the computation; bf16 takes less memory, and less time where the machine multiplies it [default: f32]
     #[arg(long, value_enum, help_heading = "Machine")]
     pub precision: Option<PrecisionName>,
+    /// What to compute on: cpu, cuda, cuda:N for the device of that number, or auto: a CUDA device if there is one [default: auto]
+    #[arg(long, value_name = "DEVICE", help_heading = "Machine")]
+    pub device: Option<DeviceChoice>,
     /// Threads [default: one for each core]
     #[arg(long, value_name = "N", value_parser = positive, help_heading = "Machine")]
     pub threads: Option<usize>,
@@ -258,6 +262,9 @@ pub struct GenerateArgs {
     /// Texts to write, computed together
     #[arg(long, value_name = "N", value_parser = positive, default_value = "1")]
     pub count: usize,
+    /// What to compute on: cpu, cuda, cuda:N for the device of that number, or auto: a CUDA device if there is one
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    pub device: DeviceChoice,
     /// Threads [default: one for each core]
     #[arg(long, value_name = "N", value_parser = positive)]
     pub threads: Option<usize>,
@@ -284,6 +291,9 @@ pub struct EvalArgs {
     /// Sequences computed at once, if the memory allows
     #[arg(long, value_name = "N", value_parser = positive, default_value = "8")]
     pub batch: usize,
+    /// What to compute on: cpu, cuda, cuda:N for the device of that number, or auto: a CUDA device if there is one
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    pub device: DeviceChoice,
     /// Threads [default: one for each core]
     #[arg(long, value_name = "N", value_parser = positive)]
     pub threads: Option<usize>,

@@ -111,12 +111,12 @@ mod tests {
     fn every_stated_option_is_there() {
         let options = "model preset vocab-size width layers heads kv-heads feed-forward sequence batch micro-batch steps \
              epochs time learning-rate warmup-steps schedule weight-decay optimizer clip dropout tie-embeddings precision \
-             threads seed tokenizer validation eval-every sample-every save-every keep out resume init quiet json config \
+             device threads seed tokenizer validation eval-every sample-every save-every keep out resume init quiet json config \
              text-field beta1 beta2 min-learning-rate-share memory";
         has_options("train", options);
         has_options(
             "plan",
-            "preset vocab-size sequence batch micro-batch optimizer clip precision threads memory out json",
+            "preset vocab-size sequence batch micro-batch optimizer clip precision device threads memory out json",
         );
         has_options("generate", "prompt max-tokens temperature top-k top-p seed count");
         has_options("bench", "list threads time profile save baseline json");

@@ -28,7 +28,7 @@ pub type Hear<'a> = &'a mut dyn FnMut(usize, &str, bool) -> Result<()>;
 /// Texts from the model in a model folder, each without the prompt.
 pub fn generate(model_folder: &Path, args: &GenerateArgs, prompt: &str, threads: usize, hear: Hear) -> Result<()> {
     let config = export::read_model_config(model_folder)?;
-    let backend = &*device::backend(threads)?;
+    let backend = &*device::backend(args.device, threads)?;
     let memory = Generator::memory(&config, backend, args.memory)?;
     guard::doing(Doing::OpeningTokenizer);
     let tokenizer = Tokenizer::open(model_folder)?;
@@ -70,7 +70,7 @@ fn signed(ids: &[u32]) -> Vec<i32> {
 pub fn evaluate(model_folder: &Path, args: &EvalArgs, threads: usize) -> Result<Evaluation> {
     let corpus = Corpus::open(&args.corpus, args.text_field.as_deref())?;
     let window = Window { batch: args.batch, sequence: args.sequence, memory: args.memory };
-    evaluate::evaluate(model_folder, &corpus, &*device::backend(threads)?, window, &mut |_, _| {})
+    evaluate::evaluate(model_folder, &corpus, &*device::backend(args.device, threads)?, window, &mut |_, _| {})
 }
 
 /// Makes or opens the tokenizer, saves it if asked to, and tokenizes the corpus.

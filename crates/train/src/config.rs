@@ -3,7 +3,7 @@
 mod choices;
 mod limits;
 
-pub use choices::{BatchSize, ExportDtype, Recomputation};
+pub use choices::{BatchSize, DeviceChoice, ExportDtype, Recomputation};
 pub(crate) use limits::within;
 
 use crate::memory::Budget;
@@ -89,6 +89,9 @@ pub struct TrainConfig {
     pub dropout: f64,
     /// Element type of the computation.
     pub precision: Precision,
+    /// What it is computed on.
+    #[serde(default)]
+    pub device: DeviceChoice,
     /// Threads, the main one included.
     pub threads: usize,
     /// Seed of everything random.
@@ -397,6 +400,7 @@ mod tests {
             clip: Clip::Value(0.5),
             dropout: 0.0,
             precision: Precision::F32,
+            device: DeviceChoice::Cpu,
             threads: 2,
             seed: 1,
             eval_every: 10,

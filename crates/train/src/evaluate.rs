@@ -92,7 +92,7 @@ pub fn evaluate_model(
 }
 
 fn memory(model: &dyn CausalModel, backend: &dyn Backend, window: Window) -> Result<InferenceMemory> {
-    Ok(InferenceMemory::within(window.memory, rehearsal(model, backend)?, backend.workers()))
+    InferenceMemory::of(window.memory, backend, || rehearsal(model, backend))
 }
 
 fn evaluate_within(

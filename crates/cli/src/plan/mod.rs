@@ -22,7 +22,7 @@ pub fn run(command_line: &ArgMatches) -> Result<()> {
     let planned = resolve_for_planning(command_line)?;
     // A file of options states the folder of a run as `out`, not a page: so the command line alone counts.
     let page = command_line.get_one::<PathBuf>("out").map_or(Path::new(PAGE), |path| path);
-    let backend = device::backend(planned.config.threads)?;
+    let backend = device::backend(planned.config.device, planned.config.threads)?;
     let (report, chosen) = Report::of(&planned.config, &*backend)?;
     atomic::write_file(page, page::html(&report, &chosen).as_bytes())?;
     if planned.json {

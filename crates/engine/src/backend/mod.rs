@@ -26,8 +26,20 @@ pub trait Backend: Machine {
     /// Its name, for messages.
     fn name(&self) -> &'static str;
 
+    /// The memory that arenas are in, if that is not the host's.
+    fn memory(&self) -> Result<Option<DeviceMemory>>;
+
     /// Makes everything a replay needs. The last place that allocates.
     fn link(&self, plan: &Plan) -> Result<Box<dyn Executable>>;
+}
+
+/// Memory of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceMemory {
+    /// What can be had now, with what this process has already.
+    pub available: u64,
+    /// What is taken besides arenas: the driver's context, libraries, kernels.
+    pub besides: u64,
 }
 
 /// A linked plan.

@@ -1,7 +1,7 @@
 //! The reference: every operation's meaning, in f64, one after another. Slow, readable, and right by inspection;
 //! the kernels are compared with it, and f64 programs run on it.
 
-use super::{Backend, Executable, stopwatch};
+use super::{Backend, DeviceMemory, Executable, stopwatch};
 use crate::graph::{Graph, Initial, Source, State, Value};
 use crate::ops::{Effect, Elementwise, Matmul, Operation, Reals};
 use crate::plan::{Buffer, BufferId, BufferKind, FusionLimits, Machine, Operand, Plan, Reading, Scratch, Step};
@@ -53,6 +53,10 @@ impl Machine for Reference {
 impl Backend for Reference {
     fn name(&self) -> &'static str {
         "reference"
+    }
+
+    fn memory(&self) -> Result<Option<DeviceMemory>> {
+        Ok(None)
     }
 
     fn link(&self, plan: &Plan) -> Result<Box<dyn Executable>> {

@@ -1,7 +1,7 @@
 //! A machine that is unlike the CPU in everything a planner can ask, over reference arithmetic: what holds on both does
 //! not rest on either.
 
-use crate::backend::{Backend, Executable};
+use crate::backend::{Backend, DeviceMemory, Executable};
 use crate::graph::{Initial, State};
 use crate::ops::{Check, Effect, Elementwise, Form, Matmul, Operation, Reals};
 use crate::plan::{BufferId, BufferKind, FusionLimits, Machine, Operand, Plan, Reading, Scratch, Step};
@@ -65,6 +65,10 @@ fn product_of(op: &dyn Operation) -> Option<&Matmul> {
 impl Backend for SecondMachine {
     fn name(&self) -> &'static str {
         "second machine"
+    }
+
+    fn memory(&self) -> Result<Option<DeviceMemory>> {
+        Ok(None)
     }
 
     fn link(&self, plan: &Plan) -> Result<Box<dyn Executable>> {

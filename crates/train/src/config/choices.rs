@@ -37,6 +37,59 @@ impl ExportDtype {
     }
 }
 
+/// What a run is computed on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub enum DeviceChoice {
+    /// The first CUDA device, if there is one that can be used; else the CPU.
+    #[default]
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// The CUDA device of this number.
+    Cuda(usize),
+}
+
+impl fmt::Display for DeviceChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DeviceChoice::Auto => write!(f, "auto"),
+            DeviceChoice::Cpu => write!(f, "cpu"),
+            DeviceChoice::Cuda(0) => write!(f, "cuda"),
+            DeviceChoice::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
+        }
+    }
+}
+
+impl FromStr for DeviceChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<DeviceChoice, String> {
+        let unknown = || "give cpu, cuda, cuda:N with the number of a device, or auto".to_string();
+        match (text, text.strip_prefix("cuda:")) {
+            ("auto", _) => Ok(DeviceChoice::Auto),
+            ("cpu", _) => Ok(DeviceChoice::Cpu),
+            ("cuda", _) => Ok(DeviceChoice::Cuda(0)),
+            (_, Some(ordinal)) => ordinal.parse().map(DeviceChoice::Cuda).map_err(|_| unknown()),
+            _ => Err(unknown()),
+        }
+    }
+}
+
+impl From<DeviceChoice> for String {
+    fn from(device: DeviceChoice) -> String {
+        device.to_string()
+    }
+}
+
+impl TryFrom<String> for DeviceChoice {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<DeviceChoice, String> {
+        text.parse()
+    }
+}
+
 /// Sequences a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "BatchValue", try_from = "BatchValue")]

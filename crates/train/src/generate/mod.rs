@@ -48,7 +48,7 @@ impl Generator {
 
     /// The memory of a process that generates, within what is stated.
     pub fn memory(model: &dyn CausalModel, backend: &dyn Backend, stated: Option<Budget>) -> Result<InferenceMemory> {
-        Ok(InferenceMemory::within(stated, rehearsal(model, backend)?, backend.workers()))
+        InferenceMemory::of(stated, backend, || rehearsal(model, backend))
     }
 
     /// As [`Generator::new`], with weights that are zero until each is set, within the memory of the process.

@@ -32,6 +32,15 @@ impl Limit {
         Limit { stated, bytes, least: ProcessMemory::read().peak + TO_REFUSE }
     }
 
+    /// As [`Limit::of`], on a device that has so many bytes to give.
+    pub fn of_device(stated: Option<Budget>, available: u64) -> Limit {
+        let bytes = match stated {
+            Some(budget) => budget.of(available).min(available),
+            None => (SHARE_TAKEN * available as f64) as u64,
+        };
+        Limit { stated, bytes, least: 0 }
+    }
+
     /// What is stated, whatever the machine has.
     pub fn of_any_machine(stated: Option<Budget>) -> Limit {
         Limit { stated, bytes: stated.map_or(u64::MAX, Budget::bytes), least: 0 }

@@ -67,9 +67,14 @@ impl Budget {
 
     /// The bytes that the process may have resident in all.
     pub fn bytes(self) -> u64 {
+        self.of(available_memory() + ProcessMemory::read().anonymous)
+    }
+
+    /// The bytes where so many can be had.
+    pub fn of(self, available: u64) -> u64 {
         match self {
             Budget::Bytes(Size(bytes)) => bytes,
-            Budget::Share(share) => (share * (available_memory() + ProcessMemory::read().anonymous) as f64) as u64,
+            Budget::Share(share) => (share * available as f64) as u64,
         }
     }
 }

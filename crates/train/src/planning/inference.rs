@@ -3,6 +3,7 @@
 use crate::memory::guard::{self, Armed};
 use crate::memory::{Budget, Held, Limit, STEP_BYTES};
 use crate::{Error, Result};
+use gradus_engine::backend::Backend;
 use gradus_engine::plan::Plan;
 
 /// The memory of a process that computes with a model without training it.
@@ -10,29 +11,54 @@ use gradus_engine::plan::Plan;
 pub struct InferenceMemory {
     /// Bytes that the process may have resident.
     limit: Limit,
-    held: Held,
-    threads: usize,
-    /// Keeps the limit as long as this is there.
-    _guard: Armed,
+    besides: Besides,
+    /// Keeps the limit as long as this is there, if it is the process's own.
+    _guard: Option<Armed>,
+}
+
+/// What is held where the arena is, besides what is planned.
+#[derive(Debug)]
+enum Besides {
+    /// Of a process on so many threads.
+    Process(Held, usize),
+    /// On a device.
+    Device(u64),
 }
 
 impl InferenceMemory {
-    /// Within what is stated and what the machine has, guarded from now on, on so many threads. What the process holds
-    /// was measured.
-    pub fn within(stated: Option<Budget>, held: Held, threads: usize) -> InferenceMemory {
+    /// Within what is stated and what the backend has. If that is the process's own memory, what it holds is measured, and the
+    /// limit guarded from now on.
+    pub fn of(
+        stated: Option<Budget>,
+        backend: &dyn Backend,
+        measure: impl FnOnce() -> Result<Held>,
+    ) -> Result<InferenceMemory> {
+        Ok(match backend.memory()? {
+            Some(device) => {
+                let limit = Limit::of_device(stated, device.available);
+                InferenceMemory { limit, besides: Besides::Device(device.besides), _guard: None }
+            }
+            None => InferenceMemory::within(stated, measure()?, backend.workers()),
+        })
+    }
+
+    fn within(stated: Option<Budget>, held: Held, threads: usize) -> InferenceMemory {
         let limit = Limit::of(stated);
-        InferenceMemory { limit, held, threads, _guard: guard::arm(&limit) }
+        InferenceMemory { limit, besides: Besides::Process(held, threads), _guard: Some(guard::arm(&limit)) }
     }
 
     /// The first of some plans, the largest of which comes first, that fits where the work takes so many bytes besides;
     /// and how many bytes are left then.
     pub fn first_fitting(&self, besides: u64, plans: impl Iterator<Item = Result<Plan>>) -> Result<(Plan, u64)> {
-        let outside = self.held.now().with_threads(self.threads) + besides;
+        let outside = |steps: usize| match self.besides {
+            Besides::Process(held, threads) => held.now().with_threads(threads) + besides + steps as u64 * STEP_BYTES,
+            Besides::Device(bytes) => bytes,
+        };
         let mut smallest = u64::MAX;
         for plan in plans {
             let plan = plan?;
             let steps: usize = plan.routines.iter().map(|routine| routine.steps.len()).sum();
-            let needed = plan.regions.total() as u64 + steps as u64 * STEP_BYTES + outside;
+            let needed = plan.regions.total() as u64 + outside(steps);
             if self.limit.fits(needed) {
                 return Ok((plan, self.limit.bytes - needed));
             }

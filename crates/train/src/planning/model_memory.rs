@@ -23,6 +23,10 @@ pub struct ModelMemory {
 impl ModelMemory {
     /// Within what is stated and what the machine has.
     pub fn of(config: &StepConfig, batch: usize, stated: Option<Budget>, backend: &dyn Backend) -> Result<ModelMemory> {
+        if let Some(device) = backend.memory()? {
+            let outside = Outside { data: 0, runtime: device.besides };
+            return Ok(ModelMemory { limit: Limit::of_device(stated, device.available), outside });
+        }
         let traced = StepConfig { micro_batch: 1, micro_batches: batch, ..config.clone() }.traced()?;
         let (of_batch, of_one) = (Batch::size(&traced.fields, batch), Batch::size(&traced.fields, 1));
         let steps = traced.trace.to_graph().nodes().len() as u64 * STEPS_PER_NODE;

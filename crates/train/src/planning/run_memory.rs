@@ -7,7 +7,7 @@ use crate::memory::guard::{self, Armed};
 use crate::memory::{Held, Limit, Outside, ProcessMemory, Stages};
 use crate::step::StepConfig;
 use crate::{Error, Result};
-use gradus_engine::backend::Backend;
+use gradus_engine::backend::{Backend, DeviceMemory};
 use gradus_engine::plan::Recompute;
 
 /// The most sequences that `--batch auto` takes.
@@ -27,12 +27,14 @@ pub(super) fn arena_besides(limit: &Limit, besides: u64) -> usize {
     (left - left / (COUNTED_OFF + 1)) as usize
 }
 
-/// The memory of a run: what the process may hold, and what it holds besides what is planned.
+/// The memory of a run: what may be held where its arena is, and what is held there besides what is planned.
 #[derive(Debug)]
 pub struct RunMemory {
-    /// Bytes that the process may have resident.
+    /// Bytes that the process may have resident; on a device, bytes that it may have there.
     pub limit: Limit,
     held: Held,
+    /// The memory that the arena is in, if that is a device's.
+    device: Option<DeviceMemory>,
     /// What it takes to read the corpus.
     reading: u64,
     /// By how much the heap grew while a step was planned.
@@ -44,16 +46,29 @@ pub struct RunMemory {
 impl RunMemory {
     /// For a run on this machine, the limit of which is guarded from now on.
     pub fn of(config: &TrainConfig, backend: &dyn Backend) -> Result<RunMemory> {
+        if let Some(device) = backend.memory()? {
+            return Ok(RunMemory::on_device(Limit::of_device(config.memory, device.available), device));
+        }
         let held = rehearsal::of_training(config, backend)?;
-        let limit = Limit::of(config.memory);
-        Ok(RunMemory { limit, held, reading: READING_BYTES, planning: 0, _guard: Some(guard::arm(&limit)) })
+        let (limit, device) = (Limit::of(config.memory), None);
+        Ok(RunMemory { limit, held, device, reading: READING_BYTES, planning: 0, _guard: Some(guard::arm(&limit)) })
+    }
+
+    /// On a device, whose own account is all that is kept; the process takes of the host what it needs.
+    fn on_device(limit: Limit, device: DeviceMemory) -> RunMemory {
+        let (held, device) = (Held::now_resident(), Some(device));
+        RunMemory { limit, held, device, reading: READING_BYTES, planning: 0, _guard: None }
     }
 
     /// For a run that is only asked about, whatever the machine has; `--batch auto` takes what fits here.
     pub fn asked_about(config: &TrainConfig, backend: &dyn Backend) -> Result<RunMemory> {
+        if let Some(device) = backend.memory()? {
+            return Ok(RunMemory::on_device(Limit::of_device(config.memory, device.available), device));
+        }
         let of = if config.batch == BatchSize::Auto { Limit::of } else { Limit::of_any_machine };
         let held = rehearsal::of_training(config, backend)?;
-        Ok(RunMemory { limit: of(config.memory), held, reading: READING_BYTES, planning: 0, _guard: None })
+        let (limit, device) = (of(config.memory), None);
+        Ok(RunMemory { limit, held, device, reading: READING_BYTES, planning: 0, _guard: None })
     }
 
     /// What it takes to read the corpus is known.
@@ -61,19 +76,29 @@ impl RunMemory {
         self.reading = bytes;
     }
 
-    /// What the process holds besides the arena while it trains.
+    /// What is held where the arena is, besides it, while the run trains.
     pub fn outside(&self, config: &TrainConfig) -> Outside {
-        Outside::predict(config, self.held)
+        match self.device {
+            Some(device) => Outside { data: 0, runtime: device.besides },
+            None => Outside::predict(config, self.held),
+        }
     }
 
-    /// What the stages before training take.
-    pub fn stages(&self, config: &TrainConfig) -> Stages {
+    /// What words may take while the corpus is read and encoded.
+    pub fn words(&self, config: &TrainConfig) -> u64 {
+        let limit = if self.device.is_some() { Limit::of(None) } else { self.limit };
+        self.stages(config).words(limit.bytes)
+    }
+
+    /// What the stages before training take of the host.
+    fn stages(&self, config: &TrainConfig) -> Stages {
         Stages::predict(config, self.held, self.reading, self.planning)
     }
 
-    /// The least that the process needs with an arena of this size.
+    /// The least that is needed with an arena of this size.
     pub fn smallest_budget(&self, config: &TrainConfig, arena: usize) -> u64 {
-        (counted(arena) + self.outside(config).total()).max(self.stages(config).smallest)
+        let training = counted(arena) + self.outside(config).total();
+        if self.device.is_some() { training } else { training.max(self.stages(config).smallest) }
     }
 
     fn arena(&self, config: &TrainConfig) -> usize {

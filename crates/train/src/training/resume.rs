@@ -7,11 +7,12 @@ use crate::schedule::{Decay, Elapsed, Length, Schedule};
 use crate::{Error, Result};
 
 /// What may differ when a run is resumed: nothing here changes the model, the data or what the optimizer remembers.
-const CHANGEABLE: [&str; 20] = [
+const CHANGEABLE: [&str; 21] = [
     "clip",
     "decay-steps",
     "decay-time",
     "epochs",
+    "device",
     "eval-every",
     "export-dtype",
     "keep",

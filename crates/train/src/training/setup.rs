@@ -29,7 +29,7 @@ const DATA: &str = "data";
 /// Makes everything ready, saying what takes time. A new run that cannot begin leaves nothing behind, and one that
 /// cannot go on is as it was.
 pub(super) fn prepare(config: &TrainConfig, resume: bool, observer: &mut dyn Observer) -> Result<(Session, Text)> {
-    let backend = device::backend(config.threads)?;
+    let backend = device::backend(config.device, config.threads)?;
     let mut memory = RunMemory::of(config, &*backend)?;
     let observer = Watched::new(observer);
     if resume {
@@ -170,7 +170,7 @@ fn text(
     }
     let mut corpus = corpus.map_or_else(|| self::corpus(config), Ok)?;
     memory.reads(corpus.bytes_held()?);
-    let words = share_memory(&mut corpus, memory.stages(config).words(memory.limit.bytes), config)?;
+    let words = share_memory(&mut corpus, memory.words(config), config)?;
     observer.tell_left_out(&corpus);
     let tokenizer = tokenizer(config, &corpus, Some(words), observer)?;
     tokenizer.limit_memory(words);

@@ -8,7 +8,7 @@ mod speeds;
 
 pub use linker::{LinkedOperand, Linker, Unsupported};
 
-use super::{Backend, Executable};
+use super::{Backend, DeviceMemory, Executable};
 use crate::ops::{Elementwise, Kernels, Lowering, Matmul, Operation, own_kernels};
 use crate::plan::{BufferId, FusionLimits, Machine, Operand, Plan, Reading, Scratch, Step};
 use crate::{DType, Error, Layout, Result};
@@ -143,6 +143,10 @@ impl Machine for Cpu {
 impl Backend for Cpu {
     fn name(&self) -> &'static str {
         "cpu"
+    }
+
+    fn memory(&self) -> Result<Option<DeviceMemory>> {
+        Ok(None)
     }
 
     fn link(&self, plan: &Plan) -> Result<Box<dyn Executable>> {

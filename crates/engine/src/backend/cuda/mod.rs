@@ -7,7 +7,7 @@ mod speeds;
 pub use linker::CudaLinker;
 pub(crate) use linker::element;
 
-use crate::backend::{Backend, Executable, Unsupported};
+use crate::backend::{Backend, DeviceMemory, Executable, Unsupported};
 use crate::ops::{Elementwise, Form, Kernels, Lowering, Matmul, Operation, own_kernels};
 use crate::plan::{BufferId, FusionLimits, Machine, Plan, PlannedRoutine, Reading, Scratch, Step};
 use crate::{DType, Error, Layout, Result};
@@ -15,6 +15,9 @@ use executable::CudaExecutable;
 use gradus_cuda::{Command, Device};
 use linker::{ALIGNMENT, Addresses, Linked};
 use std::sync::Arc;
+
+/// What the driver's context, the libraries and the kernels of a program take of the device, at most.
+const CONTEXT_BYTES: u64 = 800 << 20;
 
 /// A kind of GPU, as far as plans depend on it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -172,6 +175,14 @@ impl Machine for Cuda {
 impl Backend for Cuda {
     fn name(&self) -> &'static str {
         "cuda"
+    }
+
+    fn memory(&self) -> Result<Option<DeviceMemory>> {
+        let available = match &self.device {
+            Some(device) => device.free_memory()? as u64 + CONTEXT_BYTES,
+            None => self.kind.memory as u64,
+        };
+        Ok(Some(DeviceMemory { available, besides: CONTEXT_BYTES }))
     }
 
     fn link(&self, plan: &Plan) -> Result<Box<dyn Executable>> {
