@@ -4,6 +4,7 @@
 //! which addresses. It needs no device, no driver and no library, so plans are made and tested anywhere. The second half
 //! loads NVIDIA's libraries when it is first asked for: [`Device`] compiles, allocates, captures and replays.
 
+mod attention;
 mod column_sums;
 mod command;
 mod compile;
@@ -22,6 +23,7 @@ mod reduce;
 mod source;
 pub mod sources;
 
+pub use attention::{Attention, AttentionGradient};
 pub use column_sums::{column_sums, column_sums_scratch};
 pub use command::{Bias, Command, Launch, Matrix, Product};
 pub use compile::{can_compile, compile};

@@ -13,5 +13,10 @@ sources! {
     COLUMN_SUMS = "column_sums.cu",
     CROSS_ENTROPY = "cross_entropy.cu",
     REDUCE = "reduce.cu",
+    ATTENTION_PLACES = "attention.cuh",
+    ATTENTION_TILES = "attention_tiles.cuh",
+    ATTENTION = "attention.cu",
+    ATTENTION_GRADIENT = "attention_gradient.cu",
+    ATTENTION_DELTA = "attention_delta.cu",
     SOFTMAX = "softmax.cu",
 }

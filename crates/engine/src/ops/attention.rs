@@ -3,6 +3,7 @@
 use super::*;
 use crate::backend::LinkedOperand;
 use crate::{Array, DType, Native, Shape};
+use gradus_cuda::{self as device, Element};
 use gradus_kernels::attention as kernel;
 use std::f64::consts::{LN_2, LOG2_E};
 use std::ops::Range;
@@ -80,6 +81,14 @@ impl Attention {
 
     fn checked_problem(&self, [q, k, v]: [&Shape; 3]) -> kernel::Problem {
         self.problem(q, k, v).expect("the shapes were checked when the operation was traced")
+    }
+
+    /// The problem as the device's kernels take it.
+    fn on_device(&self, q: &device::Operand, k: &device::Operand) -> device::Attention {
+        let &[batch, heads, queries, depth] = &q.shape[..] else { unreachable!("queries have four axes") };
+        let (key_heads, keys, window) = (k.shape[1], k.shape[2], self.window.unwrap_or(usize::MAX));
+        let Attention { causal, scale, .. } = *self;
+        device::Attention { batch, heads, key_heads, queries, keys, depth, causal, window, scale }
     }
 
     /// The keys that a query at a place sees.
@@ -346,6 +355,13 @@ impl Kernels for Attention {
         });
         Ok(())
     }
+
+    fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
+        let [q, k, v] = [0, 1, 2].map(|index| linker.input(index));
+        let (o, log_sum) = (linker.output(0), linker.output(1));
+        linker.launch(self.on_device(&q, &k).forward([&q, &k, &v], &o, &log_sum));
+        Ok(())
+    }
 }
 
 impl AttentionGradient {
@@ -495,6 +511,15 @@ impl Kernels for AttentionGradient {
             linker.job(kernel::Gradient::<T>::new(isa, problem, operands, log_sum.read(), shares, joint.write()));
             linker.job(kernel::QueryGradient::<T>::new(isa, problem, shares.as_in(), joint.write()));
         });
+        Ok(())
+    }
+
+    fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
+        let [q, k, v, o, log_sum, g] = [0, 1, 2, 3, 4, 5].map(|index| linker.input(index));
+        let delta = linker.scratch_operand(Element::F32, &log_sum.shape);
+        let attention = self.attention.on_device(&q, &k);
+        let operands = device::AttentionGradient { q, k, v, o, log_sum, g, delta, joint: linker.output(0) };
+        attention.gradient(&operands).into_iter().for_each(|launch| linker.launch(launch));
         Ok(())
     }
 }

@@ -1,0 +1,127 @@
+//! Attention and its gradient: which kernels run, in tiles of which sizes.
+
+use crate::{Launch, Operand, Source, sources};
+use std::f32::consts::LOG2_E;
+
+/// Threads of a block of the kernels that take any depth, rows and columns of their tiles, and the bytes of a tile.
+const THREADS: usize = 256;
+const TILE: usize = 64;
+const TILE_BYTES: usize = TILE * (TILE + 1) * 4;
+
+/// The sizes of an attention, and what it computes.
+#[derive(Clone, Copy, Debug)]
+pub struct Attention {
+    /// Independent sequences.
+    pub batch: usize,
+    /// Heads of the queries.
+    pub heads: usize,
+    /// Heads of the keys and values; `heads` is a multiple of it.
+    pub key_heads: usize,
+    /// Queries of a sequence.
+    pub queries: usize,
+    /// Keys of a sequence; no fewer than queries if causal.
+    pub keys: usize,
+    /// Numbers in a query, a key and a value.
+    pub depth: usize,
+    /// Whether a query sees only the keys up to its own place, the last query being at the last key.
+    pub causal: bool,
+    /// How many keys a query sees at most, its own place's the last of them; no limit unless causal.
+    pub window: usize,
+    /// What scores are multiplied by.
+    pub scale: f32,
+}
+
+/// The operands of the gradient of an attention.
+#[derive(Clone, Debug)]
+pub struct AttentionGradient {
+    /// Queries [b, h, t, d].
+    pub q: Operand,
+    /// Keys [b, g, s, d].
+    pub k: Operand,
+    /// Values [b, g, s, d].
+    pub v: Operand,
+    /// The result [b, t, h, d].
+    pub o: Operand,
+    /// The binary logarithms of the sums of exponentials [b, h, t], dense.
+    pub log_sum: Operand,
+    /// The gradient of the result [b, t, h, d].
+    pub g: Operand,
+    /// Scratch [b, h, t], in f32.
+    pub delta: Operand,
+    /// The gradients of queries, keys and values side by side [b, max(t, s), h + 2 g, d], dense.
+    pub joint: Operand,
+}
+
+impl Attention {
+    /// From queries [b, h, t, d], keys and values [b, g, s, d], all of dense rows: the result [b, t, h, d] and the binary
+    /// logarithms of the sums of exponentials [b, h, t].
+    pub fn forward(&self, [q, k, v]: [&Operand; 3], o: &Operand, log_sum: &Operand) -> Launch {
+        let source = self.by_head(Source::new("attention", sources::ATTENTION), [q, k, v]);
+        let source = by_place(source, "o", o).operand("log_sum", log_sum);
+        let blocks = self.batch * self.heads * self.queries.div_ceil(TILE);
+        self.constants(source).code(sources::ATTENTION_TILES).launch_on([blocks, 1, 1], THREADS, 3 * TILE_BYTES)
+    }
+
+    /// Its gradient: what is subtracted from each row's slopes, then that of the queries, then that of keys and values.
+    pub fn gradient(&self, operands: &AttentionGradient) -> [Launch; 3] {
+        [self.delta(operands), self.gradient_of(operands, false), self.gradient_of(operands, true)]
+    }
+
+    fn gradient_of(&self, operands: &AttentionGradient, for_keys: bool) -> Launch {
+        let AttentionGradient { q, k, v, log_sum, g, delta, joint, .. } = operands;
+        let source = Source::new("attention_gradient", sources::ATTENTION_GRADIENT);
+        let source = by_place(self.by_head(source, [q, k, v]), "g", g).operand("log_sum", log_sum);
+        let source = source.operand("delta", delta).operand("joint", joint).constant("FOR_KEYS", for_keys as u8);
+        let (heads, tiles) = if for_keys { (self.key_heads, 4) } else { (self.heads, 3) };
+        let blocks = self.batch * heads * self.queries.max(self.keys).div_ceil(TILE);
+        self.constants(source).code(sources::ATTENTION_TILES).launch_on([blocks, 1, 1], THREADS, tiles * TILE_BYTES)
+    }
+
+    fn delta(&self, operands: &AttentionGradient) -> Launch {
+        let AttentionGradient { o, g, delta, .. } = operands;
+        let source = by_place(Source::new("attention_delta", sources::ATTENTION_DELTA), "o", o);
+        let source = by_place(source, "g", g).operand("delta", delta);
+        let widths = [o, g].map(|operand| operand.vector(16 / operand.element.size()));
+        let width = widths.into_iter().min().unwrap_or(1).min(1 << self.depth.trailing_zeros());
+        let lanes = (self.depth / width).next_power_of_two().min(32);
+        let rows = delta.elements();
+        let source = source.size("ROWS", rows).constant("WIDTH", width).constant("LANES", lanes);
+        self.constants(source.constant("THREADS", THREADS)).launch(rows.div_ceil(THREADS / lanes), THREADS)
+    }
+
+    fn by_head(&self, source: Source, operands: [&Operand; 3]) -> Source {
+        ["q", "k", "v"].into_iter().zip(operands).fold(source, |source, (name, operand)| {
+            rows(source.operand(name, operand), name, [0, 1, 2].map(|axis| operand.strides[axis]))
+        })
+    }
+
+    fn constants(&self, source: Source) -> Source {
+        let source = [
+            ("HEADS", self.heads),
+            ("KEY_HEADS", self.key_heads),
+            ("GROUP", self.heads.checked_div(self.key_heads).unwrap_or(0)),
+            ("QUERIES", self.queries),
+            ("KEYS", self.keys),
+            ("DEPTH", self.depth),
+            ("WINDOW", self.window.min(self.keys)),
+        ]
+        .into_iter()
+        .fold(source, |source, (name, size)| source.constant(name, size));
+        let source = source.constant("CAUSAL", self.causal).number("SCALE", self.scale);
+        source.number("BINARY_SCALE", self.scale * LOG2_E).code(sources::ATTENTION_PLACES)
+    }
+}
+
+/// An operand [b, t, h, d].
+fn by_place(source: Source, name: &str, operand: &Operand) -> Source {
+    rows(source.operand(name, operand), name, [0, 2, 1].map(|axis| operand.strides[axis]))
+}
+
+/// The function `NAME_row(batch, head, place)`, where a row begins, and the constant `NAME_PLACE`, how far apart those of
+/// neighboring places lie.
+fn rows(source: Source, name: &str, [batch, head, place]: [usize; 3]) -> Source {
+    source.size(&format!("{}_PLACE", name.to_uppercase()), place).code(&format!(
+        "__device__ __forceinline__ index_t {name}_row(index_t batch, index_t head, index_t place) {{ \
+         return batch * (index_t){batch}u + head * (index_t){head}u + place * (index_t){place}u; }}"
+    ))
+}
