@@ -35,7 +35,7 @@ pub struct Launch {
     pub arguments: Vec<u64>,
 }
 
-/// `d = a @ b + bias`, or `d += a @ b`, for a batch of matrices. Sums are in f32.
+/// `d = a @ b + bias + added`, or what GELU makes of it, or `d += a @ b`, for a batch of matrices. Sums are in f32.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Product {
     /// Rows of the result.
@@ -54,8 +54,10 @@ pub struct Product {
     pub d: Matrix,
     /// Added to every row.
     pub bias: Option<Bias>,
-    /// Whether the result is added to what is there.
-    pub accumulates: bool,
+    /// Added to the result: a matrix of its sizes and type. If it is the result itself, that goes on from what is there.
+    pub added: Option<Matrix>,
+    /// What is made of the product.
+    pub gelu: Option<Gelu>,
     /// Whether f32 operands are multiplied as TF32.
     pub tf32: bool,
     /// Scratch for the library.
@@ -77,6 +79,17 @@ pub struct Matrix {
     pub transposed: bool,
     /// Elements from one matrix of the batch to the next.
     pub batch_stride: usize,
+}
+
+/// What GELU, in its tanh form, makes of a product. It is computed from the sums in f32, before they are rounded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gelu {
+    /// GELU of the product.
+    Of,
+    /// GELU of the product, which itself is stored here, as the result lies.
+    Keeping(u64),
+    /// The product times the slope of GELU at the numbers stored here, as the result lies.
+    SlopeAt(u64),
 }
 
 /// The bias of a product, in the type of its result.

@@ -25,7 +25,7 @@ pub mod sources;
 
 pub use attention::{Attention, AttentionGradient};
 pub use column_sums::{column_sums, column_sums_scratch};
-pub use command::{Bias, Command, Launch, Matrix, Product};
+pub use command::{Bias, Command, Gelu, Launch, Matrix, Product};
 pub use compile::{can_compile, compile};
 pub use cross_entropy::{Logits, cross_entropy, cross_entropy_gradient};
 pub use device::Device;

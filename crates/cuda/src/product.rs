@@ -3,7 +3,7 @@
 
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::{Element, Matrix, Product};
+use crate::{Element, Gelu, Matrix, Product};
 use cudarc::cublaslt::result::{self, CublasError};
 use cudarc::cublaslt::sys;
 use cudarc::driver::sys::CUstream;
@@ -20,6 +20,7 @@ pub(crate) struct PreparedProduct {
     description: Description,
     a: Layout,
     b: Layout,
+    added: Layout,
     d: Layout,
     algorithm: sys::cublasLtMatmulAlgo_t,
 }
@@ -37,21 +38,24 @@ impl PreparedProduct {
         let a = Layout::new(&product.a, [product.rows, product.depth], product.batch)?;
         let b = Layout::new(&product.b, [product.depth, product.columns], product.batch)?;
         let d = Layout::new(&product.d, [product.rows, product.columns], product.batch)?;
+        let added = product.added.as_ref().unwrap_or(&product.d);
+        let added = Layout::new(added, [product.rows, product.columns], product.batch)?;
         let preference = Preference::new(product)?;
         // SAFETY: all descriptions are there, and describe each other's sizes.
         let found = unsafe {
-            result::get_matmul_algo_heuristic(device.products(), description.0, b.0, a.0, d.0, d.0, preference.0)
+            result::get_matmul_algo_heuristic(device.products(), description.0, b.0, a.0, added.0, d.0, preference.0)
         };
         let algorithm = found.map_err(|_| Error::NoProduct { product: described(product) })?.algo;
-        Ok(PreparedProduct { device: device.clone(), product: product.clone(), description, a, b, d, algorithm })
+        Ok(PreparedProduct { device: device.clone(), product: product.clone(), description, a, b, added, d, algorithm })
     }
 
     /// # Safety
     /// The addresses of the product must be those of live memory of the device, as large as its sizes say.
     pub unsafe fn send(&mut self, stream: CUstream) -> Result<()> {
-        let (one, kept): (f32, f32) = (1.0, if self.product.accumulates { 1.0 } else { 0.0 });
+        let (one, share): (f32, f32) = (1.0, if self.product.added.is_some() { 1.0 } else { 0.0 });
         let at = |matrix: &Matrix| matrix.address as *mut c_void;
         let (a, b, d) = (at(&self.product.a), at(&self.product.b), at(&self.product.d));
+        let added = self.product.added.as_ref().map_or(d, at);
         let (workspace, bytes) = (self.product.workspace as *mut c_void, self.product.workspace_bytes);
         // SAFETY: the descriptions are there; the memory is the caller's promise.
         unsafe {
@@ -59,13 +63,13 @@ impl PreparedProduct {
                 self.device.products(),
                 self.description.0,
                 (&raw const one).cast(),
-                (&raw const kept).cast(),
+                (&raw const share).cast(),
                 b,
                 self.b.0,
                 a,
                 self.a.0,
-                d,
-                self.d.0,
+                added,
+                self.added.0,
                 d,
                 self.d.0,
                 &self.algorithm,
@@ -108,9 +112,12 @@ impl Description {
         let transposed = |matrix: &Matrix| matrix.transposed as i32;
         description.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSA, &transposed(&product.b))?;
         description.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSB, &transposed(&product.a))?;
+        description.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue(product))?;
+        if let Some(Gelu::Keeping(address) | Gelu::SlopeAt(address)) = product.gelu {
+            description.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &address)?;
+            description.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &(product.d.stride as i64))?;
+        }
         if let Some(bias) = product.bias {
-            let epilogue = sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS;
-            description.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue)?;
             description.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias.address)?;
             let element = data_type(product.d.element);
             description.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &element)?;
@@ -131,6 +138,20 @@ impl Drop for Description {
     fn drop(&mut self) {
         // SAFETY: made by `new`, and destroyed here alone.
         let _ = unsafe { result::destroy_matmul_desc(self.0) };
+    }
+}
+
+/// What the library does after the sums.
+fn epilogue(product: &Product) -> sys::cublasLtEpilogue_t {
+    use sys::cublasLtEpilogue_t as Epilogue;
+    match (product.bias.is_some(), product.gelu) {
+        (false, None) => Epilogue::CUBLASLT_EPILOGUE_DEFAULT,
+        (true, None) => Epilogue::CUBLASLT_EPILOGUE_BIAS,
+        (false, Some(Gelu::Of)) => Epilogue::CUBLASLT_EPILOGUE_GELU,
+        (true, Some(Gelu::Of)) => Epilogue::CUBLASLT_EPILOGUE_GELU_BIAS,
+        (false, Some(Gelu::Keeping(_))) => Epilogue::CUBLASLT_EPILOGUE_GELU_AUX,
+        (true, Some(Gelu::Keeping(_))) => Epilogue::CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
+        (_, Some(Gelu::SlopeAt(_))) => Epilogue::CUBLASLT_EPILOGUE_DGELU,
     }
 }
 

@@ -362,7 +362,7 @@ macro_rules! as_text {
     )*};
 }
 
-as_text!(TokenizerKind, Validation, Clip, Recomputation, Budget);
+as_text!(TokenizerKind, Validation, Clip, DeviceChoice, Recomputation, Budget);
 
 #[cfg(test)]
 mod tests {

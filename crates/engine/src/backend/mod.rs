@@ -92,6 +92,6 @@ pub trait Kernels: Trusted + Any {
 
     /// Builds the commands that compute it on a CUDA device, and asks for their scratch.
     fn cuda(&self, _linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
-        Err(Unsupported(crate::DType::F64))
+        Ok(())
     }
 }

@@ -76,20 +76,6 @@ impl FromStr for DeviceChoice {
     }
 }
 
-impl From<DeviceChoice> for String {
-    fn from(device: DeviceChoice) -> String {
-        device.to_string()
-    }
-}
-
-impl TryFrom<String> for DeviceChoice {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<DeviceChoice, String> {
-        text.parse()
-    }
-}
-
 /// Sequences a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "BatchValue", try_from = "BatchValue")]

@@ -143,8 +143,8 @@ impl Machine for Cuda {
         FusionLimits { inputs: 10, instructions: 48 }
     }
 
-    fn absorbs(&self, _product: &Matmul, _epilogue: &Elementwise) -> bool {
-        false
+    fn absorbs(&self, product: &Matmul, epilogue: &Elementwise) -> bool {
+        product.is_followed_on_cuda(epilogue)
     }
 
     fn reads(&self, op: &dyn Operation, input: usize, dtype: DType, layout: &Layout) -> Reading {

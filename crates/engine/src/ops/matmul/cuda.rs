@@ -1,20 +1,28 @@
 //! Products on a CUDA device: by cuBLASLt, with the sums of columns beside them.
 
 use super::*;
-use gradus_cuda::{Bias, Matrix, Operand, Product};
+use gradus_cuda::{Bias, Gelu, Matrix, Operand, Product};
 
 /// Scratch that the library may use: with it, it can share out the depth of a product whose result has few tiles.
 const WORKSPACE: usize = 32 << 20;
 
+/// What the library does to a product besides.
+#[derive(Clone, Debug, Default)]
+pub(super) struct After {
+    /// What is added to it: a dense operand of its shape and type.
+    pub added: Option<Operand>,
+    pub gelu: Option<Gelu>,
+}
+
 /// Adds the commands that put the product into `result`.
-pub(super) fn link(matmul: &Matmul, linker: &mut CudaLinker<'_>, result: &Operand) {
+pub(super) fn link(matmul: &Matmul, linker: &mut CudaLinker<'_>, result: &Operand, after: After) {
     let (a, b) = (linker.input(0), linker.input(1));
-    let accumulates = linker.accumulates(0);
     let bias = matmul.has_bias.then(|| linker.input(2));
-    let (depth, columns) = (b.shape[b.shape.len() - 2], b.shape[b.shape.len() - 1]);
-    match depth {
-        0 => link_nothing(linker, bias.as_ref(), result, accumulates),
-        _ => link_products(linker, (&a, &b), bias.as_ref(), result, (depth, columns)),
+    let added = if linker.accumulates(0) { Some(result.clone()) } else { after.added };
+    let after = After { added, ..after };
+    match b.shape[b.shape.len() - 2] {
+        0 => link_nothing(linker, bias.as_ref(), result, after.added.is_some()),
+        _ => link_products(linker, (&a, &b), bias.as_ref(), result, after),
     }
     if matmul.column_sums {
         let sums = linker.output(1);
@@ -44,8 +52,9 @@ fn link_products(
     (a, b): (&Operand, &Operand),
     bias: Option<&Operand>,
     result: &Operand,
-    (depth, columns): (usize, usize),
+    after: After,
 ) {
+    let (depth, columns) = (b.shape[b.shape.len() - 2], b.shape[b.shape.len() - 1]);
     if result.elements() == 0 {
         return;
     }
@@ -67,7 +76,8 @@ fn link_products(
         b: matrix(b, [depth, columns], [stride(&b_layout, 2), stride(&b_layout, 1)]),
         d: matrix(result, [rows, columns], [columns, 1]),
         bias: bias.map(|bias| Bias { address: bias.address }),
-        accumulates: linker.accumulates(0),
+        added: after.added.map(|added| matrix(&added, [rows, columns], [columns, 1])),
+        gelu: after.gelu,
         tf32: false,
         workspace: linker.workspace(WORKSPACE),
         workspace_bytes: WORKSPACE,
@@ -86,6 +96,7 @@ fn batched(product: Product, batch: &[kernel::BatchAxis]) -> Vec<Product> {
         a: with(product.a, inner.a_stride),
         b: with(product.b, inner.b_stride),
         d: with(product.d, inner.c_stride),
+        added: product.added.map(|added| with(added, inner.c_stride)),
         ..product
     }];
     let moved = |matrix: Matrix, elements: usize| Matrix {
@@ -97,6 +108,7 @@ fn batched(product: Product, batch: &[kernel::BatchAxis]) -> Vec<Product> {
             a: moved(product.a, index * axis.a_stride),
             b: moved(product.b, index * axis.b_stride),
             d: moved(product.d, index * axis.c_stride),
+            added: product.added.map(|added| moved(added, index * axis.c_stride)),
             ..product.clone()
         };
         products = (0..axis.size)
@@ -105,6 +117,114 @@ fn batched(product: Product, batch: &[kernel::BatchAxis]) -> Vec<Product> {
             .collect();
     }
     products
+}
+
+/// What the library can do of a program that follows a product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Follows {
+    /// An operand is added.
+    Add,
+    /// GELU.
+    Gelu,
+    /// Times the slope of GELU at an operand.
+    GeluSlope,
+}
+
+/// What a program is that follows a product, if the library can do it: its first operand is the product. What is rounded on
+/// the way, as if it had been stored, the library does not round.
+fn follows(matmul: &Matmul, epilogue: &Elementwise) -> Option<Follows> {
+    use Argument::Input;
+    let ProductTypes { computed, stored } = matmul.types;
+    let is_half = stored == computed && stored != DType::F32;
+    if matmul.column_sums || epilogue.dtype != stored {
+        return None;
+    }
+    let program = &epilogue.program;
+    let (function, [first, second]) = applied(program, program.result)?;
+    match function {
+        Function::Add if stored == DType::F32 && is_pair([first, second], [Input(0), Input(1)]) => Some(Follows::Add),
+        Function::GeluTanh if is_half && first == Input(0) => Some(Follows::Gelu),
+        Function::Mul if is_half && !matmul.has_bias => {
+            let other = if first == Input(0) { second } else { first };
+            let slope = is_pair([first, second], [Input(0), other]).then(|| applied(program, other)).flatten();
+            matches!(slope, Some((Function::GeluTanhSlope, [Input(1), _]))).then_some(Follows::GeluSlope)
+        }
+        _ => None,
+    }
+}
+
+fn is_pair(pair: [Argument; 2], wanted: [Argument; 2]) -> bool {
+    pair == wanted || pair == [wanted[1], wanted[0]]
+}
+
+/// The function whose value an argument is, and its first two arguments, rounding aside.
+fn applied(program: &ScalarProgram, argument: Argument) -> Option<(Function, [Argument; 2])> {
+    let Argument::Result(index) = unrounded(program, argument) else { return None };
+    let Instruction { function, arguments } = program.instructions[index];
+    Some((function, [arguments[0], arguments[1]].map(|argument| unrounded(program, argument))))
+}
+
+/// What is rounded to give an argument, if it is rounded.
+fn unrounded(program: &ScalarProgram, argument: Argument) -> Argument {
+    match argument {
+        Argument::Result(index) => match program.instructions[index] {
+            Instruction { function: Function::RoundBf16 | Function::RoundF16, arguments } => {
+                unrounded(program, arguments[0])
+            }
+            _ => argument,
+        },
+        _ => argument,
+    }
+}
+
+/// Whether a product takes a program as its epilogue.
+pub(super) fn absorbs(matmul: &Matmul, epilogue: &Elementwise) -> bool {
+    follows(matmul, epilogue).is_some()
+}
+
+/// Adds the commands of a product and the program that follows it; `others` are its further operands.
+pub(super) fn link_fused(
+    (matmul, epilogue): (&Matmul, &Elementwise),
+    linker: &mut CudaLinker<'_>,
+    others: Vec<Operand>,
+    kept: Option<Operand>,
+    result: &Operand,
+) {
+    let plain =
+        |operand: &Operand| operand.is_dense() && operand.shape == result.shape && operand.element == result.element;
+    let rows = result.shape.last().copied().unwrap_or(1);
+    let whole = rows.is_multiple_of(8)
+        && linker.input(1).shape[linker.input(1).shape.len() - 2] > 0
+        && linker.input(1).shape.len() == 2;
+    let after = match (follows(matmul, epilogue), &kept, &others[..]) {
+        (Some(Follows::Add), None, [added]) if plain(added) && whole => {
+            After { added: Some(added.clone()), gelu: None }
+        }
+        (Some(Follows::Gelu), None, []) if whole => After { added: None, gelu: Some(Gelu::Of) },
+        (Some(Follows::Gelu), Some(kept), []) if whole => {
+            After { added: None, gelu: Some(Gelu::Keeping(kept.address)) }
+        }
+        (Some(Follows::GeluSlope), None, [at]) if plain(at) && whole => {
+            After { added: None, gelu: Some(Gelu::SlopeAt(at.address)) }
+        }
+        _ => return link_apart((matmul, epilogue), linker, others, kept, result),
+    };
+    link(matmul, linker, result, after);
+}
+
+/// The product, and then the program.
+fn link_apart(
+    (matmul, epilogue): (&Matmul, &Elementwise),
+    linker: &mut CudaLinker<'_>,
+    others: Vec<Operand>,
+    kept: Option<Operand>,
+    result: &Operand,
+) {
+    let element = crate::backend::element(matmul.types.stored).expect("a product's type");
+    let product = kept.unwrap_or_else(|| linker.scratch_operand(element, &result.shape));
+    link(matmul, linker, &product, After::default());
+    let operands: Vec<_> = [product].into_iter().chain(others).collect();
+    linker.launch(gradus_cuda::elementwise(&epilogue.program, &operands, result));
 }
 
 /// How a matrix of these sizes and strides lies, if the library reads it: the distance of its rows, or of its columns where

@@ -147,14 +147,9 @@ impl Kernels for FusedMatmul {
 
     fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
         let result = linker.output(self.kept as usize);
-        let product = match self.kept {
-            true => linker.output(0),
-            false => linker.scratch_operand(crate::backend::element(self.matmul.types.stored)?, &result.shape),
-        };
-        super::cuda::link(&self.matmul, linker, &product);
-        let others = (self.product_operands()..linker.input_count()).map(|index| linker.input(index));
-        let operands: Vec<_> = [product].into_iter().chain(others).collect();
-        linker.launch(gradus_cuda::elementwise(&self.epilogue.program, &operands, &result));
+        let kept = self.kept.then(|| linker.output(0));
+        let others = (self.product_operands()..linker.input_count()).map(|index| linker.input(index)).collect();
+        super::cuda::link_fused((&self.matmul, &self.epilogue), linker, others, kept, &result);
         Ok(())
     }
 }

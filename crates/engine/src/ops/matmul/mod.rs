@@ -72,6 +72,11 @@ impl Matmul {
         input >= 2 || cuda::is_read(layout)
     }
 
+    /// Whether the library for CUDA takes a program as the epilogue of the product.
+    pub(crate) fn is_followed_on_cuda(&self, epilogue: &Elementwise) -> bool {
+        cuda::absorbs(self, epilogue)
+    }
+
     /// A product beside which the columns of its second operand are summed.
     pub(super) fn with_column_sums(types: ProductTypes) -> Matmul {
         Matmul { has_bias: false, types, column_sums: true }
@@ -290,7 +295,7 @@ impl Kernels for Matmul {
     }
 
     fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
-        cuda::link(self, linker, &linker.output(0));
+        cuda::link(self, linker, &linker.output(0), cuda::After::default());
         Ok(())
     }
 }
