@@ -32,6 +32,18 @@ __device__ __forceinline__ Range queries_of(int first, int count) {
     return {max(first - OFFSET, 0), min(last - OFFSET + WINDOW, QUERIES)};
 }
 
+// Whether some of these queries and keys see each other. What a query sees lies one further than what the query before it
+// sees, so that together it has no gaps.
+__device__ __forceinline__ bool some_seen(int query, int queries, int key, int keys) {
+    const int last = min(query + queries, QUERIES) - 1;
+    return query < QUERIES && key < end_key(last) && key + keys > end_key(query) - WINDOW;
+}
+
+// Whether all of these queries see all of these keys.
+__device__ __forceinline__ bool all_seen(int query, int queries, int key, int keys) {
+    return query + queries <= QUERIES && key + keys <= end_key(query) && key >= end_key(query + queries - 1) - WINDOW;
+}
+
 // A block's tile of rows, and the head and the sequence that it is of. Tiles of a head are neighbors, so that what they
 // share is in the cache; the last, which sees most if causal, is first.
 struct Block { int first; index_t head, batch; };

@@ -1,7 +1,22 @@
 //! Attention and its gradient: which kernels run, in tiles of which sizes.
 
-use crate::{Launch, Operand, Source, sources};
+use crate::{Element, Launch, Operand, Source, sources};
 use std::f32::consts::LOG2_E;
+
+/// The largest depth for which a warp's sums fit into registers.
+const DEEPEST: usize = 128;
+
+/// How a kernel on tensor cores is cut: a block has so many warps, each so many times 16 rows, which walk past so many columns
+/// at a time, and compute with a part of these at once.
+#[derive(Clone, Copy)]
+struct Cut {
+    warps: usize,
+    fragments: usize,
+    columns: usize,
+    part: usize,
+    /// Whether a warp's rows stay in registers.
+    kept: bool,
+}
 
 /// Threads of a block of the kernels that take any depth, rows and columns of their tiles, and the bytes of a tile.
 const THREADS: usize = 256;
@@ -56,10 +71,18 @@ impl Attention {
     /// From queries [b, h, t, d], keys and values [b, g, s, d], all of dense rows: the result [b, t, h, d] and the binary
     /// logarithms of the sums of exponentials [b, h, t].
     pub fn forward(&self, [q, k, v]: [&Operand; 3], o: &Operand, log_sum: &Operand) -> Launch {
-        let source = self.by_head(Source::new("attention", sources::ATTENTION), [q, k, v]);
-        let source = by_place(source, "o", o).operand("log_sum", log_sum);
-        let blocks = self.batch * self.heads * self.queries.div_ceil(TILE);
-        self.constants(source).code(sources::ATTENTION_TILES).launch_on([blocks, 1, 1], THREADS, 3 * TILE_BYTES)
+        let on_tensor_cores = self.on_tensor_cores(&[q, k, v]);
+        let (entry, text) = match on_tensor_cores {
+            true => ("attention_mma", sources::ATTENTION_MMA),
+            false => ("attention", sources::ATTENTION),
+        };
+        let source = self.by_head(Source::new(entry, text), [q, k, v]);
+        let source = self.constants(by_place(source, "o", o).operand("log_sum", log_sum));
+        let rows = self.batch * self.heads;
+        match on_tensor_cores {
+            true => self.forward_cut().launch(source, rows, self.queries, self.depth, 1),
+            false => in_tiles(source, rows * self.queries.div_ceil(TILE), 3),
+        }
     }
 
     /// Its gradient: what is subtracted from each row's slopes, then that of the queries, then that of keys and values.
@@ -69,12 +92,43 @@ impl Attention {
 
     fn gradient_of(&self, operands: &AttentionGradient, for_keys: bool) -> Launch {
         let AttentionGradient { q, k, v, log_sum, g, delta, joint, .. } = operands;
-        let source = Source::new("attention_gradient", sources::ATTENTION_GRADIENT);
-        let source = by_place(self.by_head(source, [q, k, v]), "g", g).operand("log_sum", log_sum);
+        let on_tensor_cores = self.on_tensor_cores(&[q, k, v, g]);
+        let (entry, text) = match on_tensor_cores {
+            true => ("attention_gradient_mma", sources::ATTENTION_GRADIENT_MMA),
+            false => ("attention_gradient", sources::ATTENTION_GRADIENT),
+        };
+        let source = by_place(self.by_head(Source::new(entry, text), [q, k, v]), "g", g).operand("log_sum", log_sum);
         let source = source.operand("delta", delta).operand("joint", joint).constant("FOR_KEYS", for_keys as u8);
-        let (heads, tiles) = if for_keys { (self.key_heads, 4) } else { (self.heads, 3) };
-        let blocks = self.batch * heads * self.queries.max(self.keys).div_ceil(TILE);
-        self.constants(source).code(sources::ATTENTION_TILES).launch_on([blocks, 1, 1], THREADS, tiles * TILE_BYTES)
+        let (source, places) = (self.constants(source), self.queries.max(self.keys));
+        let heads = self.batch * if for_keys { self.key_heads } else { self.heads };
+        match on_tensor_cores {
+            true => self.gradient_cut(for_keys).launch(source, heads, places, self.depth, 2),
+            false => in_tiles(source, heads * places.div_ceil(TILE), if for_keys { 4 } else { 3 }),
+        }
+    }
+
+    /// Whether the kernels on tensor cores take these: numbers of 16 bits, in rows that can be copied 16 bytes at a time.
+    fn on_tensor_cores(&self, operands: &[&Operand]) -> bool {
+        let aligned = |operand: &&Operand| {
+            let mut outer = operand.shape.iter().zip(&operand.strides).take(3);
+            operand.address.is_multiple_of(16) && outer.all(|(&size, &stride)| size == 1 || stride.is_multiple_of(8))
+        };
+        let halves = |operand: &&Operand| matches!(operand.element, Element::Bf16 | Element::F16);
+        self.depth.is_multiple_of(16)
+            && self.depth <= DEEPEST
+            && operands.iter().all(halves)
+            && operands.iter().all(aligned)
+    }
+
+    fn forward_cut(&self) -> Cut {
+        let (warps, fragments) = if self.depth <= DEEPEST / 2 { (4, 2) } else { (8, 1) };
+        Cut { warps, fragments, columns: 64, part: 64, kept: true }
+    }
+
+    fn gradient_cut(&self, for_keys: bool) -> Cut {
+        let kept = self.depth <= DEEPEST / 2;
+        let (warps, fragments) = if kept && !for_keys { (4, 2) } else { (8, 1) };
+        Cut { warps, fragments, columns: 64, part: 32, kept }
     }
 
     fn delta(&self, operands: &AttentionGradient) -> Launch {
@@ -110,6 +164,25 @@ impl Attention {
         let source = source.constant("CAUSAL", self.causal).number("SCALE", self.scale);
         source.number("BINARY_SCALE", self.scale * LOG2_E).code(sources::ATTENTION_PLACES)
     }
+}
+
+impl Cut {
+    /// A kernel on tensor cores, for so many heads of so many rows. It holds so many tiles of rows, and twice two of columns,
+    /// each with a statistic of its columns.
+    fn launch(self, source: Source, heads: usize, rows: usize, depth: usize, tiles: usize) -> Launch {
+        let Cut { warps, fragments, columns, part, kept } = self;
+        let block = 16 * fragments * warps;
+        let source = source.constant("WARPS", warps).constant("FRAGMENTS", fragments).constant("COLUMNS", columns);
+        let source = source.constant("PART", part).constant("KEPT", kept);
+        let source = source.code(sources::MMA).code(sources::ATTENTION_MMA_TILES);
+        let shared = (tiles * block + 4 * columns) * (depth + 8) * 2 + 4 * columns * 4;
+        source.launch_on([heads * rows.div_ceil(block), 1, 1], 32 * warps, shared)
+    }
+}
+
+/// A kernel that takes any depth, and holds so many tiles.
+fn in_tiles(source: Source, blocks: usize, tiles: usize) -> Launch {
+    source.code(sources::ATTENTION_TILES).launch_on([blocks, 1, 1], THREADS, tiles * TILE_BYTES)
 }
 
 /// An operand [b, t, h, d].

@@ -18,5 +18,9 @@ sources! {
     ATTENTION = "attention.cu",
     ATTENTION_GRADIENT = "attention_gradient.cu",
     ATTENTION_DELTA = "attention_delta.cu",
+    MMA = "mma.cuh",
+    ATTENTION_MMA_TILES = "attention_mma.cuh",
+    ATTENTION_MMA = "attention_mma.cu",
+    ATTENTION_GRADIENT_MMA = "attention_gradient_mma.cu",
     SOFTMAX = "softmax.cu",
 }
