@@ -24,7 +24,9 @@ pub fn column_sums_scratch(x: &Operand) -> usize {
 /// parts; after what is there, if they accumulate.
 pub fn column_sums(x: &Operand, y: &Operand, scratch: u64, accumulates: bool) -> [Launch; 2] {
     let (rows, columns) = (x.shape[0], x.shape[1]);
-    let (parts, width) = (parts(rows), x.vector(16 / x.element.size()));
+    // Rows begin anywhere that a multiple of their columns is.
+    let widest = 1 << columns.trailing_zeros().min(3);
+    let (parts, width) = (parts(rows), x.vector(widest.min(16 / x.element.size())));
     let partial =
         Operand { element: Element::F32, shape: vec![parts, columns], strides: vec![columns, 1], address: scratch };
     let sizes = |source: Source| source.size("ROWS", rows).size("COLUMNS", columns).constant("PARTS", parts);
