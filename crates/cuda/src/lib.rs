@@ -5,35 +5,39 @@
 //! loads NVIDIA's libraries when it is first asked for: [`Device`] compiles, allocates, captures and replays.
 
 mod attention;
-mod column_sums;
 mod command;
 mod compile;
 mod cross_entropy;
 mod device;
 mod elementwise;
+mod embedding_gradient;
 mod error;
 mod graph;
 mod library;
 mod memory;
+mod norm;
 mod operand;
 mod prepared;
 mod product;
 mod program;
 mod reduce;
+mod sort;
 mod source;
 pub mod sources;
 
 pub use attention::{Attention, AttentionGradient};
-pub use column_sums::{column_sums, column_sums_scratch};
 pub use command::{Bias, Command, Gelu, Launch, Matrix, Product};
 pub use compile::{can_compile, compile};
 pub use cross_entropy::{Logits, cross_entropy, cross_entropy_gradient};
 pub use device::Device;
 pub use elementwise::{copy, elementwise};
+pub use embedding_gradient::{EmbeddingGradient, embedding_gradient};
 pub use error::{Error, Result};
 pub use graph::{Replay, Steps};
 pub use memory::Memory;
-pub use operand::{Element, Operand};
+pub use norm::{Norm, NormGradient, norm, norm_gradient};
+pub use operand::{Element, Operand, common_vector};
 pub use program::expression;
 pub use reduce::{ReduceOptions, Reduction, reduce};
+pub use sort::{Sort, sort};
 pub use source::{Source, threads_for};

@@ -58,6 +58,16 @@ pub(crate) fn widest(element: Element) -> usize {
     WIDEST / element.size()
 }
 
+/// How many elements a thread reads or writes at once of each of these dense operands, so that rows of so many elements are
+/// made of whole vectors.
+pub fn common_vector(row: usize, operands: &[&Operand]) -> usize {
+    let fits = |&count: &usize| {
+        row.is_multiple_of(count) && operands.iter().all(|operand| count == 1 || operand.vector(count) == count)
+    };
+    let most = operands.iter().map(|operand| widest(operand.element)).min().unwrap_or(1);
+    std::iter::successors(Some(most), |&count| Some(count / 2)).find(fits).unwrap_or(1)
+}
+
 impl Operand {
     /// One whose elements lie one after another.
     pub fn dense(element: Element, shape: &[usize], address: u64) -> Operand {
@@ -151,5 +161,6 @@ mod tests {
         assert_eq!(operand(&[4, 16], &[16, 1], 264).vector(8), 4, "the address");
         assert_eq!(operand(&[4, 16], &[1, 4], 256).vector(8), 1, "transposed");
         assert_eq!(operand(&[4, 16], &[0, 1], 256).vector(8), 8, "repeated rows");
+        assert_eq!(common_vector(12, &[&operand(&[4, 12], &[12, 1], 256)]), 4, "rows of 12");
     }
 }

@@ -7,13 +7,22 @@ use crate::{Element, In, Isa, Job, Out, chunk, parts_of};
 /// Elements of a part: whole groups of random words.
 const PART_ELEMENTS: usize = 256 * GROUP;
 
+/// The least random word with which an element is kept.
+pub fn threshold(rate: f32) -> u32 {
+    (rate as f64 * (1u64 << 32) as f64).ceil() as u32
+}
+
+/// What kept elements are multiplied by.
+pub fn scale(rate: f32) -> f32 {
+    (1.0 / (1.0 - rate as f64)) as f32
+}
+
 /// `y = x / (1 - rate)` where the element's random word says so, else 0.
 pub struct Dropout<T> {
     x: In<T>,
     key: In<u32>,
     y: Out<T>,
     stream: u32,
-    /// The least random word with which an element is kept.
     threshold: u32,
     scale: f32,
     body: unsafe fn(&Dropout<T>, usize),
@@ -23,9 +32,7 @@ impl<T: Element> Dropout<T> {
     /// Dropout of dense elements at a rate in 0..1, by a stream of random words under the two words of `key`, which
     /// are read when the job runs. `y` may be `x`.
     pub fn new(isa: Isa, x: In<T>, key: In<u32>, y: Out<T>, rate: f32, stream: u32) -> Dropout<T> {
-        let threshold = (rate as f64 * (1u64 << 32) as f64).ceil() as u32;
-        let scale = (1.0 / (1.0 - rate as f64)) as f32;
-        Dropout { x, key, y, stream, threshold, scale, body: elements_of::select(isa) }
+        Dropout { x, key, y, stream, threshold: threshold(rate), scale: scale(rate), body: elements_of::select(isa) }
     }
 }
 

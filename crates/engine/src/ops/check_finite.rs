@@ -1,6 +1,7 @@
 //! A check that numbers are finite: where one is not, the replay ends with an error that names it.
 
 use super::*;
+use gradus_cuda::{Source, sources};
 use gradus_kernels::finite as kernel;
 
 /// The operand; an element that is NaN or infinite is a fault, whose detail is the first such element's index.
@@ -76,6 +77,17 @@ impl Kernels for CheckFinite {
         with_float!(x.dtype, T => {
             linker.job(kernel::CheckFinite::<T>::new(linker.isa(), x.read(), y.write(), fault));
         });
+        Ok(())
+    }
+
+    fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
+        const THREADS: usize = 256;
+        let (x, y) = (linker.input(0), linker.output(0));
+        let vector = gradus_cuda::common_vector(x.elements(), &[&x, &y]);
+        let source = Source::new("check_finite", sources::CHECK_FINITE).operand("x", &x).operand("y", &y);
+        let source = linker.with_fault(source).size("COUNT", x.elements());
+        let source = source.constant("VECTOR", vector).constant("THREADS", THREADS);
+        linker.launch(source.launch(x.elements().div_ceil(vector * THREADS), THREADS));
         Ok(())
     }
 }

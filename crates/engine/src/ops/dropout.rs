@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::DType;
+use gradus_cuda::{Source, sources};
 use gradus_kernels::{dropout as kernel, random};
 
 /// Elements set to zero at random at a rate, the others divided by one minus the rate.
@@ -105,6 +106,18 @@ impl Kernels for Dropout {
             let (x, key, y) = (x.read::<T>(), key.read(), y.write());
             linker.job(kernel::Dropout::new(linker.isa(), x, key, y, self.rate, self.stream));
         });
+        Ok(())
+    }
+
+    fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
+        const THREADS: usize = 256;
+        let (x, key, y) = (linker.input(0), linker.input(1), linker.output(0));
+        let source = Source::new("dropout", sources::DROPOUT).code(sources::PHILOX).operand("x", &x);
+        let source = source.address(key.address).operand("y", &y).size("COUNT", x.elements());
+        let source = source.constant("STREAM", format_args!("{}u", self.stream)).constant("THREADS", THREADS);
+        let source = source.constant("THRESHOLD", format_args!("{}u", kernel::threshold(self.rate)));
+        let counters = x.elements().div_ceil(random::GROUP) * (random::GROUP / 4);
+        linker.launch(source.number("SCALE", kernel::scale(self.rate)).launch(counters.div_ceil(THREADS), THREADS));
         Ok(())
     }
 }

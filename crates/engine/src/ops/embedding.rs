@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::Shape;
+use gradus_cuda::{Source, sources};
 use gradus_kernels::embedding as kernel;
 
 /// Rows of a table, one for each number.
@@ -115,6 +116,18 @@ impl Kernels for Embedding {
         });
         Ok(())
     }
+
+    fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
+        const THREADS: usize = 256;
+        let (table, ids, y) = (linker.input(0), linker.input(1), linker.output(0));
+        let vector = gradus_cuda::common_vector(table.shape[1], &[&table, &y]);
+        let source = Source::new("embedding", sources::EMBEDDING).operand("x", &table).operand("ids", &ids);
+        let source = linker.with_fault(source.operand("y", &y)).size("TABLE_ROWS", table.shape[0]);
+        let source = source.size("COUNT", y.elements()).size("COLUMNS", table.shape[1]);
+        let source = source.constant("VECTOR", vector).constant("THREADS", THREADS);
+        linker.launch(source.launch(y.elements().div_ceil(vector * THREADS), THREADS));
+        Ok(())
+    }
 }
 
 impl Operation for EmbeddingGradient {
@@ -218,6 +231,20 @@ impl Kernels for EmbeddingGradient {
             let job = kernel::EmbeddingGradient::new(linker.isa(), occurrences, gradient, y, columns);
             linker.job(job.continued(linker.accumulates(0)));
         });
+        Ok(())
+    }
+
+    fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
+        let (ids, gradient, table) = (linker.input(0), linker.input(1), linker.output(0));
+        let accumulates = linker.accumulates(0);
+        if !accumulates {
+            linker.zero(table.address, table.elements() * table.element.size());
+        }
+        let operands = gradus_cuda::EmbeddingGradient { ids: &ids, gradient: &gradient, table: &table, accumulates };
+        let faulting = linker.faulting();
+        for launch in gradus_cuda::embedding_gradient(&operands, faulting, |bytes| linker.scratch(bytes)) {
+            linker.launch(launch);
+        }
         Ok(())
     }
 }

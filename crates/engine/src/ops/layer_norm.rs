@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::{DType, Shape};
+use gradus_cuda::ReduceOptions;
 use gradus_kernels::norm::{self as kernel, gradient as gradient_kernel};
 
 /// Rows with mean 0 and variance 1, times a gain, plus a bias.
@@ -218,6 +219,18 @@ impl Kernels for LayerNorm {
         });
         Ok(())
     }
+
+    fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
+        let operands = gradus_cuda::Norm {
+            x: &linker.input(0),
+            gain: &linker.input(1),
+            bias_and_mean: Some((&linker.input(2), &linker.output(1))),
+            y: &linker.output(0),
+            inverse_deviation: &linker.output(2),
+        };
+        linker.launch(gradus_cuda::norm(&operands, self.epsilon));
+        Ok(())
+    }
 }
 
 impl Operation for LayerNormGradient {
@@ -337,6 +350,29 @@ impl Kernels for LayerNormGradient {
             linker.job(column_sums);
         });
         Ok(())
+    }
+
+    fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
+        let operands = gradus_cuda::NormGradient {
+            x: &linker.input(0),
+            gain: &linker.input(1),
+            mean: Some(&linker.input(2)),
+            inverse_deviation: &linker.input(3),
+            y_gradient: &linker.input(4),
+            x_gradient: &linker.output(0),
+        };
+        link_norm_gradient(linker, &operands);
+        Ok(())
+    }
+}
+
+/// Links the gradient of a norm for CUDA: the rows' gradients, and the sums over them that are the other results.
+pub(super) fn link_norm_gradient(linker: &mut CudaLinker<'_>, operands: &gradus_cuda::NormGradient<'_>) {
+    let (launch, shares) = gradus_cuda::norm_gradient(operands, |bytes| linker.scratch(bytes));
+    linker.launch(launch);
+    for (index, share) in shares.iter().enumerate() {
+        let options = ReduceOptions::partial_sums(linker.accumulates(1 + index));
+        linker.reduce(share, &[0], &linker.output(1 + index), options);
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::{DType, Shape};
+use gradus_cuda::{Source, sources};
 use gradus_kernels::{random, uniform as kernel};
 use std::f32::consts::TAU;
 
@@ -89,6 +90,17 @@ impl Kernels for RandomUniform {
     fn cpu(&self, linker: &mut Linker<'_>) -> Result<(), Unsupported> {
         let (key, y) = (linker.input(0).read(), linker.output(0).write());
         linker.job(kernel::Uniform::new(linker.isa(), key, y, self.stream));
+        Ok(())
+    }
+
+    fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
+        const THREADS: usize = 256;
+        let (key, y) = (linker.input(0), linker.output(0));
+        let source = Source::new("uniform", sources::UNIFORM).code(sources::PHILOX).address(key.address);
+        let source = source.operand("y", &y).size("COUNT", y.elements()).constant("THREADS", THREADS);
+        let counters = y.elements().div_ceil(random::GROUP) * (random::GROUP / 4);
+        let source = source.constant("STREAM", format_args!("{}u", self.stream));
+        linker.launch(source.launch(counters.div_ceil(THREADS), THREADS));
         Ok(())
     }
 }

@@ -1,7 +1,8 @@
 //! RMS norm along the last axis, and its gradient: layer norm without mean and bias.
 
 use super::layer_norm::{
-    beside_rows, check_gradient_operands, check_operands, gradient_blocks, in_f32, row_type, sum_of_rows,
+    beside_rows, check_gradient_operands, check_operands, gradient_blocks, in_f32, link_norm_gradient, row_type,
+    sum_of_rows,
 };
 use super::*;
 use crate::DType;
@@ -137,6 +138,18 @@ impl Kernels for RmsNorm {
         });
         Ok(())
     }
+
+    fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
+        let operands = gradus_cuda::Norm {
+            x: &linker.input(0),
+            gain: &linker.input(1),
+            bias_and_mean: None,
+            y: &linker.output(0),
+            inverse_deviation: &linker.output(1),
+        };
+        linker.launch(gradus_cuda::norm(&operands, self.epsilon));
+        Ok(())
+    }
 }
 
 impl Operation for RmsNormGradient {
@@ -247,6 +260,19 @@ impl Kernels for RmsNormGradient {
             linker.job(row_gradients);
             linker.job(column_sums);
         });
+        Ok(())
+    }
+
+    fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
+        let operands = gradus_cuda::NormGradient {
+            x: &linker.input(0),
+            gain: &linker.input(1),
+            mean: None,
+            inverse_deviation: &linker.input(2),
+            y_gradient: &linker.input(3),
+            x_gradient: &linker.output(0),
+        };
+        link_norm_gradient(linker, &operands);
         Ok(())
     }
 }

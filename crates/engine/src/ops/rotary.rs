@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::{Array, DType, Shape};
+use gradus_cuda::{Source, sources};
 use gradus_kernels::rotary as kernel;
 
 /// Turns, in each row of [..., t, d], element `i` and element `i + d / 2` as a pair, by the angle whose cosine and
@@ -139,6 +140,20 @@ impl Kernels for Rotary {
             let job = kernel::Rotary::<T>::new(linker.isa(), x.read(), axes, depth, tables, y.write(), self.inverse);
             linker.job(job);
         });
+        Ok(())
+    }
+
+    fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
+        const THREADS: usize = 256;
+        let (x, cosines, sines, y) = (linker.input(0), linker.input(1), linker.input(2), linker.output(0));
+        let &[.., places, depth] = &x.shape[..] else { unreachable!("two axes at least") };
+        let (half, count) = (depth / 2, x.elements() / 2);
+        let vector = gradus_cuda::common_vector(half, &[&x, &cosines, &sines, &y]);
+        let source = Source::new("rotary", sources::ROTARY).operand("x", &x).address(cosines.address);
+        let source = source.address(sines.address).operand("y", &y).size("COUNT", count).size("HALF", half);
+        let source = source.size("PLACES", places).constant("INVERSE", self.inverse as u8);
+        let source = source.constant("VECTOR", vector).constant("THREADS", THREADS);
+        linker.launch(source.launch(count.div_ceil(vector * THREADS), THREADS));
         Ok(())
     }
 }

@@ -93,7 +93,13 @@ impl CudaLinker<'_> {
     /// The detail is the index that is out of range, or the place of the number that is not finite. What was raised keeps
     /// states from being written, but the kernel itself must not follow an index that is out of range.
     pub fn with_fault(&self, source: Source) -> Source {
-        source.address(self.addresses.fault.0).constant("FAULT_STEP", format_args!("{}u", self.addresses.fault.1))
+        self.faulting()(source)
+    }
+
+    /// [`CudaLinker::with_fault`] as a function of its own.
+    pub fn faulting(&self) -> impl Fn(Source) -> Source + use<> {
+        let (cell, step) = self.addresses.fault;
+        move |source| source.address(cell).constant("FAULT_STEP", format_args!("{step}u"))
     }
 
     /// The address of scratch of this operation, for partial results between its commands; not zeroed.

@@ -1,7 +1,7 @@
 //! Products on a CUDA device: by cuBLASLt, with the sums of columns beside them.
 
 use super::*;
-use gradus_cuda::{Bias, Gelu, Matrix, Operand, Product};
+use gradus_cuda::{Bias, Gelu, Matrix, Operand, Product, ReduceOptions};
 
 /// Scratch that the library may use: with it, it can share out the depth of a product whose result has few tiles.
 const WORKSPACE: usize = 32 << 20;
@@ -25,11 +25,8 @@ pub(super) fn link(matmul: &Matmul, linker: &mut CudaLinker<'_>, result: &Operan
         _ => link_products(linker, (&a, &b), bias.as_ref(), result, after),
     }
     if matmul.column_sums {
-        let sums = linker.output(1);
-        let partial = linker.scratch(gradus_cuda::column_sums_scratch(&b));
-        for launch in gradus_cuda::column_sums(&b, &sums, partial, linker.accumulates(1)) {
-            linker.launch(launch);
-        }
+        let options = ReduceOptions::partial_sums(linker.accumulates(1));
+        linker.reduce(&b, &[0], &linker.output(1), options);
     }
 }
 

@@ -185,4 +185,18 @@ impl Kernels for AdamW {
         let (learning_rate, step) = (linker.input(4).read(), linker.input(5).read());
         link_update(linker, kernel::AdamW { beta1, beta2, epsilon, weight_decay, learning_rate, step }, 6)
     }
+
+    fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
+        let AdamW { beta1, beta2, epsilon, weight_decay } = *self;
+        let constants = [
+            ("KEPT1", beta1),
+            ("TAKEN1", 1.0 - beta1),
+            ("KEPT2", beta2),
+            ("TAKEN2", 1.0 - beta2),
+            ("EPSILON", epsilon),
+            ("WEIGHT_DECAY", weight_decay),
+        ];
+        link_cuda_update(linker, sources::ADAMW, &constants, [4, 5, 6]);
+        Ok(())
+    }
 }

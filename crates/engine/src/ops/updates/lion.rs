@@ -158,4 +158,18 @@ impl Kernels for Lion {
         let learning_rate = linker.input(3).read();
         link_update(linker, kernel::Lion { beta1, beta2, weight_decay, learning_rate }, 4)
     }
+
+    fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
+        let Lion { beta1, beta2, weight_decay } = *self;
+        let constants = [
+            ("KEPT1", beta1),
+            ("TAKEN1", 1.0 - beta1),
+            ("KEPT2", beta2),
+            ("TAKEN2", 1.0 - beta2),
+            ("WEIGHT_DECAY", weight_decay),
+        ];
+        // It does not ask for the step.
+        link_cuda_update(linker, sources::LION, &constants, [3, 3, 4]);
+        Ok(())
+    }
 }

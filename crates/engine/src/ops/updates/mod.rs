@@ -17,6 +17,7 @@ pub use sgd::{Sgd, SgdInputs, SgdOutputs};
 use super::*;
 use crate::backend::LinkedOperand;
 use crate::{DType, Shape};
+use gradus_cuda::{Source, sources};
 use gradus_kernels::updates as kernel;
 
 /// Checks the operands that every update starts with, weight and gradient, and that what follows is `moments`
@@ -81,6 +82,42 @@ fn link_update<R: kernel::Rule>(linker: &mut Linker<'_>, rule: R, scale: usize) 
     let gradient = kernel::Scaled { gradient, scale: linker.input(scale).read() };
     linker.job(kernel::Update::new(linker.isa(), rule, weight, gradient, &moments));
     Ok(())
+}
+
+/// Links an update for CUDA by a rule, of which the constants are given: operands are weight, gradient and moments, and those
+/// of these indices; results are weight and moments.
+fn link_cuda_update(
+    linker: &mut CudaLinker<'_>,
+    rule: &str,
+    constants: &[(&str, f32)],
+    [learning_rate, step, scale]: [usize; 3],
+) {
+    const THREADS: usize = 256;
+    /// Vectors of each thread, so that a block's factors serve for more than one.
+    const ITEMS: usize = 4;
+    let (gradient, moments) = (linker.input(1), learning_rate - 2);
+    let (weight, count) = (linker.input(0), gradient.elements());
+    let moved: Vec<_> = (0..moments).flat_map(|at| [linker.input(2 + at), linker.output(1 + at)]).collect();
+    let mut dense = vec![&weight, &gradient];
+    dense.extend(&moved);
+    let new_weight = linker.output(0);
+    dense.push(&new_weight);
+    let vector = gradus_cuda::common_vector(count, &dense);
+    // A rule of one moment follows no address of a second.
+    let moment = |at: usize| moved[2 * at.min(moments - 1)].address;
+    let new_moment = |at: usize| moved[2 * at.min(moments - 1) + 1].address;
+    let mut source = Source::new("update", sources::UPDATE);
+    for &(name, number) in constants {
+        source = source.number(name, number);
+    }
+    source = source.code(rule).address(weight.address).operand("g", &gradient).address(moment(0)).address(moment(1));
+    for number in [learning_rate, step, scale] {
+        source = source.address(linker.input(number).address);
+    }
+    source = source.address(new_weight.address).address(new_moment(0)).address(new_moment(1)).size("COUNT", count);
+    source = source.constant("MOMENTS", moments).constant("VECTOR", vector);
+    source = source.constant("ITEMS", ITEMS).constant("THREADS", THREADS);
+    linker.launch(source.launch(count.div_ceil(ITEMS * vector * THREADS), THREADS));
 }
 
 /// The results of a formula applied to every element, as every update's meaning is: `numbers` holds, for one

@@ -151,4 +151,13 @@ impl Kernels for Sgd {
         let learning_rate = linker.input(3).read();
         link_update(linker, kernel::Sgd { momentum, weight_decay, nesterov, learning_rate }, 4)
     }
+
+    fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
+        let Sgd { momentum, weight_decay, nesterov } = *self;
+        let nesterov = if nesterov { 1.0 } else { 0.0 };
+        let constants = [("MOMENTUM", momentum), ("WEIGHT_DECAY", weight_decay), ("NESTEROV", nesterov)];
+        // It does not ask for the step.
+        link_cuda_update(linker, sources::SGD, &constants, [3, 3, 4]);
+        Ok(())
+    }
 }

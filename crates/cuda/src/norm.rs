@@ -1,0 +1,103 @@
+//! Layer norm and RMS norm: one kernel serves both.
+
+use crate::{Element, Launch, Operand, Source, common_vector, sources};
+
+/// What a norm reads and writes; all of it is dense.
+#[derive(Clone, Copy, Debug)]
+pub struct Norm<'a> {
+    /// [..., columns].
+    pub x: &'a Operand,
+    /// A factor for each column.
+    pub gain: &'a Operand,
+    /// For layer norm: what is added to each column, and the mean of each row.
+    pub bias_and_mean: Option<(&'a Operand, &'a Operand)>,
+    /// The normalized rows; may be `x`.
+    pub y: &'a Operand,
+    /// For each row: one over its standard deviation, or over its root mean square.
+    pub inverse_deviation: &'a Operand,
+}
+
+/// What the gradient of a norm reads and writes; all of it is dense.
+#[derive(Clone, Copy, Debug)]
+pub struct NormGradient<'a> {
+    /// The rows that were normalized.
+    pub x: &'a Operand,
+    /// The factor of each column.
+    pub gain: &'a Operand,
+    /// For layer norm: the mean of each row.
+    pub mean: Option<&'a Operand>,
+    /// For each row: one over its standard deviation, or over its root mean square.
+    pub inverse_deviation: &'a Operand,
+    /// The gradient of the normalized rows.
+    pub y_gradient: &'a Operand,
+    /// The gradient of the rows; may be `x` or `y_gradient`.
+    pub x_gradient: &'a Operand,
+}
+
+/// Numbers of a row that each lane of a warp holds at most; of longer rows, a block holds them.
+const HELD: usize = 24;
+/// Numbers of a row that each thread of a block holds, unless the row is very long.
+const HELD_BY_BLOCK: usize = 16;
+/// Blocks that sum the gradients of gain and bias: four for each multiprocessor.
+const BLOCKS: usize = 528;
+
+/// How rows are shared out: so many threads a row, so many rows a block. By the columns alone.
+fn sharing(columns: usize) -> (usize, usize) {
+    match columns <= 32 * HELD {
+        true => (32, 4),
+        false => (columns.div_ceil(HELD_BY_BLOCK).next_power_of_two().clamp(64, 1024), 1),
+    }
+}
+
+/// A kernel over rows of `x`, read as many elements at once as all of these allow.
+fn source(entry: &'static str, x: &Operand, operands: &[&Operand], centered: bool) -> Source {
+    let columns = x.shape.last().copied().unwrap_or(1);
+    let (lanes, rows) = sharing(columns);
+    let vector = common_vector(columns, operands);
+    Source::new(entry, sources::NORM)
+        .operand("x", x)
+        .size("COUNT", x.elements() / columns.max(1))
+        .size("COLUMNS", columns)
+        .constant("LANES", lanes)
+        .constant("ROWS", rows)
+        .constant("VECTOR", vector)
+        .constant("ITEMS", columns.div_ceil(lanes * vector))
+        .constant("CENTERED", centered as u8)
+        .constant("FORWARD", (entry == "norm_rows") as u8)
+}
+
+/// The norm of every row.
+pub fn norm(at: &Norm<'_>, epsilon: f32) -> Launch {
+    let (lanes, rows) = sharing(at.x.shape.last().copied().unwrap_or(1));
+    let mut operands = vec![at.x, at.gain, at.y];
+    operands.extend(at.bias_and_mean.map(|(bias, _)| bias));
+    let source = source("norm_rows", at.x, &operands, at.bias_and_mean.is_some()).number("EPSILON", epsilon);
+    let mut source = source.address(at.gain.address).address(at.y.address).address(at.inverse_deviation.address);
+    if let Some((bias, mean)) = at.bias_and_mean {
+        source = source.address(bias.address).address(mean.address);
+    }
+    source.launch(at.inverse_deviation.elements().div_ceil(rows), lanes * rows)
+}
+
+/// The gradient of every row; and of gain, and of bias for layer norm, the shares [blocks, columns] whose sum over the blocks
+/// they are, in what `scratch` gives of so many bytes.
+pub fn norm_gradient(at: &NormGradient<'_>, scratch: impl FnOnce(usize) -> u64) -> (Launch, Vec<Operand>) {
+    let columns = at.x.shape.last().copied().unwrap_or(1);
+    let (lanes, rows) = sharing(columns);
+    let blocks = at.inverse_deviation.elements().div_ceil(rows).min(BLOCKS);
+    let sums = if at.mean.is_some() { 2 } else { 1 };
+    let shares = Operand::dense(Element::F32, &[blocks, sums, columns], 0);
+    let address = scratch(shares.elements() * Element::F32.size());
+    let operands = [at.x, at.gain, at.y_gradient, at.x_gradient];
+    let source = source("norm_gradient", at.x, &operands, at.mean.is_some()).address(at.gain.address);
+    let source = source.address(at.inverse_deviation.address).address(at.y_gradient.address);
+    let mut source = source.address(at.x_gradient.address).address(address);
+    if let Some(mean) = at.mean {
+        source = source.address(mean.address);
+    }
+    let share = |sum: usize| Operand {
+        address: address + (sum * columns * Element::F32.size()) as u64,
+        ..shares.along(&[0, 2])
+    };
+    (source.launch(blocks, lanes * rows), (0..sums).map(share).collect())
+}
