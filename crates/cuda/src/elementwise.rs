@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 const THREADS: usize = 256;
 
-/// The kernel that runs a program on every element. Operands lie in any way; the result is dense.
+/// The kernel that runs a program on every element. Operands lie in any way; so may the result, no two elements in one place.
 pub fn elementwise(program: &ScalarProgram, inputs: &[Operand], output: &Operand) -> Launch {
     let width = width(inputs, output);
     let mut source = Source::new("elementwise", "").code(&expression("program", program, inputs.len()));
@@ -54,7 +54,7 @@ fn body(program: &ScalarProgram, inputs: &[Operand], output: &Operand, width: us
     line(&mut text, "#pragma unroll");
     line(&mut text, &format!("for (int v = 0; v < {width}; v++)"));
     line(&mut text, &format!("    result.at[v] = {};", element(program, inputs, output)));
-    line(&mut text, &format!("*(Vector<y_t, {width}> *)(y + i) = result;"));
+    line(&mut text, &format!("*(Vector<y_t, {width}> *)(y + y_at(i)) = result;"));
     text.push_str("}\n");
     text
 }

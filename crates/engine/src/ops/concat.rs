@@ -145,6 +145,23 @@ impl Kernels for Concat {
         }
         Ok(())
     }
+
+    fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
+        let output = linker.output(0);
+        let mut start = 0;
+        for index in 0..linker.input_count() {
+            let input = linker.input(index);
+            let offset = start * output.strides[self.axis] * output.element.size();
+            start += input.shape[self.axis];
+            let piece = gradus_cuda::Operand {
+                shape: input.shape.clone(),
+                address: output.address + offset as u64,
+                ..output.clone()
+            };
+            linker.launch(gradus_cuda::copy(&input, &piece));
+        }
+        Ok(())
+    }
 }
 
 /// The axis and the pieces of a tensor that is put together of several.

@@ -1,6 +1,7 @@
 //! Sums along an axis of all elements up to each one.
 
 use super::*;
+use gradus_cuda::{Source, sources};
 use gradus_kernels::cumulative as kernel;
 
 /// Each element is the sum of all up to it along the axis, or of all from it on.
@@ -93,6 +94,21 @@ impl Kernels for CumulativeSum {
         with_float!(x.dtype, T => {
             linker.job(kernel::CumulativeSum::<T>::new(x.read(), y.write(), axis, inner, self.reverse));
         });
+        Ok(())
+    }
+
+    fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
+        const THREADS: usize = 256;
+        let (x, y) = (linker.input(0), linker.output(0));
+        let (axis, inner) = (x.shape[self.axis], x.shape[self.axis + 1..].iter().product::<usize>());
+        let lines = x.elements().checked_div(axis).unwrap_or(0);
+        let (entry, blocks) = match inner >= 32 {
+            true => ("cumulative_lines", lines.div_ceil(THREADS)),
+            false => ("cumulative_blocks", lines),
+        };
+        let source = Source::new(entry, sources::CUMULATIVE).operand("x", &x).operand("y", &y).size("LINES", lines);
+        let source = source.size("AXIS", axis).size("INNER", inner).constant("REVERSE", self.reverse as u8);
+        linker.launch(source.constant("THREADS", THREADS).launch(blocks, THREADS));
         Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! Elements picked along an axis, each by an index of its own; and elements added along it.
 
 use super::*;
+use gradus_cuda::{Operand, Source, sources};
 use gradus_kernels::gather as kernel;
 
 /// `y[.., i, ..] = x[.., index[.., i, ..], ..]`.
@@ -31,6 +32,21 @@ fn check_index(axis: usize, x: &TensorType, index: &TensorType) -> Result<(), Mi
 fn sizes(axis: usize, x: &crate::Shape, index: &crate::Shape) -> kernel::Sizes {
     let (outer, inner) = (x[..axis].iter().product(), x[axis + 1..].iter().product());
     kernel::Sizes { outer, axis: x[axis], index_axis: index[axis], inner }
+}
+
+/// Threads of a block of the CUDA kernel.
+pub(super) const THREADS: usize = 256;
+
+/// The same as the CUDA kernels take them: the elements along the axis, those of the index, and all after it.
+fn cuda_sizes(axis: usize, x: &Operand, index: &Operand) -> [usize; 3] {
+    [x.shape[axis], index.shape[axis], x.shape[axis + 1..].iter().product()]
+}
+
+/// The CUDA kernel that gathers dense elements; `FAULTS` is for the caller to say.
+pub(super) fn cuda_gather(x: &Operand, index: &Operand, y: &Operand, [axis, index_axis, inner]: [usize; 3]) -> Source {
+    let source = Source::new("gather", sources::GATHER).operand("x", x).operand("ids", index).operand("y", y);
+    let source = source.size("COUNT", y.elements()).size("AXIS", axis).size("INDEX_AXIS", index_axis);
+    source.size("INNER", inner).constant("THREADS", THREADS)
 }
 
 /// Where an element of the index points to; `None` if it is out of range.
@@ -141,6 +157,14 @@ impl Kernels for Gather {
         });
         Ok(())
     }
+
+    fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
+        let (x, index, y) = (linker.input(0), linker.input(1), linker.output(0));
+        let sizes = cuda_sizes(self.axis, &x, &index);
+        let source = linker.with_fault(cuda_gather(&x, &index, &y, sizes).constant("FAULTS", 1));
+        linker.launch(source.launch(y.elements().div_ceil(THREADS), THREADS));
+        Ok(())
+    }
 }
 
 impl Operation for ScatterAdd {
@@ -245,6 +269,20 @@ impl Kernels for ScatterAdd {
             let (x, updates, y) = (x.read::<T>(), updates.read::<T>(), y.write::<T>());
             linker.job(kernel::ScatterAdd::new(linker.isa(), x, index.bits(), updates, y, sizes, fault));
         });
+        Ok(())
+    }
+
+    fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
+        let (x, index, updates, y) = (linker.input(0), linker.input(1), linker.input(2), linker.output(0));
+        if x.address != y.address {
+            linker.launch(gradus_cuda::copy(&x, &y));
+        }
+        let [axis, index_axis, inner] = cuda_sizes(self.axis, &x, &index);
+        let at = gradus_cuda::ScatterAdd { index: &index, updates: &updates, y: &y, axis, index_axis, inner };
+        let faulting = linker.faulting();
+        for launch in gradus_cuda::scatter_add(&at, Some(faulting), |bytes| linker.scratch(bytes)) {
+            linker.launch(launch);
+        }
         Ok(())
     }
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::DType;
+use gradus_cuda::{Source, sources};
 use gradus_kernels::integers as kernel;
 use gradus_kernels::integers::IntegerFunction;
 
@@ -111,6 +112,31 @@ impl Kernels for Integers {
             DType::U32 => self.link::<u32>(linker),
             other => return Err(Unsupported(other)),
         }
+        Ok(())
+    }
+
+    fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
+        const THREADS: usize = 256;
+        // Unsigned, sums and products wrap around.
+        let result = match self.function {
+            IntegerFunction::Add => "(y_t)((u32)a + (u32)b)",
+            IntegerFunction::Sub => "(y_t)((u32)a - (u32)b)",
+            IntegerFunction::Mul => "(y_t)((u32)a * (u32)b)",
+            IntegerFunction::Minimum => "(a < b ? a : b)",
+            IntegerFunction::Maximum => "(a > b ? a : b)",
+            IntegerFunction::Less => "(a < b)",
+            IntegerFunction::LessEqual => "(a <= b)",
+            IntegerFunction::Equal => "(a == b)",
+            IntegerFunction::NotEqual => "(a != b)",
+            IntegerFunction::Select => "(a != 0 ? b : c)",
+        };
+        // A function of two ignores the third.
+        let operand = |index: usize| linker.input(index.min(self.function.arity() - 1)).address;
+        let y = linker.output(0);
+        let source = Source::new("integers", sources::INTEGERS).address(operand(0)).address(operand(1));
+        let source = source.address(operand(2)).operand("y", &y).size("COUNT", y.elements());
+        let source = source.constant("RESULT", result).constant("THREADS", THREADS);
+        linker.launch(source.launch(y.elements().div_ceil(THREADS), THREADS));
         Ok(())
     }
 }

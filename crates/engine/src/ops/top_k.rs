@@ -167,6 +167,19 @@ impl Kernels for TopK {
         }
         Ok(())
     }
+
+    fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
+        let operands = gradus_cuda::TopK {
+            x: &linker.input(0),
+            values: &linker.output(0),
+            indices: &linker.output(1),
+            descending: self.order == Order::Descending,
+        };
+        for launch in gradus_cuda::top_k(&operands, |bytes| linker.scratch(bytes)) {
+            linker.launch(launch);
+        }
+        Ok(())
+    }
 }
 
 impl TopK {

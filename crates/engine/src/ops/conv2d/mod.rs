@@ -11,6 +11,7 @@ pub use sizes::{Conv1dOptions, Conv2dOptions};
 
 use super::*;
 use crate::Shape;
+use gradus_cuda::{Source, sources};
 use gradus_kernels::conv::{self as kernel, Geometry};
 use methods::{Row, output_of, plane, shapes};
 use sizes::{cost, every_product, input_shape, output_shape, size, weight_shape};
@@ -294,6 +295,12 @@ impl Kernels for Conv2d {
         let geometry = self.geometry_of(linker.input(0).shape(), linker.input(1).shape());
         correlate(linker, kernel::CorrelationPlan::forward(linker.isa(), &geometry))
     }
+
+    fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
+        let geometry = self.geometry_of(&linker.input(0).shape.into(), &linker.input(1).shape.into());
+        link_cuda(linker, "conv", &geometry);
+        Ok(())
+    }
 }
 
 impl Kernels for Conv2dInputGradient {
@@ -305,6 +312,35 @@ impl Kernels for Conv2dInputGradient {
         let geometry = self.geometry_of(linker.input(0).shape(), linker.input(1).shape());
         correlate(linker, kernel::CorrelationPlan::backward(linker.isa(), &geometry))
     }
+
+    fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
+        let geometry = self.geometry_of(&linker.input(0).shape.into(), &linker.input(1).shape.into());
+        link_cuda(linker, "conv_input_gradient", &geometry);
+        Ok(())
+    }
+}
+
+/// Links the CUDA kernel of this name, of two operands: a thread has a result, or of the weights' gradient a block.
+fn link_cuda(linker: &mut CudaLinker<'_>, entry: &'static str, geometry: &Geometry) {
+    const THREADS: usize = 256;
+    let (a, b, y) = (linker.input(0), linker.input(1), linker.output(0));
+    let mut source = Source::new(entry, sources::CONV).operand("x", &a).operand("b", &b).operand("y", &y);
+    let Geometry { images, groups, channels, filters, .. } = *geometry;
+    let counts = [("IMAGES", images), ("GROUPS", groups), ("CHANNELS", channels), ("FILTERS", filters)];
+    for (name, count) in counts {
+        source = source.constant(name, format_args!("((i64){count})"));
+    }
+    let Geometry { input, kernel, output, stride, padding, dilation, .. } = *geometry;
+    let planes = [("INPUT", input), ("KERNEL", kernel), ("OUTPUT", output)];
+    for (name, [vertical, horizontal]) in
+        planes.into_iter().chain([("STRIDE", stride), ("PADDING", padding), ("DILATION", dilation)])
+    {
+        source = source.constant(&format!("{name}_H"), format_args!("((i64){vertical})"));
+        source = source.constant(&format!("{name}_W"), format_args!("((i64){horizontal})"));
+    }
+    let results = y.elements();
+    let blocks = if entry == "conv_weight_gradient" { results } else { results.div_ceil(THREADS) };
+    linker.launch(source.size("COUNT", results).constant("THREADS", THREADS).launch(blocks, THREADS));
 }
 
 /// Links the correlation of the first operand with the second, the weights.
@@ -331,6 +367,12 @@ impl Kernels for Conv2dWeightGradient {
             linker.job(kernel::WeightGradient::<T>::new(&plan, x.read(), g.read(), partials));
             linker.job(kernel::SumPartials::<T>::new(&plan, partials.as_in(), y.write()));
         });
+        Ok(())
+    }
+
+    fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
+        let geometry = self.geometry_of(&linker.input(0).shape.into(), &linker.input(1).shape.into());
+        link_cuda(linker, "conv_weight_gradient", &geometry);
         Ok(())
     }
 }

@@ -169,6 +169,13 @@ impl Kernels for AvgPool2d {
         });
         Ok(())
     }
+
+    fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
+        let (x, y) = (linker.input(0), linker.output(0));
+        let source = self.window.cuda("avg_pool", [&x, &y], y.elements()).address(x.address).address(y.address);
+        linker.launch(source.launch(y.elements().div_ceil(THREADS), THREADS));
+        Ok(())
+    }
 }
 
 impl Kernels for AvgPool2dGradient {
@@ -182,6 +189,14 @@ impl Kernels for AvgPool2dGradient {
         with_float!(g.dtype, T => {
             linker.job(kernel::AveragePoolGradient::<T>::new(linker.isa(), sizes, g.read(), dx.write()));
         });
+        Ok(())
+    }
+
+    fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
+        let (g, dx) = (linker.input(0), linker.output(0));
+        let source = self.window.cuda("avg_pool_gradient", [&dx, &g], dx.elements());
+        let source = source.address(g.address).address(dx.address);
+        linker.launch(source.launch(dx.elements().div_ceil(THREADS), THREADS));
         Ok(())
     }
 }

@@ -3,6 +3,7 @@
 //! Which element that is, is a result too; the gradient goes to those elements, and its own gradient comes from
 //! them: a scatter and a gather, each the gradient of the other.
 
+use super::super::gather::cuda_gather;
 use super::*;
 use crate::DType;
 
@@ -291,11 +292,23 @@ impl Kernels for MaxPool2d {
         });
         Ok(())
     }
+
+    fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
+        let (x, values, indices) = (linker.input(0), linker.output(0), linker.output(1));
+        let source = self.window.cuda("max_pool", [&x, &values], values.elements()).address(x.address);
+        let source = source.address(values.address).address(indices.address);
+        linker.launch(source.launch(values.elements().div_ceil(THREADS), THREADS));
+        Ok(())
+    }
 }
 
 /// Elements of a plane.
 fn plane_elements(x: &Shape) -> usize {
     x[2] * x[3]
+}
+
+fn cuda_plane_elements(x: &Operand) -> usize {
+    x.shape[2] * x.shape[3]
 }
 
 impl Kernels for MaxPool2dGradient {
@@ -312,6 +325,19 @@ impl Kernels for MaxPool2dGradient {
         });
         Ok(())
     }
+
+    fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
+        let (index, updates, y) = (linker.input(0), linker.input(1), linker.output(0));
+        linker.zero(y.address, y.elements() * y.element.size());
+        let [index_axis, axis] = [&index, &y].map(cuda_plane_elements);
+        let at = gradus_cuda::ScatterAdd { index: &index, updates: &updates, y: &y, axis, index_axis, inner: 1 };
+        // An index outside of the plane is passed over.
+        let no_fault = None::<fn(Source) -> Source>;
+        for launch in gradus_cuda::scatter_add(&at, no_fault, |bytes| linker.scratch(bytes)) {
+            linker.launch(launch);
+        }
+        Ok(())
+    }
 }
 
 impl Kernels for MaxPool2dGather {
@@ -326,6 +352,15 @@ impl Kernels for MaxPool2dGather {
             let job = kernel::GatherPlanes::<T>::new(linker.isa(), sizes, indices.read(), x.read(), y.write());
             linker.job(job);
         });
+        Ok(())
+    }
+
+    fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
+        let (indices, x, y) = (linker.input(0), linker.input(1), linker.output(0));
+        let [axis, index_axis] = [&x, &indices].map(cuda_plane_elements);
+        // An index outside of the plane gives 0.
+        let source = cuda_gather(&x, &indices, &y, [axis, index_axis, 1]).constant("FAULTS", 0);
+        linker.launch(source.launch(y.elements().div_ceil(THREADS), THREADS));
         Ok(())
     }
 }

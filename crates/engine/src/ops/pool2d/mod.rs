@@ -9,7 +9,11 @@ pub use max::{MaxPool2d, MaxPool2dGather, MaxPool2dGradient};
 use super::conv2d::window_outputs;
 use super::*;
 use crate::Shape;
+use gradus_cuda::{Operand, Source, sources};
 use gradus_kernels::pooling as kernel;
+
+/// Threads of a block of the CUDA kernels.
+const THREADS: usize = 256;
 
 /// The window and how it moves. Pairs are (vertical, horizontal).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +79,22 @@ impl Pool2dOptions {
         let Pool2dOptions { kernel, stride, padding } = *self;
         let (input, output) = ([x[2], x[3]], [y[2], y[3]]);
         kernel::Windows { planes: x[0] * x[1], input, kernel, stride, padding, output }
+    }
+
+    /// The CUDA kernel of this name over planes of these shapes, run for so many elements.
+    fn cuda(&self, entry: &'static str, [x, y]: [&Operand; 2], count: usize) -> Source {
+        let Pool2dOptions { kernel, stride, padding } = self;
+        let (input, output) = ([x.shape[2], x.shape[3]], [y.shape[2], y.shape[3]]);
+        let sizes =
+            [("INPUT", &input), ("OUTPUT", &output), ("KERNEL", kernel), ("STRIDE", stride), ("PADDING", padding)];
+        let mut source = Source::new(entry, sources::POOL).size("COUNT", count).size("ELEMENTS", x.elements());
+        for (name, &[vertical, horizontal]) in sizes {
+            source = source.constant(&format!("{name}_H"), format_args!("((i64){vertical})"));
+            source = source.constant(&format!("{name}_W"), format_args!("((i64){horizontal})"));
+        }
+        source = source.constant("MAXIMUM", (entry == "max_pool") as u8).element("x_t", x.element);
+        let source = source.constant("INPUT_GRADIENT", (entry == "avg_pool_gradient") as u8);
+        source.size("RESULTS", y.elements()).constant("THREADS", THREADS)
     }
 
     /// The indices in `x` of the elements of the window that gives `y[output]`, row by row.
