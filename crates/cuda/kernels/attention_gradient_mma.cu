@@ -14,23 +14,25 @@ attention_gradient_mma(const q_t *q, const k_t *k, const v_t *v, const g_t *g, c
     const Range range = FOR_KEYS ? queries_of(at.first, ROWS) : keys_of(at.first, ROWS);
     const int begin = range.begin / COLUMNS, tiles = max((range.end + COLUMNS - 1) / COLUMNS - begin, 0);
     const int turns = FOR_KEYS ? tiles * GROUP : tiles;
-    const auto first_at = [&](int turn) { return (begin + turn % tiles) * COLUMNS; };
-    const auto query_head = [&](int turn) { return FOR_KEYS ? at.head * GROUP + turn / tiles : at.head; };
+    const auto first_at = [&](int turn) { return (begin + (FOR_KEYS && GROUP > 1 ? turn % tiles : turn)) * COLUMNS; };
+    const auto query_head = [&](int turn) { return FOR_KEYS ? at.head * GROUP + (GROUP > 1 ? turn / tiles : 0) : at.head; };
     const index_t key_head = FOR_KEYS ? at.head : at.head / GROUP;
-    const auto begin_queries = [&](int count, number_t *to, number_t *partner, int first, index_t head) {
-        begin_rows(count, to, q + q_row(at.batch, head, first), Q_PLACE, QUERIES - first);
-        begin_rows(count, partner, g + g_row(at.batch, head, first), G_PLACE, QUERIES - first);
+    const auto begin_queries = [&](number_t *to, number_t *partner, int first, index_t head) {
+        constexpr int COUNT = FOR_KEYS ? COLUMNS : ROWS;
+        begin_rows<COUNT>(to, q + q_row(at.batch, head, first), Q_PLACE, QUERIES - first);
+        begin_rows<COUNT>(partner, g + g_row(at.batch, head, first), G_PLACE, QUERIES - first);
     };
-    const auto begin_keys = [&](int count, number_t *to, number_t *partner, int first) {
-        begin_rows(count, to, k + k_row(at.batch, key_head, first), K_PLACE, KEYS - first);
-        begin_rows(count, partner, v + v_row(at.batch, key_head, first), V_PLACE, KEYS - first);
+    const auto begin_keys = [&](number_t *to, number_t *partner, int first) {
+        constexpr int COUNT = FOR_KEYS ? ROWS : COLUMNS;
+        begin_rows<COUNT>(to, k + k_row(at.batch, key_head, first), K_PLACE, KEYS - first);
+        begin_rows<COUNT>(partner, v + v_row(at.batch, key_head, first), V_PLACE, KEYS - first);
     };
     const auto begin_turn = [&](int turn) {
         number_t *columns = columns_at(turn);
         const int first = first_at(turn);
-        if (!FOR_KEYS) return begin_keys(COLUMNS, columns, columns + COLUMNS * LINE, first);
+        if (!FOR_KEYS) return begin_keys(columns, columns + COLUMNS * LINE, first);
         const index_t head = query_head(turn);
-        begin_queries(COLUMNS, columns, columns + COLUMNS * LINE, first, head);
+        begin_queries(columns, columns + COLUMNS * LINE, first, head);
         for (int i = threadIdx.x; i < COLUMNS; i += THREADS) {
             const bool there = first + i < QUERIES;
             const index_t from = (at.batch * HEADS + head) * QUERIES + (there ? first + i : 0);
@@ -50,8 +52,8 @@ attention_gradient_mma(const q_t *q, const k_t *k, const v_t *v, const g_t *g, c
         }
     };
     if (turns > 0) {
-        if (FOR_KEYS) begin_keys(ROWS, rows, partners, at.first);
-        else begin_queries(ROWS, rows, partners, at.first, at.head);
+        if (FOR_KEYS) begin_keys(rows, partners, at.first);
+        else begin_queries(rows, partners, at.first, at.head);
         begin_turn(0);
     }
     if (!FOR_KEYS) {

@@ -11,8 +11,8 @@ attention_mma(const q_t *q, const k_t *k, const v_t *v, o_t *o, float *log_sum) 
     const auto begin_tile = [&](int tile) {
         const int first = tile * COLUMNS;
         const index_t key_head = at.head / GROUP;
-        begin_rows(COLUMNS, keys_at(tile), k + k_row(at.batch, key_head, first), K_PLACE, KEYS - first);
-        begin_rows(COLUMNS, keys_at(tile) + COLUMNS * LINE, v + v_row(at.batch, key_head, first), V_PLACE, KEYS - first);
+        begin_rows<COLUMNS>(keys_at(tile), k + k_row(at.batch, key_head, first), K_PLACE, KEYS - first);
+        begin_rows<COLUMNS>(keys_at(tile) + COLUMNS * LINE, v + v_row(at.batch, key_head, first), V_PLACE, KEYS - first);
     };
 
     u32 left_queries[FRAGMENTS][STEPS][4];
@@ -20,7 +20,7 @@ attention_mma(const q_t *q, const k_t *k, const v_t *v, o_t *o, float *log_sum) 
 #pragma unroll
     for (int f = 0; f < FRAGMENTS; f++) highest[f][0] = highest[f][1] = -INFINITE;
 
-    begin_rows(ROWS, queries, q + q_row(at.batch, at.head, at.first), Q_PLACE, QUERIES - at.first);
+    begin_rows<ROWS>(queries, q + q_row(at.batch, at.head, at.first), Q_PLACE, QUERIES - at.first);
     begin_tile(begin);
     for (int tile = begin; tile < end; tile++) {
         // After the barrier this tile is there, and what was computed with the one before is done.

@@ -14,11 +14,13 @@ __device__ __forceinline__ int warp_row() { return threadIdx.x / WARP * WARP_ROW
 __device__ __forceinline__ int lane_row() { return lane() / 4; }
 __device__ __forceinline__ int lane_column() { return lane() % 4 * 2; }
 
-// Begins to copy so many rows that lie `stride` apart; those beyond the first `there` are zero. There is at least one.
-__device__ __forceinline__ void begin_rows(int count, number_t *to, const number_t *rows, index_t stride, int there) {
+// Begins to copy COUNT rows that lie `stride` apart; those beyond the first `there` are zero. There is at least one.
+template <int COUNT> __device__ __forceinline__ void begin_rows(number_t *to, const number_t *rows, index_t stride, int there) {
+    constexpr int COPIES = COUNT * PARTS;
 #pragma unroll
-    for (int i = threadIdx.x; i < count * PARTS; i += THREADS) {
-        const int row = i / PARTS, column = i % PARTS * 8;
+    for (int n = 0; n < (COPIES + THREADS - 1) / THREADS; n++) {
+        const int i = n * THREADS + threadIdx.x, row = i / PARTS, column = i % PARTS * 8;
+        if (COPIES % THREADS != 0 && i >= COPIES) break;
         begin_copy<16>(to + row * LINE + column, rows + (row < there ? row : 0) * stride + column, row < there);
     }
 }
@@ -70,8 +72,8 @@ __device__ __forceinline__ void put_rows(number_t *tile, const float (&sums)[FRA
 __device__ __forceinline__ void store_rows(number_t *to, index_t stride, int there, const number_t *tile) {
     __syncwarp();
 #pragma unroll
-    for (int i = lane(); i < WARP_ROWS * PARTS; i += WARP) {
-        const int row = warp_row() + i / PARTS, column = i % PARTS * 8;
+    for (int n = 0; n < WARP_ROWS * PARTS / WARP; n++) {
+        const int i = n * WARP + lane(), row = warp_row() + i / PARTS, column = i % PARTS * 8;
         typedef Vector<number_t, 8> Piece;
         if (row < there) *(Piece *)(to + row * stride + column) = *(const Piece *)(tile + row * LINE + column);
     }

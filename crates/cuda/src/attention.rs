@@ -120,15 +120,18 @@ impl Attention {
             && operands.iter().all(aligned)
     }
 
-    fn forward_cut(&self) -> Cut {
+    /// What a warp has of the columns is used for all of its rows: so many rows as its registers hold the sums of.
+    fn cut(&self, part: usize, kept: bool) -> Cut {
         let (warps, fragments) = if self.depth <= DEEPEST / 2 { (4, 2) } else { (8, 1) };
-        Cut { warps, fragments, columns: 64, part: 64, kept: true }
+        Cut { warps, fragments, columns: 64, part, kept }
+    }
+
+    fn forward_cut(&self) -> Cut {
+        self.cut(64, true)
     }
 
     fn gradient_cut(&self, for_keys: bool) -> Cut {
-        let kept = self.depth <= DEEPEST / 2;
-        let (warps, fragments) = if kept && !for_keys { (4, 2) } else { (8, 1) };
-        Cut { warps, fragments, columns: 64, part: 32, kept }
+        self.cut(32, self.depth <= DEEPEST / 2 && !for_keys)
     }
 
     fn delta(&self, operands: &AttentionGradient) -> Launch {

@@ -267,7 +267,7 @@ impl Operation for Attention {
 /// Sizes of a case: queries, keys, whether causal, and the window.
 type Sizes = (&'static str, [usize; 4], [usize; 4], bool, Option<usize>);
 
-const SIZES: [Sizes; 15] = [
+const SIZES: [Sizes; 16] = [
     ("one of everything", [1, 1, 1, 1], [1, 1, 1, 1], true, None),
     ("all see all", [2, 2, 3, 4], [2, 2, 5, 4], false, None),
     ("more queries than keys", [1, 2, 6, 3], [1, 2, 4, 3], false, None),
@@ -283,6 +283,7 @@ const SIZES: [Sizes; 15] = [
     ("a window larger than the keys", [1, 1, 4, 2], [1, 1, 4, 2], true, Some(9)),
     ("a window behind a prefix", [2, 1, 3, 2], [2, 1, 7, 2], true, Some(4)),
     ("a window that begins in a later block", [1, 1, 2, 1], [1, 1, 140, 1], true, Some(66)),
+    ("a depth of 16, a window behind a prefix", [1, 2, 35, 16], [1, 1, 70, 16], true, Some(50)),
 ];
 
 impl Attention {
