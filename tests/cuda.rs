@@ -1,9 +1,9 @@
 //! CUDA: every operation linked for a device, its kernels compiled where NVIDIA's compiler is, and run where a device is.
 
-use gradus::backend::{Cuda, GpuKind};
-use gradus::ops::{self, ListedOperation};
+use gradus::backend::{Backend, Cpu, Cuda, GpuKind};
+use gradus::ops::{self, AttentionOptions, ListedOperation};
 use gradus::testing::{check_on, plans_for};
-use gradus::{DType, Program, Routine, Trace};
+use gradus::{Array, DType, Program, Routine, TensorType, Trace, gradient};
 use gradus_cuda::{Command, can_compile, compile};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -81,6 +81,66 @@ fn every_operation_on_a_device_equals_the_reference() {
     });
     let wrong = wrong.into_inner().unwrap();
     assert!(wrong.is_empty(), "other numbers than the reference: {wrong:?}");
+}
+
+/// An attention [b, h, g, t, d] over a joint projection, and its window.
+type Sizes = ([usize; 5], Option<usize>);
+
+/// The result of a causal attention and the gradient of the projection, computed in this type, from numbers that all types
+/// hold alike.
+fn attention(backend: &dyn Backend, dtype: DType, (sizes, window): Sizes) -> Vec<Vec<f64>> {
+    let [b, h, g, t, d] = sizes;
+    let trace = Trace::new();
+    let numbers = |count: usize, seed: usize| -> Vec<f64> {
+        (0..count)
+            .map(|i| (((i + seed) * 7919 % 1009) as f64 - 504.0) / 512.0)
+            .map(|x| (x * 64.0).round() / 32.0)
+            .collect()
+    };
+    let joint = trace.input("joint", dtype, [b, t, h + 2 * g, d]);
+    let weights = trace.input("weights", dtype, [b, h, t, d]);
+    let part = |first: usize, heads: usize| joint.slice(2, first..first + heads).permute(&[0, 2, 1, 3]);
+    let options = AttentionOptions { causal: true, window, scale: None };
+    let result = part(0, h).attention_with(&part(h, g), &part(h + g, g), options);
+    let gradient =
+        gradient(&(&result * &weights).cast(DType::F32).sum(&[0, 1, 2, 3]), &[&joint]).unwrap().swap_remove(0);
+    let routine = Routine::new("attention").output("result", &result).output("gradient", &gradient);
+    let mut program = trace.compile(backend, &[routine]).unwrap();
+    for (name, tensor) in [("joint", &joint), ("weights", &weights)] {
+        let ty = TensorType::new(dtype, tensor.shape());
+        let numbers = numbers(ty.shape.elements(), name.len());
+        program.write_array(name, &Array::from_f64(ty, &numbers)).unwrap();
+    }
+    program.run("attention").unwrap();
+    ["result", "gradient"].map(|name| program.read(name).unwrap().to_f64()).to_vec()
+}
+
+#[test]
+#[ignore = "takes a CUDA device: run by bench/cuda"]
+fn attention_of_models_on_a_device_equals_the_cpu() {
+    let (cuda, cpu) = (Cuda::new(0).unwrap(), Cpu::new(2).unwrap());
+    let sizes = [
+        ([2, 3, 3, 300, 64], None),
+        ([1, 4, 2, 260, 128], None),
+        ([1, 4, 1, 400, 64], Some(150)),
+        ([2, 2, 2, 129, 80], None),
+    ];
+    for (sizes, (dtype, allowed)) in sizes.iter().flat_map(|sizes| {
+        [(DType::F32, 2e-5), (DType::Bf16, 1.5e-2), (DType::F16, 2e-3)].map(|of_type| (*sizes, of_type))
+    }) {
+        let expected = attention(&cpu, DType::F32, sizes);
+        let computed = attention(&cuda, dtype, sizes);
+        assert_eq!(computed, attention(&cuda, dtype, sizes), "{sizes:?}, {dtype}: the same bits again");
+        for (computed, expected) in computed.iter().zip(&expected) {
+            let largest = expected.iter().fold(0.0f64, |most, x| most.max(x.abs()));
+            let error = computed
+                .iter()
+                .zip(expected)
+                .map(|(a, b)| (a - b).abs())
+                .fold(0.0f64, |most, x| if x > most || x.is_nan() { x } else { most });
+            assert!(error <= allowed * largest, "{sizes:?}, {dtype}: off by {error} of {largest}");
+        }
+    }
 }
 
 /// A loss that looks at its targets, and a state that counts.

@@ -201,3 +201,71 @@ fn rows(source: Source, name: &str, [batch, head, place]: [usize; 3]) -> Source 
          return batch * (index_t){batch}u + head * (index_t){head}u + place * (index_t){place}u; }}"
     ))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a block may have on a device of compute capability 9.0.
+    const SHARED_MOST: u32 = 227 << 10;
+
+    fn attention(depth: usize, heads: usize) -> Attention {
+        let (batch, key_heads, queries, keys) = (2, heads, 300, 300);
+        Attention { batch, heads, key_heads, queries, keys, depth, causal: true, window: usize::MAX, scale: 1.0 }
+    }
+
+    /// All launches of the operands that a joint projection [b, t, 3 h d] gives, which begins `offset` bytes in.
+    fn launches(attention: Attention, element: Element, offset: u64) -> Vec<Launch> {
+        let Attention { batch, heads, queries, depth, .. } = attention;
+        let row = 3 * heads * depth;
+        let dense = |element: Element, shape: &[usize]| {
+            let mut strides = vec![1; shape.len()];
+            (1..shape.len()).rev().for_each(|axis| strides[axis - 1] = strides[axis] * shape[axis]);
+            Operand { element, shape: shape.to_vec(), strides, address: 1 << 20 }
+        };
+        let part = |index: usize| Operand {
+            strides: vec![queries * row, depth, row, 1],
+            address: (1 << 20) + offset + (index * heads * depth * element.size()) as u64,
+            ..dense(element, &[batch, heads, queries, depth])
+        };
+        let [q, k, v] = [0, 1, 2].map(part);
+        let o = dense(element, &[batch, queries, heads, depth]);
+        let log_sum = dense(Element::F32, &[batch, heads, queries]);
+        let joint = dense(element, &[batch, queries, 3 * heads, depth]);
+        let forward = attention.forward([&q, &k, &v], &o, &log_sum);
+        let (g, delta) = (o.clone(), log_sum.clone());
+        let gradient = attention.gradient(&AttentionGradient { q, k, v, o, log_sum, g, delta, joint });
+        std::iter::once(forward).chain(gradient).collect()
+    }
+
+    #[test]
+    fn tensor_cores_take_what_they_can_and_blocks_fit() {
+        let general = ["attention", "attention_delta", "attention_gradient", "attention_gradient"];
+        let mma = ["attention_mma", "attention_delta", "attention_gradient_mma", "attention_gradient_mma"];
+        for (depth, heads, element, offset, expected) in [
+            (64, 12, Element::Bf16, 0, mma),
+            (128, 5, Element::F16, 0, mma),
+            (16, 1, Element::F16, 16, mma),
+            (64, 12, Element::F32, 0, general),
+            (64, 12, Element::Bf16, 8, general),
+            (24, 2, Element::Bf16, 0, general),
+            (144, 2, Element::Bf16, 0, general),
+            (3, 1, Element::Bf16, 0, general),
+        ] {
+            let launches = launches(attention(depth, heads), element, offset);
+            assert_eq!(launches.iter().map(|launch| launch.entry).collect::<Vec<_>>(), expected, "depth {depth}");
+            assert!(launches.iter().all(|launch| launch.shared <= SHARED_MOST), "depth {depth}");
+        }
+    }
+
+    #[test]
+    fn every_row_has_a_block() {
+        let blocks =
+            |element: Element| launches(attention(64, 12), element, 0).into_iter().map(|launch| launch.grid[0]);
+        let (tiles, block) = (300u32.div_ceil(64), 300u32.div_ceil(128));
+        // Sixteen lanes have a row of f32, eight a row of bf16.
+        let deltas = [16, 8].map(|lanes| (2 * 12 * 300u32).div_ceil(256 / lanes));
+        assert_eq!(blocks(Element::F32).collect::<Vec<_>>(), [24 * tiles, deltas[0], 24 * tiles, 24 * tiles]);
+        assert_eq!(blocks(Element::Bf16).collect::<Vec<_>>(), [24 * block, deltas[1], 24 * block, 24 * block]);
+    }
+}
