@@ -78,10 +78,10 @@ impl Attention {
         };
         let source = self.by_head(Source::new(entry, text), [q, k, v]);
         let source = self.constants(by_place(source, "o", o).operand("log_sum", log_sum));
-        let rows = self.batch * self.heads;
+        let heads = self.batch * self.heads;
         match on_tensor_cores {
-            true => self.forward_cut().launch(source, rows, self.queries, self.depth, 1),
-            false => in_tiles(source, rows * self.queries.div_ceil(TILE), 3),
+            true => self.cut(self.queries, 64, true).launch(source, heads, self.queries, self.depth, 1),
+            false => in_tiles(source, heads * self.queries.div_ceil(TILE), 3),
         }
     }
 
@@ -102,7 +102,10 @@ impl Attention {
         let (source, places) = (self.constants(source), self.queries.max(self.keys));
         let heads = self.batch * if for_keys { self.key_heads } else { self.heads };
         match on_tensor_cores {
-            true => self.gradient_cut(for_keys).launch(source, heads, places, self.depth, 2),
+            true => {
+                let kept = self.depth <= DEEPEST / 2 && !for_keys;
+                self.cut(places, 32, kept).launch(source, heads, places, self.depth, 2)
+            }
             false => in_tiles(source, heads * places.div_ceil(TILE), if for_keys { 4 } else { 3 }),
         }
     }
@@ -120,18 +123,11 @@ impl Attention {
             && operands.iter().all(aligned)
     }
 
-    /// What a warp has of the columns is used for all of its rows: so many rows as its registers hold the sums of.
-    fn cut(&self, part: usize, kept: bool) -> Cut {
+    /// What a warp has of the columns is used for all of its rows: so many rows as its registers hold the sums of. Where
+    /// there are few, as in decoding, a block has no more warps than they need.
+    fn cut(&self, rows: usize, part: usize, kept: bool) -> Cut {
         let (warps, fragments) = if self.depth <= DEEPEST / 2 { (4, 2) } else { (8, 1) };
-        Cut { warps, fragments, columns: 64, part, kept }
-    }
-
-    fn forward_cut(&self) -> Cut {
-        self.cut(64, true)
-    }
-
-    fn gradient_cut(&self, for_keys: bool) -> Cut {
-        self.cut(32, self.depth <= DEEPEST / 2 && !for_keys)
+        Cut { warps: rows.div_ceil(16 * fragments).clamp(1, warps), fragments, columns: 64, part, kept }
     }
 
     fn delta(&self, operands: &AttentionGradient) -> Launch {
