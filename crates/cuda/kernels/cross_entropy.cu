@@ -15,7 +15,7 @@ struct Target {
     }
 };
 
-#if FORWARD
+#if LOSS
 // The largest number so far, and the sum of the exponentials of the differences from it.
 struct Sum {
     float highest, sum;
@@ -29,15 +29,19 @@ struct Sum {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    cross_entropy(const x_t *x, const u32 *targets, float *loss, float *total, u64 *fault) {
-    __shared__ float shared[32];
-    const index_t row = blockIdx.x;
-    const Target target(targets, row, fault);
-    const x_t *logits = x + row * STRIDE;
+#if HELD
+// The row, in shared memory: what is read again need not come from further away.
+extern __shared__ __align__(16) u8 dynamic_memory[];
+#endif
+
+// The log-sum-exp of a row, which every thread gets.
+__device__ __forceinline__ float log_sum_exp(const x_t *logits, float *shared) {
     Sum own = {-__int_as_float(0x7f800000), 0.0f};
     for (index_t c = threadIdx.x * WIDTH; c + WIDTH <= CLASSES; c += THREADS * WIDTH) {
         const Vector<x_t, WIDTH> numbers = *(const Vector<x_t, WIDTH> *)(logits + c);
+#if HELD
+        *(Vector<x_t, WIDTH> *)((x_t *)dynamic_memory + c) = numbers;
+#endif
         float highest = own.highest;
 #pragma unroll
         for (int v = 0; v < WIDTH; v++) highest = Max()(to_float(numbers.at[v]), highest);
@@ -45,24 +49,23 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
         for (int v = 0; v < WIDTH; v++) own.sum += expf(to_float(numbers.at[v]) - own.highest);
     }
-    for (index_t c = CLASSES / WIDTH * WIDTH + threadIdx.x; c < CLASSES; c += THREADS) own.add(to_float(logits[c]));
+    for (index_t c = CLASSES / WIDTH * WIDTH + threadIdx.x; c < CLASSES; c += THREADS) {
+#if HELD
+        ((x_t *)dynamic_memory)[c] = logits[c];
+#endif
+        own.add(to_float(logits[c]));
+    }
     const float highest = block_all<THREADS>(own.highest, Max(), shared);
     const float part = own.sum == 0.0f ? 0.0f : own.sum * expf(own.highest - highest);
-    const float sum = block_all<THREADS>(part, Add(), shared);
-    if (threadIdx.x == 0) {
-        const float all = highest + logf(sum);
-        total[row] = all;
-        loss[row] = target.counts ? all - to_float(logits[target.number]) : 0.0f;
-    }
+    return highest + logf(block_all<THREADS>(part, Add(), shared));
 }
-#else
-extern "C" __global__ void __launch_bounds__(THREADS)
-    cross_entropy_gradient(const x_t *x, const u32 *targets, const float *total, const float *row_gradient, y_t *y, u64 *fault) {
-    const index_t row = blockIdx.x;
-    const Target target(targets, row, fault);
-    const x_t *logits = x + row * STRIDE;
-    y_t *gradient = y + row * STRIDE;
-    const float all = total[row], scale = target.counts ? row_gradient[row] : 0.0f;
+#endif
+
+#if GRADIENT
+// What a row's loss gives for its logits, written where they are or elsewhere; `logits` may be in shared memory.
+__device__ __forceinline__ void give_gradient(
+    const x_t *logits, y_t *gradient, const Target &target, float all, float row_gradient) {
+    const float scale = target.counts ? row_gradient : 0.0f;
     auto of = [&](float logit, index_t c) {
         return target.counts ? (expf(logit - all) - (c == target.number ? 1.0f : 0.0f)) * scale : 0.0f;
     };
@@ -75,5 +78,48 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
     for (index_t c = CLASSES / WIDTH * WIDTH + threadIdx.x; c < CLASSES; c += THREADS)
         gradient[c] = from_float<y_t>(of(to_float(logits[c]), c));
+}
+#endif
+
+#if LOSS && GRADIENT
+// Each thread reads in shared memory what it wrote there itself, so there is no need to wait for others.
+extern "C" __global__ void __launch_bounds__(THREADS) cross_entropy_with_gradient(
+    x_t *x, const u32 *targets, float *loss, float *total, const float *row_gradient, u64 *fault) {
+    __shared__ float shared[32];
+    const index_t row = blockIdx.x;
+    const Target target(targets, row, fault);
+    x_t *logits = x + row * STRIDE;
+    const float all = log_sum_exp(logits, shared);
+    if (threadIdx.x == 0) {
+        total[row] = all;
+        loss[row] = target.counts ? all - to_float(logits[target.number]) : 0.0f;
+    }
+    // The target's logit is read before it is written over.
+    __syncthreads();
+#if HELD
+    give_gradient((const x_t *)dynamic_memory, logits, target, all, row_gradient[row]);
+#else
+    give_gradient(logits, logits, target, all, row_gradient[row]);
+#endif
+}
+#elif LOSS
+extern "C" __global__ void __launch_bounds__(THREADS)
+    cross_entropy(const x_t *x, const u32 *targets, float *loss, float *total, u64 *fault) {
+    __shared__ float shared[32];
+    const index_t row = blockIdx.x;
+    const Target target(targets, row, fault);
+    const x_t *logits = x + row * STRIDE;
+    const float all = log_sum_exp(logits, shared);
+    if (threadIdx.x == 0) {
+        total[row] = all;
+        loss[row] = target.counts ? all - to_float(logits[target.number]) : 0.0f;
+    }
+}
+#else
+extern "C" __global__ void __launch_bounds__(THREADS) cross_entropy_gradient(
+    const x_t *x, const u32 *targets, const float *total, const float *row_gradient, y_t *y, u64 *fault) {
+    const index_t row = blockIdx.x;
+    const Target target(targets, row, fault);
+    give_gradient(x + row * STRIDE, y + row * STRIDE, target, total[row], row_gradient[row]);
 }
 #endif

@@ -6,7 +6,7 @@ constexpr int UNROLLED = ITEMS <= 16 ? ITEMS : 1;
 #if FORWARD
 // A row is held before any of it is written, so that y may lie over x.
 extern "C" __global__ void __launch_bounds__(LANES * ROWS) norm_rows(
-    const x_t *x, const x_t *gain, x_t *y, float *inverses
+    const x_t *x, const x_t *gain, y_t *y, float *inverses
 #if CENTERED
     , const x_t *bias, float *means
 #endif
@@ -49,16 +49,16 @@ extern "C" __global__ void __launch_bounds__(LANES * ROWS) norm_rows(
 #if CENTERED
         const Elements biases = *(const Elements *)(bias + column);
 #endif
-        Elements results;
+        Vector<y_t, VECTOR> results;
 #pragma unroll
         for (int v = 0; v < VECTOR; v++) {
             float result = numbers[item][v] * inverse * to_float(gains.at[v]);
 #if CENTERED
             result += to_float(biases.at[v]);
 #endif
-            results.at[v] = from_float<x_t>(result);
+            results.at[v] = from_float<y_t>(result);
         }
-        *(Elements *)(y + row * COLUMNS + column) = results;
+        *(Vector<y_t, VECTOR> *)(y + row * COLUMNS + column) = results;
     }
     if (lane == 0) {
         inverses[row] = inverse;
@@ -68,12 +68,18 @@ extern "C" __global__ void __launch_bounds__(LANES * ROWS) norm_rows(
     }
 }
 #else
-// The gradient of each row, which may lie over x or g; and of gain and bias, SUMS of them, each block's share of the sums
+// The gradient of each row, which may lie over x, g or what is added; and of gain and bias, SUMS of them, each block's share of the sums
 // over the rows: [blocks, SUMS, COLUMNS].
 extern "C" __global__ void __launch_bounds__(LANES * ROWS) norm_gradient(
-    const x_t *x, const x_t *gain, const float *inverses, const x_t *g, x_t *dx, float *shares
+    const x_t *x, const x_t *gain, const float *inverses, const g_t *g, x_t *dx, float *shares
 #if CENTERED
     , const float *means
+#endif
+#if ADDS
+    , const x_t *added
+#endif
+#if COPIES
+    , copy_t *copy
 #endif
 ) {
     constexpr int SUMS = CENTERED ? 2 : 1;
@@ -86,13 +92,14 @@ extern "C" __global__ void __launch_bounds__(LANES * ROWS) norm_gradient(
 #if CENTERED
         mean = means[row];
 #endif
-        Elements xs[ITEMS], gs[ITEMS];
+        Elements xs[ITEMS];
+        Vector<g_t, VECTOR> gs[ITEMS];
 #pragma unroll UNROLLED
         for (int item = 0; item < ITEMS; item++) {
             const index_t column = (item * LANES + lane) * VECTOR;
             if (column >= COLUMNS) continue;
             xs[item] = *(const Elements *)(x + row * COLUMNS + column);
-            gs[item] = *(const Elements *)(g + row * COLUMNS + column);
+            gs[item] = *(const Vector<g_t, VECTOR> *)(g + row * COLUMNS + column);
             const Elements gains = *(const Elements *)(gain + column);
 #pragma unroll
             for (int v = 0; v < VECTOR; v++) {
@@ -112,13 +119,25 @@ extern "C" __global__ void __launch_bounds__(LANES * ROWS) norm_gradient(
             if (column >= COLUMNS) continue;
             const Elements gains = *(const Elements *)(gain + column);
             Elements results;
+#if ADDS
+            const Elements others = *(const Elements *)(added + row * COLUMNS + column);
+#endif
 #pragma unroll
             for (int v = 0; v < VECTOR; v++) {
                 const float normalized = (to_float(xs[item].at[v]) - mean) * inverse;
                 const float weighted = to_float(gs[item].at[v]) * to_float(gains.at[v]);
                 results.at[v] = from_float<x_t>(inverse * (weighted - shift - normalized * stretch));
+#if ADDS
+                results.at[v] = from_float<x_t>(to_float(results.at[v]) + to_float(others.at[v]));
+#endif
             }
             *(Elements *)(dx + row * COLUMNS + column) = results;
+#if COPIES
+            Vector<copy_t, VECTOR> copies;
+#pragma unroll
+            for (int v = 0; v < VECTOR; v++) copies.at[v] = from_float<copy_t>(to_float(results.at[v]));
+            *(Vector<copy_t, VECTOR> *)(copy + row * COLUMNS + column) = copies;
+#endif
         }
     }
     shares += (index_t)blockIdx.x * SUMS * COLUMNS;

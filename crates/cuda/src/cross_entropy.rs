@@ -19,7 +19,9 @@ impl Logits<'_> {
         let most = 16 / self.logits.element.size();
         let wide = stride.is_multiple_of(most) && self.logits.address.is_multiple_of(16);
         let (width, threads) = (if wide { most } else { 1 }, threads_for(classes));
-        let source = Source::new(entry, sources::CROSS_ENTROPY).constant("FORWARD", (entry == "cross_entropy") as u8);
+        let (loss, gradient) = (entry != "cross_entropy_gradient", entry != "cross_entropy");
+        let source = Source::new(entry, sources::CROSS_ENTROPY).constant("LOSS", loss as u8);
+        let source = source.constant("GRADIENT", gradient as u8);
         let source = source.size("CLASSES", classes).size("STRIDE", stride).constant("WIDTH", width);
         let source = source.constant("THREADS", threads).operand("x", self.logits).address(self.targets.address);
         (
@@ -36,6 +38,7 @@ impl Logits<'_> {
 /// threads a row.
 pub fn cross_entropy(rows: &Logits<'_>, loss: &Operand, total: &Operand) -> (Source, usize) {
     let (source, threads) = rows.source("cross_entropy");
+    let source = source.constant("HELD", 0);
     (source.address(loss.address).address(total.address), threads)
 }
 
@@ -49,4 +52,23 @@ pub fn cross_entropy_gradient(
 ) -> (Source, usize) {
     let (source, threads) = rows.source("cross_entropy_gradient");
     (source.address(total.address).address(row_gradient.address).operand("y", gradient), threads)
+}
+
+/// Shared memory that a block may have besides the little that kernels have of themselves.
+const MOST_SHARED: usize = 225 << 10;
+
+/// The loss and the log-sum-exp of each row, and the gradient of the logits over them; takes the cell of faults as its last
+/// parameter. To be run with so many threads a row, and so many bytes of shared memory.
+pub fn cross_entropy_with_gradient(
+    rows: &Logits<'_>,
+    loss: &Operand,
+    total: &Operand,
+    row_gradient: &Operand,
+) -> (Source, usize, usize) {
+    let (source, threads) = rows.source("cross_entropy_with_gradient");
+    let bytes = (rows.logits.shape[1] * rows.logits.element.size()).next_multiple_of(16);
+    let shared = if bytes <= MOST_SHARED { bytes } else { 0 };
+    let source = source.constant("HELD", (shared > 0) as u8).element("y_t", rows.logits.element);
+    let source = source.address(loss.address).address(total.address).address(row_gradient.address);
+    (source, threads, shared)
 }

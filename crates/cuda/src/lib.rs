@@ -30,7 +30,7 @@ mod top_k;
 pub use attention::{Attention, AttentionGradient};
 pub use command::{Bias, Command, Gelu, Launch, Matrix, Product};
 pub use compile::{can_compile, compile};
-pub use cross_entropy::{Logits, cross_entropy, cross_entropy_gradient};
+pub use cross_entropy::{Logits, cross_entropy, cross_entropy_gradient, cross_entropy_with_gradient};
 pub use device::Device;
 pub use elementwise::{copy, elementwise};
 pub use embedding_gradient::{EmbeddingGradient, embedding_gradient};

@@ -11,7 +11,7 @@ pub struct Norm<'a> {
     pub gain: &'a Operand,
     /// For layer norm: what is added to each column, and the mean of each row.
     pub bias_and_mean: Option<(&'a Operand, &'a Operand)>,
-    /// The normalized rows; may be `x`.
+    /// The normalized rows, in any type; may be `x`.
     pub y: &'a Operand,
     /// For each row: one over its standard deviation, or over its root mean square.
     pub inverse_deviation: &'a Operand,
@@ -28,10 +28,14 @@ pub struct NormGradient<'a> {
     pub mean: Option<&'a Operand>,
     /// For each row: one over its standard deviation, or over its root mean square.
     pub inverse_deviation: &'a Operand,
-    /// The gradient of the normalized rows.
+    /// The gradient of the normalized rows, in any type.
     pub y_gradient: &'a Operand,
-    /// The gradient of the rows; may be `x` or `y_gradient`.
+    /// What is added to the gradient of the rows.
+    pub added: Option<&'a Operand>,
+    /// The gradient of the rows; may be `x`, `y_gradient` or `added`.
     pub x_gradient: &'a Operand,
+    /// The gradient of the rows again, in another type.
+    pub copy: Option<&'a Operand>,
 }
 
 /// Numbers of a row that each lane of a warp holds at most; of longer rows, a block holds them.
@@ -72,7 +76,8 @@ pub fn norm(at: &Norm<'_>, epsilon: f32) -> Launch {
     let mut operands = vec![at.x, at.gain, at.y];
     operands.extend(at.bias_and_mean.map(|(bias, _)| bias));
     let source = source("norm_rows", at.x, &operands, at.bias_and_mean.is_some()).number("EPSILON", epsilon);
-    let mut source = source.address(at.gain.address).address(at.y.address).address(at.inverse_deviation.address);
+    let source = source.element("y_t", at.y.element).address(at.gain.address).address(at.y.address);
+    let mut source = source.address(at.inverse_deviation.address);
     if let Some((bias, mean)) = at.bias_and_mean {
         source = source.address(bias.address).address(mean.address);
     }
@@ -88,12 +93,15 @@ pub fn norm_gradient(at: &NormGradient<'_>, scratch: impl FnOnce(usize) -> u64) 
     let sums = if at.mean.is_some() { 2 } else { 1 };
     let shares = Operand::dense(Element::F32, &[blocks, sums, columns], 0);
     let address = scratch(shares.elements() * Element::F32.size());
-    let operands = [at.x, at.gain, at.y_gradient, at.x_gradient];
-    let source = source("norm_gradient", at.x, &operands, at.mean.is_some()).address(at.gain.address);
+    let mut operands = vec![at.x, at.gain, at.y_gradient, at.x_gradient];
+    operands.extend(at.added.into_iter().chain(at.copy));
+    let source = source("norm_gradient", at.x, &operands, at.mean.is_some()).element("g_t", at.y_gradient.element);
+    let source = source.constant("ADDS", at.added.is_some() as u8).constant("COPIES", at.copy.is_some() as u8);
+    let source = source.element("copy_t", at.copy.unwrap_or(at.x).element).address(at.gain.address);
     let source = source.address(at.inverse_deviation.address).address(at.y_gradient.address);
     let mut source = source.address(at.x_gradient.address).address(address);
-    if let Some(mean) = at.mean {
-        source = source.address(mean.address);
+    for operand in at.mean.into_iter().chain(at.added).chain(at.copy) {
+        source = source.address(operand.address);
     }
     let share = |sum: usize| Operand {
         address: address + (sum * columns * Element::F32.size()) as u64,

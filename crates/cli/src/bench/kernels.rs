@@ -217,7 +217,7 @@ fn layer_norm_backward(batch: usize) -> Kernel {
         let statistic = |name: &str| trace.input(name, DType::F32, [batch, NORM_SHAPE[0]]);
         let (mean, inverse_deviation) = (statistic("mean"), statistic("inverse_deviation"));
         let y_gradient = trace.input("y_gradient", x.dtype(), x.shape());
-        let gradients = trace.apply(LayerNormGradient, &[&x, &gain, &mean, &inverse_deviation, &y_gradient]);
+        let gradients = trace.apply(LayerNormGradient::default(), &[&x, &gain, &mean, &inverse_deviation, &y_gradient]);
         let named = gradients.iter().enumerate().map(|(index, found)| (format!("gradient {index}"), found));
         Ok(named.fold(Routine::new(ROUTINE), |routine, (name, found)| routine.output(&name, found)))
     })

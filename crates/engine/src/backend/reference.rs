@@ -36,6 +36,10 @@ impl Machine for Reference {
         true
     }
 
+    fn takes_in(&self, _op: &dyn Operation) -> bool {
+        true
+    }
+
     fn reads(&self, _op: &dyn Operation, _input: usize, _dtype: DType, _layout: &Layout) -> Reading {
         Reading::AsItLies
     }

@@ -12,12 +12,101 @@ use gradus_kernels::norm::{self as kernel, gradient as gradient_kernel};
 #[derive(Debug)]
 pub struct LayerNorm {
     epsilon: f32,
+    /// What y is stored in, if that is not the type of x.
+    stored: Option<DType>,
 }
 
 /// The gradients of x, gain and bias, from x, gain, the mean and inverse standard deviation of each row, and the
 /// gradient of y.
-#[derive(Debug)]
-pub struct LayerNormGradient;
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LayerNormGradient {
+    around: Around,
+}
+
+/// What the gradient of a norm does besides: the planner has it take in the passes around it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Around {
+    /// Whether a last operand is added to the gradient of x.
+    adds: bool,
+    /// The type of a last result that is the gradient of x again.
+    copies: Option<DType>,
+}
+
+impl Around {
+    pub fn attributes(self) -> String {
+        let adds = if self.adds { "adds" } else { "" };
+        self.copies.map_or(adds.to_string(), |dtype| format!("{adds} copies {dtype}"))
+    }
+
+    /// Whether there is anything.
+    pub fn is_something(self) -> bool {
+        self.adds || self.copies.is_some()
+    }
+
+    /// Whether there is a last operand to add.
+    pub fn has_added(self) -> bool {
+        self.adds
+    }
+
+    /// Whether there is a last result.
+    pub fn has_copy(self) -> bool {
+        self.copies.is_some()
+    }
+
+    pub fn adding(self) -> Option<Around> {
+        (!self.adds && self.copies.is_none()).then_some(Around { adds: true, ..self })
+    }
+
+    pub fn copying(self, dtype: DType) -> Option<Around> {
+        self.copies.is_none().then_some(Around { copies: Some(dtype), ..self })
+    }
+
+    /// Checks what is added to the gradient of x, and gives the types of the results with the copy of that.
+    pub fn outputs(
+        self,
+        added: Option<&TensorType>,
+        mut outputs: Vec<TensorType>,
+    ) -> Result<Vec<TensorType>, Mismatch> {
+        if self.adds {
+            let added = added.ok_or_else(|| Mismatch::Shape("takes an operand to add".to_string()))?;
+            Mismatch::unless_same_float(&[outputs[0].clone(), added.clone()])?;
+            Mismatch::unless_shape("what is added", added, &outputs[0].shape)?;
+        }
+        outputs.extend(self.copies.map(|dtype| TensorType::new(dtype, &outputs[0].shape)));
+        Ok(outputs)
+    }
+
+    pub fn reference(self, added: Option<&&Reals>, mut results: Vec<Reals>) -> Vec<Reals> {
+        if let Some(added) = added.filter(|_| self.adds) {
+            results[0].data.iter_mut().zip(&added.data).for_each(|(sum, added)| *sum += added);
+        }
+        results.extend(self.copies.map(|_| results[0].clone()));
+        results
+    }
+
+    /// The results made of plain operations.
+    pub fn decomposed(self, added: Option<&Tensor>, mut results: Vec<Tensor>) -> Vec<Tensor> {
+        if let Some(added) = added.filter(|_| self.adds) {
+            results[0] = &results[0] + added;
+        }
+        results.extend(self.copies.map(|dtype| results[0].cast(dtype)));
+        results
+    }
+
+    /// The operands of the gradient itself, and what is added.
+    pub fn split<'a, T>(self, inputs: &'a [T]) -> (&'a [T], Option<&'a T>) {
+        match self.adds {
+            true => (&inputs[..inputs.len() - 1], inputs.last()),
+            false => (inputs, None),
+        }
+    }
+
+    /// Which results may be written over which operands: the first over x, the gradient of y, or what is added.
+    pub fn in_place(self, y_gradient: usize) -> Vec<(usize, usize)> {
+        let added = self.adds.then_some((0, y_gradient + 1));
+        [(0, 0), (0, y_gradient)].into_iter().chain(added).collect()
+    }
+}
 
 /// What layer norm and RMS norm ask of x, of what each column has one of, and of the epsilon.
 pub(super) fn check_operands(x: &TensorType, columns: &[&TensorType], epsilon: f32) -> Result<(), Mismatch> {
@@ -57,7 +146,7 @@ pub(super) fn check_gradient_operands(
             )));
         }
     }
-    Mismatch::unless_same_float(&[x.clone(), y_gradient.clone()])?;
+    Mismatch::unless_float(y_gradient)?;
     Mismatch::unless_shape("the gradient", y_gradient, &x.shape)
 }
 
@@ -87,12 +176,12 @@ pub(super) fn sum_of_rows(x: &Tensor) -> Tensor {
 }
 
 /// Layer norm made of plain operations, in f32 within.
-fn decomposed(epsilon: f32, inputs: &[Tensor]) -> Vec<Tensor> {
+fn decomposed(epsilon: f32, stored: DType, inputs: &[Tensor]) -> Vec<Tensor> {
     let [x, gain, bias] = &in_f32(inputs)[..] else { unreachable!("layer norm has three operands") };
     let mean = x.mean(&[-1]);
     let inverse = 1.0 / (x.variance(&[-1]) + epsilon).sqrt();
     let y = (x - beside_rows(&mean)) * beside_rows(&inverse) * gain + bias;
-    vec![y.cast(inputs[0].dtype()), mean, inverse]
+    vec![y.cast(stored), mean, inverse]
 }
 
 /// The gradient made of plain operations, in f32 within.
@@ -117,7 +206,8 @@ impl Operation for LayerNorm {
     }
 
     fn attributes(&self) -> String {
-        format!("epsilon {:?}", self.epsilon)
+        let stored = self.stored.map_or(String::new(), |dtype| format!(", stored in {dtype}"));
+        format!("epsilon {:?}{stored}", self.epsilon)
     }
 
     fn output_count(&self) -> usize {
@@ -127,16 +217,17 @@ impl Operation for LayerNorm {
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, Mismatch> {
         check_operands(&inputs[0], &[&inputs[1], &inputs[2]], self.epsilon)?;
         let row = row_type(&inputs[0]);
-        Ok(vec![inputs[0].clone(), row.clone(), row])
+        let y = TensorType::new(self.stored.unwrap_or(inputs[0].dtype), &inputs[0].shape);
+        Ok(vec![y, row.clone(), row])
     }
 
     fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
         if at.has_gradient(1) || at.has_gradient(2) {
-            return at.through(|inputs| decomposed(self.epsilon, inputs));
+            return at.through(|inputs| decomposed(self.epsilon, at.outputs[0].dtype(), inputs));
         }
         let ([x, gain, _], [_, mean, inverse]) = (at.inputs, at.outputs) else { unreachable!("as outputs() says") };
         let operands = [x, gain, mean, inverse, &at.gradient(0)];
-        x.trace().apply(LayerNormGradient, &operands).into_iter().map(Some).collect()
+        x.trace().apply(LayerNormGradient::default(), &operands).into_iter().map(Some).collect()
     }
 
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
@@ -156,7 +247,7 @@ impl Operation for LayerNorm {
     }
 
     fn form(&self) -> Form<'_> {
-        Form::Opaque
+        Form::Rows(self)
     }
 
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
@@ -187,7 +278,7 @@ impl Operation for LayerNorm {
             cases.push(Case::new(&name, &[shape, columns, columns], |x| vec![x[0].layer_norm(&x[1], &x[2], 1e-5)]));
         }
         cases.push(Case::new("with its statistics", &[&[2, 3, 9], &[9], &[9]], |x| {
-            x[0].trace().apply(LayerNorm { epsilon: 0.1 }, &[&x[0], &x[1], &x[2]])
+            x[0].trace().apply(LayerNorm { epsilon: 0.1, stored: None }, &[&x[0], &x[1], &x[2]])
         }));
         let far = CaseInput::uniform([4, 50], 30.0, 34.0);
         let column = || CaseInput::uniform([50], -2.0, 2.0);
@@ -206,6 +297,9 @@ impl Kernels for LayerNorm {
     fn cpu(&self, linker: &mut Linker<'_>) -> Result<(), Unsupported> {
         let (x, gain, bias) = (linker.input(0), linker.input(1), linker.input(2));
         let (y, mean, inverse) = (linker.output(0), linker.output(1), linker.output(2));
+        if y.dtype != x.dtype {
+            return Err(Unsupported(y.dtype));
+        }
         let (_, columns) = x.shape().rows_and_columns();
         with_float!(x.dtype, T => {
             let operands = kernel::Operands::<T> {
@@ -239,21 +333,25 @@ impl Operation for LayerNormGradient {
     }
 
     fn attributes(&self) -> String {
-        String::new()
+        self.around.attributes()
     }
 
     fn output_count(&self) -> usize {
-        3
+        3 + self.around.has_copy() as usize
     }
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, Mismatch> {
         check_operands(&inputs[0], &[&inputs[1]], 0.0)?;
         check_gradient_operands(&inputs[0], &[&inputs[2], &inputs[3]], &inputs[4])?;
-        Ok(vec![inputs[0].clone(), inputs[1].clone(), inputs[1].clone()])
+        let outputs = vec![inputs[0].clone(), inputs[1].clone(), inputs[1].clone()];
+        self.around.outputs(inputs.get(5), outputs)
     }
 
     fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
-        at.through(decomposed_gradient)
+        at.through(|inputs| {
+            let (operands, added) = self.around.split(inputs);
+            self.around.decomposed(added, decomposed_gradient(operands))
+        })
     }
 
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
@@ -261,7 +359,7 @@ impl Operation for LayerNormGradient {
     }
 
     fn in_place(&self) -> Vec<(usize, usize)> {
-        vec![(0, 0), (0, 4)]
+        self.around.in_place(4)
     }
 
     fn effect(&self, _inputs: &[TensorType]) -> Effect {
@@ -273,11 +371,12 @@ impl Operation for LayerNormGradient {
     }
 
     fn form(&self) -> Form<'_> {
-        Form::Opaque
+        Form::Rows(self)
     }
 
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
-        let [x, gain, mean, inverse, g] = inputs else { unreachable!("as outputs() says") };
+        let (operands, added) = self.around.split(inputs);
+        let [x, gain, mean, inverse, g] = operands else { unreachable!("as outputs() says") };
         let columns = gain.data.len();
         let mut x_gradient = vec![];
         let (mut gain_gradient, mut bias_gradient) = (vec![0.0; columns], vec![0.0; columns]);
@@ -294,7 +393,8 @@ impl Operation for LayerNormGradient {
             }
         }
         let shaped = |output: usize, data: Vec<f64>| Reals::new(&outputs[output].shape, data);
-        vec![shaped(0, x_gradient), shaped(1, gain_gradient), shaped(2, bias_gradient)]
+        let results = vec![shaped(0, x_gradient), shaped(1, gain_gradient), shaped(2, bias_gradient)];
+        self.around.reference(added, results)
     }
 
     fn lowering(&self) -> Lowering<'_> {
@@ -313,7 +413,7 @@ impl Operation for LayerNormGradient {
             ];
             Case::with_inputs(&format!("{shape:?}"), inputs, |x| {
                 let (mean, inverse) = (x[2].cast(DType::F32), x[3].cast(DType::F32));
-                x[0].trace().apply(LayerNormGradient, &[&x[0], &x[1], &mean, &inverse, &x[4]])
+                x[0].trace().apply(LayerNormGradient::default(), &[&x[0], &x[1], &mean, &inverse, &x[4]])
             })
         };
         // More than one block. Finite differences of so many elements would be slow, and the others show them.
@@ -332,6 +432,9 @@ impl Kernels for LayerNormGradient {
     fn cpu(&self, linker: &mut Linker<'_>) -> Result<(), Unsupported> {
         let (x, gain, mean, inverse, g) =
             (linker.input(0), linker.input(1), linker.input(2), linker.input(3), linker.input(4));
+        if g.dtype != x.dtype || self.around.is_something() {
+            return Err(Unsupported(g.dtype));
+        }
         let blocks = gradient_blocks(x.shape());
         let shares = linker.scratch(blocks.shares(2));
         with_float!(x.dtype, T => {
@@ -353,13 +456,17 @@ impl Kernels for LayerNormGradient {
     }
 
     fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
+        let added = self.around.has_added().then(|| linker.input(5));
+        let copy = self.around.has_copy().then(|| linker.output(3));
         let operands = gradus_cuda::NormGradient {
             x: &linker.input(0),
             gain: &linker.input(1),
             mean: Some(&linker.input(2)),
             inverse_deviation: &linker.input(3),
             y_gradient: &linker.input(4),
+            added: added.as_ref(),
             x_gradient: &linker.output(0),
+            copy: copy.as_ref(),
         };
         link_norm_gradient(linker, &operands);
         Ok(())
@@ -376,11 +483,47 @@ pub(super) fn link_norm_gradient(linker: &mut CudaLinker<'_>, operands: &gradus_
     }
 }
 
+impl RowOperation for LayerNorm {
+    fn reading(&self, _input: usize, _dtype: DType) -> Option<Arc<dyn Operation>> {
+        None
+    }
+
+    fn storing(&self, dtype: DType) -> Option<Arc<dyn Operation>> {
+        Some(Arc::new(LayerNorm { stored: Some(dtype), ..*self }))
+    }
+
+    fn adding(&self) -> Option<Arc<dyn Operation>> {
+        None
+    }
+
+    fn copying(&self, _dtype: DType) -> Option<Arc<dyn Operation>> {
+        None
+    }
+}
+
+impl RowOperation for LayerNormGradient {
+    fn reading(&self, input: usize, _dtype: DType) -> Option<Arc<dyn Operation>> {
+        (input == 4).then(|| Arc::new(*self) as Arc<dyn Operation>)
+    }
+
+    fn storing(&self, _dtype: DType) -> Option<Arc<dyn Operation>> {
+        None
+    }
+
+    fn adding(&self) -> Option<Arc<dyn Operation>> {
+        Some(Arc::new(LayerNormGradient { around: self.around.adding()? }))
+    }
+
+    fn copying(&self, dtype: DType) -> Option<Arc<dyn Operation>> {
+        Some(Arc::new(LayerNormGradient { around: self.around.copying(dtype)? }))
+    }
+}
+
 impl Tensor {
     /// Rows along the last axis with mean 0 and variance 1, times a gain, plus a bias, one of each for every column.
     /// `epsilon` is added to the variance.
     #[track_caller]
     pub fn layer_norm(&self, gain: &Tensor, bias: &Tensor, epsilon: f32) -> Tensor {
-        self.trace().apply(LayerNorm { epsilon }, &[self, gain, bias]).swap_remove(0)
+        self.trace().apply(LayerNorm { epsilon, stored: None }, &[self, gain, bias]).swap_remove(0)
     }
 }

@@ -20,6 +20,7 @@ use crate::shape::Layout;
 use crate::{Error, Tensor, TensorType};
 use std::any::{Any, TypeId};
 use std::fmt::Debug;
+use std::sync::Arc;
 
 /// What an operation is, from its shapes to its kernels.
 ///
@@ -110,8 +111,29 @@ pub enum Form<'a> {
         /// Which operand.
         gradient: usize,
     },
+    /// A loss whose gradient costs less when it is computed with it; gives the operation that does both.
+    Loss(&'a LinearCrossEntropy),
+    /// The gradient of a loss, from what each row's loss counts: it may be computed with the loss.
+    LossGradient(&'a LinearCrossEntropyGradient),
+    /// Works on rows: it may take in passes that only convert its operands and results, or add to its first one.
+    Rows(&'a dyn RowOperation),
     /// Nothing: it stands alone.
     Opaque,
+}
+
+/// An operation on rows that can do itself what would be a pass of its own before or after it.
+pub trait RowOperation: Debug {
+    /// The same, with an operand in another floating-point type.
+    fn reading(&self, input: usize, dtype: crate::DType) -> Option<Arc<dyn Operation>>;
+
+    /// The same, with its first result in another floating-point type.
+    fn storing(&self, dtype: crate::DType) -> Option<Arc<dyn Operation>>;
+
+    /// The same, with one operand more, of the type of its first result, that is added to that.
+    fn adding(&self) -> Option<Arc<dyn Operation>>;
+
+    /// The same, with one result more: the first in another floating-point type.
+    fn copying(&self, dtype: crate::DType) -> Option<Arc<dyn Operation>>;
 }
 
 /// What an operation looks for in its data.
@@ -324,6 +346,7 @@ pub use conv2d::{Conv1dOptions, Conv2dOptions};
 pub use custom_gradient::{CustomGradient, custom_gradient};
 pub use elementwise::{Argument, Elementwise, Function, Instruction, Scalar, ScalarProgram};
 pub use layer_norm::LayerNormGradient;
+pub use linear_cross_entropy::{LinearCrossEntropy, LinearCrossEntropyGradient, LinearCrossEntropyWithGradient};
 pub use matmul::{FusedMatmul, Matmul, ProductTypes};
 pub use pool2d::{Pool1dOptions, Pool2dOptions};
 pub use rotary::{rotary_tables, rotary_tables_from};
@@ -362,6 +385,7 @@ operations! {
     cross_entropy::CrossEntropyGradient,
     linear_cross_entropy::LinearCrossEntropy,
     linear_cross_entropy::LinearCrossEntropyGradient,
+    linear_cross_entropy::LinearCrossEntropyWithGradient,
     layer_norm::LayerNorm,
     layer_norm::LayerNormGradient,
     rms_norm::RmsNorm,

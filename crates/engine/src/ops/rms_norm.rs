@@ -1,8 +1,8 @@
 //! RMS norm along the last axis, and its gradient: layer norm without mean and bias.
 
 use super::layer_norm::{
-    beside_rows, check_gradient_operands, check_operands, gradient_blocks, in_f32, link_norm_gradient, row_type,
-    sum_of_rows,
+    Around, beside_rows, check_gradient_operands, check_operands, gradient_blocks, in_f32, link_norm_gradient,
+    row_type, sum_of_rows,
 };
 use super::*;
 use crate::DType;
@@ -14,17 +14,21 @@ use gradus_kernels::norm::{self as kernel, gradient as gradient_kernel};
 #[derive(Debug)]
 pub struct RmsNorm {
     epsilon: f32,
+    /// What y is stored in, if that is not the type of x.
+    stored: Option<DType>,
 }
 
 /// The gradients of x and gain, from x, gain, the inverse root mean square of each row, and the gradient of y.
-#[derive(Debug)]
-pub struct RmsNormGradient;
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RmsNormGradient {
+    around: Around,
+}
 
 /// RMS norm made of plain operations, in f32 within.
-fn decomposed(epsilon: f32, inputs: &[Tensor]) -> Vec<Tensor> {
+fn decomposed(epsilon: f32, stored: DType, inputs: &[Tensor]) -> Vec<Tensor> {
     let [x, gain] = &in_f32(inputs)[..] else { unreachable!("RMS norm has two operands") };
     let inverse = 1.0 / ((x * x).mean(&[-1]) + epsilon).sqrt();
-    vec![(x * beside_rows(&inverse) * gain).cast(inputs[0].dtype()), inverse]
+    vec![(x * beside_rows(&inverse) * gain).cast(stored), inverse]
 }
 
 /// The gradient made of plain operations, in f32 within.
@@ -44,7 +48,8 @@ impl Operation for RmsNorm {
     }
 
     fn attributes(&self) -> String {
-        format!("epsilon {:?}", self.epsilon)
+        let stored = self.stored.map_or(String::new(), |dtype| format!(", stored in {dtype}"));
+        format!("epsilon {:?}{stored}", self.epsilon)
     }
 
     fn output_count(&self) -> usize {
@@ -53,15 +58,16 @@ impl Operation for RmsNorm {
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, Mismatch> {
         check_operands(&inputs[0], &[&inputs[1]], self.epsilon)?;
-        Ok(vec![inputs[0].clone(), row_type(&inputs[0])])
+        let y = TensorType::new(self.stored.unwrap_or(inputs[0].dtype), &inputs[0].shape);
+        Ok(vec![y, row_type(&inputs[0])])
     }
 
     fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
         if at.has_gradient(1) {
-            return at.through(|inputs| decomposed(self.epsilon, inputs));
+            return at.through(|inputs| decomposed(self.epsilon, at.outputs[0].dtype(), inputs));
         }
         let operands = [&at.inputs[0], &at.inputs[1], &at.outputs[1], &at.gradient(0)];
-        at.inputs[0].trace().apply(RmsNormGradient, &operands).into_iter().map(Some).collect()
+        at.inputs[0].trace().apply(RmsNormGradient::default(), &operands).into_iter().map(Some).collect()
     }
 
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
@@ -81,7 +87,7 @@ impl Operation for RmsNorm {
     }
 
     fn form(&self) -> Form<'_> {
-        Form::Opaque
+        Form::Rows(self)
     }
 
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
@@ -111,7 +117,7 @@ impl Operation for RmsNorm {
             vec![CaseInput::filled([4, 1], Fill::AwayFromZero(-2.0, 2.0, 0.5)), CaseInput::uniform([1], 0.5, 2.0)];
         cases.push(Case::with_inputs("one column", one, |x| vec![x[0].rms_norm(&x[1], 1e-5)]));
         cases.push(Case::new("with its statistic", &[&[2, 3, 9], &[9]], |x| {
-            x[0].trace().apply(RmsNorm { epsilon: 0.1 }, &[&x[0], &x[1]])
+            x[0].trace().apply(RmsNorm { epsilon: 0.1, stored: None }, &[&x[0], &x[1]])
         }));
         cases
     }
@@ -125,6 +131,9 @@ impl Kernels for RmsNorm {
     fn cpu(&self, linker: &mut Linker<'_>) -> Result<(), Unsupported> {
         let (x, gain) = (linker.input(0), linker.input(1));
         let (y, inverse) = (linker.output(0), linker.output(1));
+        if y.dtype != x.dtype {
+            return Err(Unsupported(y.dtype));
+        }
         let (_, columns) = x.shape().rows_and_columns();
         with_float!(x.dtype, T => {
             let operands = kernel::Operands::<T> {
@@ -158,21 +167,24 @@ impl Operation for RmsNormGradient {
     }
 
     fn attributes(&self) -> String {
-        String::new()
+        self.around.attributes()
     }
 
     fn output_count(&self) -> usize {
-        2
+        2 + self.around.has_copy() as usize
     }
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, Mismatch> {
         check_operands(&inputs[0], &[&inputs[1]], 0.0)?;
         check_gradient_operands(&inputs[0], &[&inputs[2]], &inputs[3])?;
-        Ok(vec![inputs[0].clone(), inputs[1].clone()])
+        self.around.outputs(inputs.get(4), vec![inputs[0].clone(), inputs[1].clone()])
     }
 
     fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
-        at.through(decomposed_gradient)
+        at.through(|inputs| {
+            let (operands, added) = self.around.split(inputs);
+            self.around.decomposed(added, decomposed_gradient(operands))
+        })
     }
 
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
@@ -180,7 +192,7 @@ impl Operation for RmsNormGradient {
     }
 
     fn in_place(&self) -> Vec<(usize, usize)> {
-        vec![(0, 0), (0, 3)]
+        self.around.in_place(3)
     }
 
     fn effect(&self, _inputs: &[TensorType]) -> Effect {
@@ -192,11 +204,12 @@ impl Operation for RmsNormGradient {
     }
 
     fn form(&self) -> Form<'_> {
-        Form::Opaque
+        Form::Rows(self)
     }
 
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
-        let [x, gain, inverse, g] = inputs else { unreachable!("as outputs() says") };
+        let (operands, added) = self.around.split(inputs);
+        let [x, gain, inverse, g] = operands else { unreachable!("as outputs() says") };
         let columns = gain.data.len();
         let (mut x_gradient, mut gain_gradient) = (vec![], vec![0.0; columns]);
         for (row, (x, g)) in x.rows().zip(g.rows()).enumerate() {
@@ -208,7 +221,8 @@ impl Operation for RmsNormGradient {
                 gain_gradient[i] += g[i] * x[i] * inverse;
             }
         }
-        vec![Reals::new(&outputs[0].shape, x_gradient), Reals::new(&outputs[1].shape, gain_gradient)]
+        let results = vec![Reals::new(&outputs[0].shape, x_gradient), Reals::new(&outputs[1].shape, gain_gradient)];
+        self.around.reference(added, results)
     }
 
     fn lowering(&self) -> Lowering<'_> {
@@ -225,7 +239,7 @@ impl Operation for RmsNormGradient {
                 CaseInput::uniform(shape, -2.0, 2.0),
             ];
             Case::with_inputs(&format!("{shape:?}"), inputs, |x| {
-                x[0].trace().apply(RmsNormGradient, &[&x[0], &x[1], &x[2].cast(DType::F32), &x[3]])
+                x[0].trace().apply(RmsNormGradient::default(), &[&x[0], &x[1], &x[2].cast(DType::F32), &x[3]])
             })
         };
         // More than one block. Finite differences of so many elements would be slow, and the others show them.
@@ -243,6 +257,9 @@ impl Kernels for RmsNormGradient {
 
     fn cpu(&self, linker: &mut Linker<'_>) -> Result<(), Unsupported> {
         let (x, gain, inverse, g) = (linker.input(0), linker.input(1), linker.input(2), linker.input(3));
+        if g.dtype != x.dtype || self.around.is_something() {
+            return Err(Unsupported(g.dtype));
+        }
         let blocks = gradient_blocks(x.shape());
         let shares = linker.scratch(blocks.shares(1));
         with_float!(x.dtype, T => {
@@ -264,16 +281,56 @@ impl Kernels for RmsNormGradient {
     }
 
     fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
+        let added = self.around.has_added().then(|| linker.input(4));
+        let copy = self.around.has_copy().then(|| linker.output(2));
         let operands = gradus_cuda::NormGradient {
             x: &linker.input(0),
             gain: &linker.input(1),
             mean: None,
             inverse_deviation: &linker.input(2),
             y_gradient: &linker.input(3),
+            added: added.as_ref(),
             x_gradient: &linker.output(0),
+            copy: copy.as_ref(),
         };
         link_norm_gradient(linker, &operands);
         Ok(())
+    }
+}
+
+impl RowOperation for RmsNorm {
+    fn reading(&self, _input: usize, _dtype: DType) -> Option<Arc<dyn Operation>> {
+        None
+    }
+
+    fn storing(&self, dtype: DType) -> Option<Arc<dyn Operation>> {
+        Some(Arc::new(RmsNorm { stored: Some(dtype), ..*self }))
+    }
+
+    fn adding(&self) -> Option<Arc<dyn Operation>> {
+        None
+    }
+
+    fn copying(&self, _dtype: DType) -> Option<Arc<dyn Operation>> {
+        None
+    }
+}
+
+impl RowOperation for RmsNormGradient {
+    fn reading(&self, input: usize, _dtype: DType) -> Option<Arc<dyn Operation>> {
+        (input == 3).then(|| Arc::new(*self) as Arc<dyn Operation>)
+    }
+
+    fn storing(&self, _dtype: DType) -> Option<Arc<dyn Operation>> {
+        None
+    }
+
+    fn adding(&self) -> Option<Arc<dyn Operation>> {
+        Some(Arc::new(RmsNormGradient { around: self.around.adding()? }))
+    }
+
+    fn copying(&self, dtype: DType) -> Option<Arc<dyn Operation>> {
+        Some(Arc::new(RmsNormGradient { around: self.around.copying(dtype)? }))
     }
 }
 
@@ -282,6 +339,6 @@ impl Tensor {
     /// added to the mean square.
     #[track_caller]
     pub fn rms_norm(&self, gain: &Tensor, epsilon: f32) -> Tensor {
-        self.trace().apply(RmsNorm { epsilon }, &[self, gain]).swap_remove(0)
+        self.trace().apply(RmsNorm { epsilon, stored: None }, &[self, gain]).swap_remove(0)
     }
 }

@@ -141,6 +141,7 @@ impl Lowerer<'_> {
             taken.push(match self.machine.reads(op.as_ref(), position, input.dtype, &input.layout) {
                 Reading::AsItLies => input.clone(),
                 Reading::Copied(dtype) => self.dense_copy(input, dtype, Origin::of(node)),
+                Reading::Converted(dtype) => self.converted(input, dtype, Origin::of(node)),
             });
         }
         let outputs = self.step(op.clone(), taken, &node.outputs, Origin::of(node));
@@ -178,6 +179,19 @@ impl Lowerer<'_> {
         let copy = self.fresh_copy(operand, dtype, origin);
         self.copies.push((operand.clone(), copy.clone()));
         copy
+    }
+
+    /// An operand in another element type. Where it is all of its buffer looked at in another way, so it is of the
+    /// converted buffer: whoever looks at that in yet another way needs no further copy.
+    fn converted(&mut self, operand: &Operand, dtype: DType, origin: Origin) -> Operand {
+        let ty = self.buffers.all[operand.buffer].ty.clone();
+        let (layout, count) = (&operand.layout, ty.shape.elements());
+        let is_all = operand.dtype == ty.dtype && layout.shape.elements() == count && layout.end() == count;
+        if !is_all {
+            return self.dense_copy(operand, dtype, origin);
+        }
+        let copy = self.dense_copy(&Operand::dense(operand.buffer, &ty), dtype, origin);
+        Operand { layout: operand.layout.clone(), ..copy }
     }
 
     fn fresh_copy(&mut self, operand: &Operand, dtype: DType, origin: Origin) -> Operand {

@@ -19,6 +19,10 @@ pub trait Machine {
     /// Whether a matrix product takes this program as its epilogue.
     fn absorbs(&self, product: &Matmul, epilogue: &Elementwise) -> bool;
 
+    /// Whether the kernel of an operation on rows does itself what would be a pass before or after it
+    /// ([`RowOperation`](crate::ops::RowOperation)).
+    fn takes_in(&self, op: &dyn Operation) -> bool;
+
     /// How an operation's kernel reads an operand of this type that lies like this.
     fn reads(&self, op: &dyn Operation, input: usize, dtype: DType, layout: &Layout) -> Reading;
 
@@ -45,6 +49,8 @@ pub enum Reading {
     AsItLies,
     /// As a dense copy in this element type, which the planner puts in.
     Copied(DType),
+    /// In this element type, lying as it does; the planner puts the conversion in.
+    Converted(DType),
 }
 
 /// Scratch of a step, in bytes.

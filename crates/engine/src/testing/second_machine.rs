@@ -35,6 +35,10 @@ impl Machine for SecondMachine {
         false
     }
 
+    fn takes_in(&self, _op: &dyn Operation) -> bool {
+        true
+    }
+
     fn reads(&self, op: &dyn Operation, input: usize, dtype: DType, layout: &Layout) -> Reading {
         let wanted = product_of(op).filter(|_| input < 2).map_or(dtype, |product| product.types().computed);
         match wanted == dtype && layout.is_dense() {

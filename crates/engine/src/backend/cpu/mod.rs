@@ -114,6 +114,10 @@ impl Machine for Cpu {
         true
     }
 
+    fn takes_in(&self, _op: &dyn Operation) -> bool {
+        false
+    }
+
     fn reads(&self, op: &dyn Operation, input: usize, dtype: DType, layout: &Layout) -> Reading {
         let takes = match op.lowering() {
             Lowering::Slices(_) => layout.is_dense(),

@@ -147,6 +147,10 @@ impl Machine for Cuda {
         product.is_followed_on_cuda(epilogue)
     }
 
+    fn takes_in(&self, _op: &dyn Operation) -> bool {
+        true
+    }
+
     fn reads(&self, op: &dyn Operation, input: usize, dtype: DType, layout: &Layout) -> Reading {
         let wanted = product_of(op).and_then(|product| product.operand_type(input)).unwrap_or(dtype);
         let takes = match op.lowering() {
@@ -156,8 +160,9 @@ impl Machine for Cuda {
                     && product_of(op).is_none_or(|product| product.is_read_by_cuda(input, layout))
             }
         };
-        match wanted == dtype && takes {
-            true => Reading::AsItLies,
+        match takes {
+            true if wanted == dtype => Reading::AsItLies,
+            true => Reading::Converted(wanted),
             false => Reading::Copied(wanted),
         }
     }

@@ -127,36 +127,73 @@ pub(super) fn link(op: &LinearCrossEntropy, linker: &mut CudaLinker<'_>) {
 /// Adds the commands of the gradients.
 pub(super) fn link_gradient(op: &LinearCrossEntropyGradient, linker: &mut CudaLinker<'_>) {
     let blocked = Blocked::new(linker, op.ignored);
-    let (dx, result) = (linker.output(0), linker.output(1));
-    // Sums over blocks of rows are in f32, and rounded to the result at the end.
-    let sums = match result.element {
-        Element::F32 => result.clone(),
-        _ => linker.scratch_operand(Element::F32, &result.shape),
-    };
-    let [classes, channels] = [result.shape[0], result.shape[1]];
-    if blocked.x.shape[0] == 0 && !linker.accumulates(1) {
-        linker.zero(sums.address, sums.elements() * sums.element.size());
-    }
+    let gradients = Gradients::new(linker, &blocked, 0);
     for rows in blocked.blocks() {
         let logits = blocked.logits(linker, &rows);
         let [total, row_gradient] = [3, 4].map(|input| rows_from(&linker.input(input), &rows));
         let of = Logits { logits: &logits, targets: &blocked.targets(&rows), ignored: blocked.ignored };
         let (source, threads) = gradus_cuda::cross_entropy_gradient(&of, &total, &row_gradient, &logits);
         linker.launch(linker.with_fault(source).launch(rows.len(), threads));
-        let to = matrix(&rows_from(&dx, &rows), false);
-        product(
-            linker,
-            matrix(&logits, false),
-            matrix(&blocked.weight, false),
-            to,
-            [rows.len(), classes, channels],
-            false,
-        );
-        let (a, b) = (matrix(&logits, true), matrix(&rows_from(&blocked.x, &rows), false));
-        let accumulates = rows.start > 0 || linker.accumulates(1);
-        product(linker, a, b, matrix(&sums, false), [classes, rows.len(), channels], accumulates);
+        gradients.add(linker, &blocked, &logits, &rows);
     }
-    if sums.element != result.element {
-        linker.launch(gradus_cuda::copy(&sums, &result));
+    gradients.finish(linker);
+}
+
+/// Adds the commands of the losses and the gradients: what is seen of the logits is seen once.
+pub(super) fn link_with_gradient(ignored: Option<i32>, linker: &mut CudaLinker<'_>) {
+    let blocked = Blocked::new(linker, ignored);
+    let gradients = Gradients::new(linker, &blocked, 2);
+    let (loss, total, row_gradient) = (linker.output(0), linker.output(1), linker.input(3));
+    for rows in blocked.blocks() {
+        let logits = blocked.logits(linker, &rows);
+        let of = Logits { logits: &logits, targets: &blocked.targets(&rows), ignored: blocked.ignored };
+        let [loss, total, row_gradient] = [&loss, &total, &row_gradient].map(|operand| rows_from(operand, &rows));
+        let (source, threads, shared) = gradus_cuda::cross_entropy_with_gradient(&of, &loss, &total, &row_gradient);
+        linker.launch(linker.with_fault(source).launch_on([rows.len(), 1, 1], threads, shared));
+        gradients.add(linker, &blocked, &logits, &rows);
+    }
+    gradients.finish(linker);
+}
+
+/// The gradients of x and the weight, which come block by block.
+struct Gradients {
+    dx: Operand,
+    result: Operand,
+    /// Sums over blocks of rows are in f32, and rounded to the result at the end.
+    sums: Operand,
+    /// Whether they go on from what is there.
+    accumulates: bool,
+}
+
+impl Gradients {
+    /// The results from the number `first` on.
+    fn new(linker: &mut CudaLinker<'_>, blocked: &Blocked, first: usize) -> Gradients {
+        let (dx, result) = (linker.output(first), linker.output(first + 1));
+        let sums = match result.element {
+            Element::F32 => result.clone(),
+            _ => linker.scratch_operand(Element::F32, &result.shape),
+        };
+        let accumulates = linker.accumulates(first + 1);
+        if blocked.x.shape[0] == 0 && !accumulates {
+            linker.zero(sums.address, sums.elements() * sums.element.size());
+        }
+        Gradients { dx, result, sums, accumulates }
+    }
+
+    /// Adds the products of some rows with the gradients of their logits.
+    fn add(&self, linker: &mut CudaLinker<'_>, blocked: &Blocked, logits: &Operand, rows: &Range<usize>) {
+        let [classes, channels] = [self.result.shape[0], self.result.shape[1]];
+        let to = matrix(&rows_from(&self.dx, rows), false);
+        let sizes = [rows.len(), classes, channels];
+        product(linker, matrix(logits, false), matrix(&blocked.weight, false), to, sizes, false);
+        let (a, b) = (matrix(logits, true), matrix(&rows_from(&blocked.x, rows), false));
+        let (accumulates, sizes) = (rows.start > 0 || self.accumulates, [classes, rows.len(), channels]);
+        product(linker, a, b, matrix(&self.sums, false), sizes, accumulates);
+    }
+
+    fn finish(self, linker: &mut CudaLinker<'_>) {
+        if self.sums.element != self.result.element {
+            linker.launch(gradus_cuda::copy(&self.sums, &self.result));
+        }
     }
 }

@@ -2,6 +2,9 @@
 //! a small model, come and go in blocks and never lie in memory all at once.
 
 mod cuda;
+mod with_gradient;
+
+pub use with_gradient::LinearCrossEntropyWithGradient;
 
 use super::cross_entropy::{CrossEntropy, CrossEntropyGradient, check_rows, kernel_targets, targets};
 use super::*;
@@ -87,7 +90,7 @@ impl Operation for LinearCrossEntropy {
     }
 
     fn form(&self) -> Form<'_> {
-        Form::Opaque
+        Form::Loss(self)
     }
 
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
@@ -140,6 +143,11 @@ impl Kernels for LinearCrossEntropy {
 }
 
 impl LinearCrossEntropy {
+    /// The loss and its gradient in one, if this is its gradient.
+    pub(crate) fn with(&self, gradient: &LinearCrossEntropyGradient) -> Option<LinearCrossEntropyWithGradient> {
+        (self.ignored == gradient.ignored).then_some(LinearCrossEntropyWithGradient { ignored: self.ignored })
+    }
+
     fn link<X: Element + Native, W: Element + Native>(&self, linker: &mut Linker<'_>) {
         let (x, weight) = (linker.input(0), linker.input(1));
         let (loss, total) = (linker.output(0).write(), linker.output(1).write());
@@ -206,7 +214,7 @@ impl Operation for LinearCrossEntropyGradient {
     }
 
     fn form(&self) -> Form<'_> {
-        Form::Opaque
+        Form::LossGradient(self)
     }
 
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
@@ -261,7 +269,8 @@ impl Kernels for LinearCrossEntropyGradient {
     }
 
     fn cpu(&self, linker: &mut Linker<'_>) -> Result<(), Unsupported> {
-        with_types!(linker, X, W => { self.link::<X, W>(linker) });
+        let of_rows = (linker.input(3).read(), linker.input(4).read());
+        with_types!(linker, X, W => { self.link::<X, W>(linker, of_rows, 0) });
         Ok(())
     }
 
@@ -272,12 +281,17 @@ impl Kernels for LinearCrossEntropyGradient {
 }
 
 impl LinearCrossEntropyGradient {
-    fn link<X: Element + Native, W: Element + Native>(&self, linker: &mut Linker<'_>) {
+    /// Builds the jobs, whose results are those from the number `first` on, from each row's log-sum-exp and gradient.
+    fn link<X: Element + Native, W: Element + Native>(
+        &self,
+        linker: &mut Linker<'_>,
+        (total, row_gradient): (In<f32>, In<f32>),
+        first: usize,
+    ) {
         let (x, weight) = (linker.input(0), linker.input(1));
-        let (total, row_gradient) = (linker.input(3).read::<f32>(), linker.input(4).read::<f32>());
         let blocks = Blocks::new(&x, &weight);
         let logits = linker.scratch(blocks.scratch());
-        let (dx, dweight) = (Sums::new(linker, 0), Sums::new(linker, 1));
+        let (dx, dweight) = (Sums::new(linker, first), Sums::new(linker, first + 1));
         let targets = kernel_targets(linker, 2, self.ignored);
         let (x, weight) = (matrix::<X>(&x), matrix::<W>(&weight));
         for (rows, classes) in blocks.all() {
@@ -295,7 +309,7 @@ impl LinearCrossEntropyGradient {
             let sizes = Sizes { rows: classes.len(), columns: blocks.channels, depth: rows.len() };
             let to = dweight.matrix.rows_from(classes.start);
             let job = Gemm::new(linker.isa(), sizes, g.transposed(), x.rows_from(rows.start), to);
-            linker.job(job.workers(linker.workers()).accumulating(rows.start > 0 || linker.accumulates(1)));
+            linker.job(job.workers(linker.workers()).accumulating(rows.start > 0 || linker.accumulates(first + 1)));
         }
         dx.store(linker);
         dweight.store(linker);

@@ -4,6 +4,8 @@
 mod absorb;
 mod continuing;
 mod fuse;
+mod losses;
+mod rows;
 
 use super::{Machine, Request};
 use crate::Array;
@@ -21,6 +23,8 @@ pub(super) fn simplify(graph: &Graph, request: &Request, machine: &dyn Machine, 
         rooted = continuing::continue_at_once(&rooted.0, &rooted.1);
         rooted = fuse::fuse(&rooted.0, &rooted.1, machine.fusion());
         rooted = prune(&rooted.0, &rooted.1);
+        rooted = losses::with_gradients(&rooted.0, &rooted.1, machine);
+        rooted = rows::take_in(&rooted.0, &rooted.1, machine);
         rooted = absorb::absorb(&rooted.0, &rooted.1, machine);
     }
     rooted
@@ -60,6 +64,11 @@ impl<'a> Rewrite<'a> {
         for output in 0..self.old.nodes()[index].outputs.len() {
             self.map.insert(Value { node: index, output }, Value { node, output });
         }
+    }
+
+    /// Lets a value of the new graph stand for an old one.
+    pub fn replace(&mut self, old: Value, new: Value) {
+        self.map.insert(old, new);
     }
 
     pub fn finish(self, request: &Request) -> (Graph, Request) {

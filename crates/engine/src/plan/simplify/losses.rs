@@ -1,0 +1,84 @@
+//! A loss is computed with its gradient, where what each row's loss counts does not depend on it: the logits, by far the
+//! most work of both, are computed once.
+
+use super::Rewrite;
+use crate::graph::{Graph, Node, Source, Value};
+use crate::ops::{Form, LinearCrossEntropyWithGradient};
+use crate::plan::{Machine, Request};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// A loss and its gradient, by their nodes.
+struct Pair {
+    gradient: usize,
+    op: Arc<LinearCrossEntropyWithGradient>,
+    /// What each row's loss counts.
+    row_gradient: Value,
+}
+
+pub(super) fn with_gradients(graph: &Graph, request: &Request, machine: &dyn Machine) -> (Graph, Request) {
+    let mut pairs: HashMap<usize, Pair> = HashMap::new();
+    for (index, node) in graph.nodes().iter().enumerate() {
+        if let Some((loss, pair)) = pair(graph, index, node).filter(|(_, pair)| machine.takes_in(pair.op.as_ref())) {
+            pairs.entry(loss).or_insert(pair);
+        }
+    }
+    let mut rewrite = Rewrite::of(graph);
+    for (index, node) in graph.nodes().iter().enumerate() {
+        match pairs.get(&index) {
+            Some(pair) => push_pair(&mut rewrite, graph, index, pair),
+            None if rewrite.has(index) => {}
+            None => push(&mut rewrite, index, node),
+        }
+    }
+    rewrite.finish(request)
+}
+
+fn push(rewrite: &mut Rewrite<'_>, index: usize, node: &Node) {
+    let inputs = rewrite.inputs(node);
+    rewrite.push(index, Node { inputs, ..node.clone() });
+}
+
+/// The loss that the gradient at this node is of, if both can be computed together.
+fn pair(graph: &Graph, index: usize, node: &Node) -> Option<(usize, Pair)> {
+    let Form::LossGradient(gradient) = node.op()?.form() else { return None };
+    let (total, row_gradient) = (node.inputs[3], node.inputs[4]);
+    let loss = &graph.nodes()[total.node];
+    let Form::Loss(op) = loss.op()?.form() else { return None };
+    let same = total.output == 1 && loss.inputs[..] == node.inputs[..3];
+    if !same || ancestors(graph, row_gradient.node)[total.node] {
+        return None;
+    }
+    Some((total.node, Pair { gradient: index, op: Arc::new(op.with(gradient)?), row_gradient }))
+}
+
+/// The nodes that a node is made from, itself included.
+fn ancestors(graph: &Graph, node: usize) -> Vec<bool> {
+    let mut among = vec![false; node + 1];
+    among[node] = true;
+    for index in (0..=node).rev() {
+        if among[index] {
+            graph.nodes()[index].inputs.iter().for_each(|input| among[input.node] = true);
+        }
+    }
+    among
+}
+
+/// Adds the operation that does both where the loss was, after what each row's loss counts.
+fn push_pair(rewrite: &mut Rewrite<'_>, graph: &Graph, loss: usize, pair: &Pair) {
+    for (index, _) in ancestors(graph, pair.row_gradient.node).into_iter().enumerate().filter(|&(_, among)| among) {
+        if !rewrite.has(index) {
+            push(rewrite, index, &graph.nodes()[index]);
+        }
+    }
+    let (node, gradient) = (&graph.nodes()[loss], &graph.nodes()[pair.gradient]);
+    let inputs = node.inputs.iter().copied().chain([pair.row_gradient]).collect();
+    let outputs = node.outputs.iter().chain(&gradient.outputs).cloned().collect();
+    let both = Node { source: Source::Op(pair.op.clone()), inputs, outputs, ..gradient.clone() };
+    let inputs = rewrite.inputs(&both);
+    let new = rewrite.push(loss, Node { inputs, ..both });
+    for output in 0..gradient.outputs.len() {
+        let result = Value { node: new, output: node.outputs.len() + output };
+        rewrite.replace(Value { node: pair.gradient, output }, result);
+    }
+}

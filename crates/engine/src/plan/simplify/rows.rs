@@ -1,0 +1,183 @@
+//! Operations on rows take in the passes around them that only convert, or add to their first result: what such a pass
+//! moves through memory is moved by the operation anyway.
+
+use super::{Rewrite, prune};
+use crate::DType;
+use crate::graph::{Graph, Node, Source, Value};
+use crate::ops::{Argument, Elementwise, Form, Function, Operation, RowOperation};
+use crate::plan::{Machine, Request};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// What can be taken in is, one kind of pass after another: conversions of operands and of results, sums, copies.
+pub(super) fn take_in(graph: &Graph, request: &Request, machine: &dyn Machine) -> (Graph, Request) {
+    let mut rooted = read_as_it_was(graph, request, machine);
+    for find in [converted as Find, added, copied] {
+        rooted = taken(&rooted.0, &rooted.1, machine, find);
+    }
+    rooted
+}
+
+/// The operation on rows that a node is, if the machine's kernel takes things in.
+fn rows_of<'a>(node: &'a Node, machine: &dyn Machine) -> Option<&'a dyn RowOperation> {
+    let op = node.op()?;
+    match op.form() {
+        Form::Rows(rows) if machine.takes_in(op.as_ref()) => Some(rows),
+        _ => None,
+    }
+}
+
+fn program_of(node: &Node) -> Option<&Elementwise> {
+    match node.op()?.form() {
+        Form::Elementwise(program) => Some(program),
+        _ => None,
+    }
+}
+
+/// The type that a node only converts its one operand to, both being floating-point numbers.
+fn conversion(graph: &Graph, node: &Node) -> Option<DType> {
+    let program = program_of(node)?;
+    let converts = program.program.instructions.is_empty() && program.program.result == Argument::Input(0);
+    let is_float = |dtype: DType| dtype.is_float();
+    let from = graph.ty(*node.inputs.first()?).dtype;
+    (converts && node.inputs.len() == 1 && is_float(from) && is_float(program.dtype)).then_some(program.dtype)
+}
+
+/// Operands that are only converted are read as they were.
+fn read_as_it_was(graph: &Graph, request: &Request, machine: &dyn Machine) -> (Graph, Request) {
+    let mut rewrite = Rewrite::of(graph);
+    for (index, node) in graph.nodes().iter().enumerate() {
+        let mut node = node.clone();
+        for position in 0..node.inputs.len() {
+            let source = &graph.nodes()[node.inputs[position].node];
+            let Some(rows) = rows_of(&node, machine) else { break };
+            let before = conversion(graph, source).map(|_| source.inputs[0]);
+            let Some(before) = before.filter(|before| graph.ty(*before).dtype.size() < 4) else { continue };
+            if let Some(op) = rows.reading(position, graph.ty(before).dtype) {
+                node.source = Source::Op(op);
+                node.inputs[position] = before;
+            }
+        }
+        let inputs = rewrite.inputs(&node);
+        rewrite.push(index, Node { inputs, ..node });
+    }
+    let (graph, request) = rewrite.finish(request);
+    prune(&graph, &request)
+}
+
+/// Something that an operation on rows takes in.
+struct Found {
+    op: Arc<dyn Operation>,
+    /// What it reads besides.
+    more: Option<Value>,
+    /// The nodes that are no more.
+    passes: Vec<usize>,
+    /// The result of the operation that stands for what these gave.
+    result: usize,
+    /// Where the operation stands from now on: after all that it reads.
+    place: usize,
+}
+
+/// Who reads the first result of each node, in order; all nodes that read any; and which are asked for.
+struct Readers {
+    of_first: Vec<Vec<usize>>,
+    of_any: Vec<Vec<usize>>,
+    requested: Vec<bool>,
+}
+
+impl Readers {
+    fn of(graph: &Graph, request: &Request) -> Readers {
+        let count = graph.nodes().len();
+        let mut readers =
+            Readers { of_first: vec![vec![]; count], of_any: vec![vec![]; count], requested: vec![false; count] };
+        for (index, node) in graph.nodes().iter().enumerate() {
+            for input in &node.inputs {
+                readers.of_any[input.node].push(index);
+                if input.output == 0 {
+                    readers.of_first[input.node].push(index);
+                }
+            }
+        }
+        request.roots().filter(|root| root.output == 0).for_each(|root| readers.requested[root.node] = true);
+        readers
+    }
+}
+
+type Find = fn(&Graph, usize, &dyn RowOperation, &Readers) -> Option<Found>;
+
+/// All readers of the first result convert it to one type.
+fn converted(graph: &Graph, index: usize, rows: &dyn RowOperation, readers: &Readers) -> Option<Found> {
+    let passes = readers.of_first[index].clone();
+    let dtype = conversion(graph, &graph.nodes()[*passes.first()?])?;
+    let alike = passes.iter().all(|&pass| conversion(graph, &graph.nodes()[pass]) == Some(dtype));
+    if !alike || readers.requested[index] {
+        return None;
+    }
+    Some(Found { op: rows.storing(dtype)?, more: None, passes, result: 0, place: index })
+}
+
+/// The one reader of the first result adds something of its type to it.
+fn added(graph: &Graph, index: usize, rows: &dyn RowOperation, readers: &Readers) -> Option<Found> {
+    let [pass] = readers.of_first[index][..] else { return None };
+    let node = &graph.nodes()[pass];
+    let (first, ty) = (Value { node: index, output: 0 }, graph.ty(Value { node: index, output: 0 }));
+    let program = program_of(node).filter(|program| program.dtype == ty.dtype)?;
+    let is_sum = match &program.program.instructions[..] {
+        [one] => one.function == Function::Add && one.arguments[..2].iter().all(|a| matches!(a, Argument::Input(_))),
+        _ => false,
+    };
+    let more = *node.inputs.iter().find(|&&input| input != first)?;
+    let plain =
+        is_sum && node.inputs.len() == 2 && graph.ty(more) == ty && program.program.result == Argument::Result(0);
+    // What reads other results must still come after it.
+    let later = readers.of_any[index].iter().all(|&reader| reader >= pass);
+    if !plain || !later || readers.requested[index] {
+        return None;
+    }
+    Some(Found { op: rows.adding()?, more: Some(more), passes: vec![pass], result: 0, place: pass })
+}
+
+/// Some readers of the first result convert it to a 16-bit type.
+fn copied(graph: &Graph, index: usize, rows: &dyn RowOperation, readers: &Readers) -> Option<Found> {
+    let to = |pass: usize| conversion(graph, &graph.nodes()[pass]).filter(|dtype| dtype.size() == 2);
+    let dtype = readers.of_first[index].iter().find_map(|&pass| to(pass))?;
+    let passes = readers.of_first[index].iter().copied().filter(|&pass| to(pass) == Some(dtype)).collect();
+    let result = graph.nodes()[index].outputs.len();
+    Some(Found { op: rows.copying(dtype)?, more: None, passes, result, place: index })
+}
+
+/// The graph with one kind of thing taken in wherever it is found.
+fn taken(graph: &Graph, request: &Request, machine: &dyn Machine, find: Find) -> (Graph, Request) {
+    let readers = Readers::of(graph, request);
+    // By the place where the operation stands from now on: its old one, and what it takes in.
+    let mut found: HashMap<usize, (usize, Found)> = HashMap::new();
+    let mut gone = vec![false; graph.nodes().len()];
+    for (index, node) in graph.nodes().iter().enumerate() {
+        let Some(rows) = rows_of(node, machine) else { continue };
+        let Some(one) = find(graph, index, rows, &readers).filter(|one| !found.contains_key(&one.place)) else {
+            continue;
+        };
+        gone[index] = true;
+        one.passes.iter().for_each(|&pass| gone[pass] = true);
+        found.insert(one.place, (index, one));
+    }
+    let mut rewrite = Rewrite::of(graph);
+    for (index, node) in graph.nodes().iter().enumerate() {
+        if let Some((old, Found { op, more, passes, result, .. })) = found.remove(&index) {
+            let node = &graph.nodes()[old];
+            let inputs: Vec<Value> = node.inputs.iter().copied().chain(more).collect();
+            let types: Vec<_> = inputs.iter().map(|input| graph.ty(*input).clone()).collect();
+            let outputs = op.outputs(&types).expect("an operation takes what it offered to take in");
+            let moved = Node { source: Source::Op(op), inputs, outputs, ..node.clone() };
+            let inputs = rewrite.inputs(&moved);
+            let new = rewrite.push(old, Node { inputs, ..moved });
+            passes.iter().for_each(|&pass| {
+                rewrite.replace(Value { node: pass, output: 0 }, Value { node: new, output: result })
+            });
+        } else if !gone[index] {
+            let inputs = rewrite.inputs(node);
+            rewrite.push(index, Node { inputs, ..node.clone() });
+        }
+    }
+    rewrite.finish(request)
+}
