@@ -22,8 +22,8 @@ pub struct Device {
     /// What everything runs on, one after another.
     stream: sys::CUstream,
     products: cublaslt_sys::cublasLtHandle_t,
-    /// Functions by their source: loaded once, however often they occur.
-    functions: Mutex<HashMap<String, Function>>,
+    /// Functions by their source and name: loaded once, however often they occur.
+    functions: Mutex<HashMap<(String, &'static str), Function>>,
 }
 
 /// A kernel on the device.
@@ -126,9 +126,8 @@ impl Device {
         {
             let known = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
             let mut seen = std::collections::HashSet::new();
-            wanted.extend(
-                launches.iter().filter(|launch| !known.contains_key(&launch.source) && seen.insert(&launch.source)),
-            );
+            wanted
+                .extend(launches.iter().filter(|launch| !known.contains_key(&key(launch)) && seen.insert(key(launch))));
         }
         let threads = std::thread::available_parallelism().map_or(1, |count| count.get()).min(wanted.len().max(1));
         let next = std::sync::atomic::AtomicUsize::new(0);
@@ -145,14 +144,14 @@ impl Device {
         });
         for (launch, code) in codes.into_iter().collect::<Result<Vec<_>>>()?.into_iter().flatten() {
             let function = self.load(launch, &code)?;
-            self.functions.lock().unwrap_or_else(PoisonError::into_inner).insert(launch.source.clone(), function);
+            self.functions.lock().unwrap_or_else(PoisonError::into_inner).insert(key(launch), function);
         }
         Ok(())
     }
 
     /// The function of a launch, which was compiled before.
     pub(crate) fn function(&self, launch: &Launch) -> Function {
-        self.functions.lock().unwrap_or_else(PoisonError::into_inner)[&launch.source]
+        self.functions.lock().unwrap_or_else(PoisonError::into_inner)[&key(launch)]
     }
 
     fn load(&self, launch: &Launch, code: &[u8]) -> Result<Function> {
@@ -178,6 +177,11 @@ impl Device {
             unsafe { result::module::get_function(module, name) }.map_err(Error::call("cuModuleGetFunction"))?;
         Ok(Function(function))
     }
+}
+
+/// What a loaded function is known by.
+fn key(launch: &Launch) -> (String, &'static str) {
+    (launch.source.clone(), launch.entry)
 }
 
 impl Drop for Device {

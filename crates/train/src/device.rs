@@ -2,17 +2,22 @@
 
 use crate::Result;
 use crate::config::DeviceChoice;
+use crate::memory::heap;
 use gradus_engine::backend::{Backend, Cpu, Cuda};
 use std::sync::Arc;
 
 /// The device of this choice; a CPU is worked by so many threads.
 pub fn backend(device: DeviceChoice, threads: usize) -> Result<Arc<dyn Backend>> {
     match device {
-        DeviceChoice::Cuda(ordinal) => Ok(Arc::new(Cuda::new(ordinal)?)),
+        DeviceChoice::Cuda(ordinal) => {
+            let cuda = Cuda::new(ordinal)?;
+            heap::keep_code();
+            Ok(Arc::new(cuda))
+        }
         DeviceChoice::Cpu => Ok(Arc::new(Cpu::new(threads)?)),
-        DeviceChoice::Auto => match Cuda::new(0) {
-            Ok(cuda) => Ok(Arc::new(cuda)),
+        DeviceChoice::Auto => match backend(DeviceChoice::Cuda(0), threads) {
             Err(_) => backend(DeviceChoice::Cpu, threads),
+            cuda => cuda,
         },
     }
 }

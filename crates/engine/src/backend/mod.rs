@@ -9,7 +9,6 @@ mod cuda;
 mod reference;
 
 pub use cpu::{Cpu, LinkedOperand, Linker, Unsupported};
-pub(crate) use cuda::element;
 pub use cuda::{Cuda, CudaLinker, GpuKind};
 pub use gradus_kernels::{In, Isa, Job, Out};
 pub use reference::{Reference, evaluate};

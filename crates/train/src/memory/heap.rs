@@ -1,5 +1,7 @@
 //! Giving memory back to the system. What an allocator keeps for later is resident, although nothing is in it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 /// Settings for a process whose memory is counted, to be made before it has threads: one heap for all of them, and
 /// large pieces mapped on their own, so that they are gone when they are freed.
 pub fn settle() {
@@ -32,6 +34,13 @@ pub fn give_back_code() {
     Code::find().give_back();
 }
 
+/// From now on, code is not given back: what drives a device maps files of its own, which are none of the program's.
+pub fn keep_code() {
+    KEPT.store(true, Ordering::Relaxed);
+}
+
+static KEPT: AtomicBool = AtomicBool::new(false);
+
 /// Where the program's pages lie that are as they are in its file.
 pub(super) struct Code {
     #[cfg(target_os = "linux")]
@@ -43,7 +52,10 @@ impl Code {
     pub fn find() -> Code {
         Code {
             #[cfg(target_os = "linux")]
-            mappings: unchanged_mappings(&std::fs::read_to_string("/proc/self/smaps").unwrap_or_default()),
+            mappings: match KEPT.load(Ordering::Relaxed) {
+                true => vec![],
+                false => unchanged_mappings(&std::fs::read_to_string("/proc/self/smaps").unwrap_or_default()),
+            },
         }
     }
 

@@ -5,7 +5,6 @@ mod linker;
 mod speeds;
 
 pub use linker::CudaLinker;
-pub(crate) use linker::element;
 
 use crate::backend::{Backend, DeviceMemory, Executable, Unsupported};
 use crate::ops::{Elementwise, Form, Kernels, Lowering, Matmul, Operation, own_kernels};

@@ -209,7 +209,7 @@ pub(super) fn link_fused(
     link(matmul, linker, result, after);
 }
 
-/// The product, and then the program.
+/// The product, and then the program, which takes the sums before they are rounded.
 fn link_apart(
     (matmul, epilogue): (&Matmul, &Elementwise),
     linker: &mut CudaLinker<'_>,
@@ -217,9 +217,11 @@ fn link_apart(
     kept: Option<Operand>,
     result: &Operand,
 ) {
-    let element = crate::backend::element(matmul.types.stored).expect("a product's type");
-    let product = kept.unwrap_or_else(|| linker.scratch_operand(element, &result.shape));
+    let product = linker.scratch_operand(gradus_cuda::Element::F32, &result.shape);
     link(matmul, linker, &product, After::default());
+    if let Some(kept) = kept {
+        linker.launch(gradus_cuda::copy(&product, &kept));
+    }
     let operands: Vec<_> = [product].into_iter().chain(others).collect();
     linker.launch(gradus_cuda::elementwise(&epilogue.program, &operands, result));
 }
