@@ -19,12 +19,14 @@ struct Target {
 // The largest number so far, and the sum of the exponentials of the differences from it.
 struct Sum {
     float highest, sum;
+    // What is subtracted: from minus infinity, minus infinity would give NaN instead of nothing.
+    __device__ __forceinline__ float shift() const { return highest == -__int_as_float(0x7f800000) ? 0.0f : highest; }
     __device__ __forceinline__ void add(float x) {
         if (x > highest) {
             sum = sum * expf(highest - x) + 1.0f;
             highest = x;
         } else {
-            sum += expf(x - highest);
+            sum += expf(x - shift());
         }
     }
 };
@@ -47,7 +49,7 @@ __device__ __forceinline__ float log_sum_exp(const x_t *logits, float *shared) {
         for (int v = 0; v < WIDTH; v++) highest = Max()(to_float(numbers.at[v]), highest);
         if (highest > own.highest) own = {highest, own.sum * expf(own.highest - highest)};
 #pragma unroll
-        for (int v = 0; v < WIDTH; v++) own.sum += expf(to_float(numbers.at[v]) - own.highest);
+        for (int v = 0; v < WIDTH; v++) own.sum += expf(to_float(numbers.at[v]) - own.shift());
     }
     for (index_t c = CLASSES / WIDTH * WIDTH + threadIdx.x; c < CLASSES; c += THREADS) {
 #if HELD

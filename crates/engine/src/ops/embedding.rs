@@ -210,6 +210,7 @@ impl Operation for EmbeddingGradient {
             case("no numbers", 3, &[0], 4),
             case("often the same row", 3, &[50], 33),
             case("large", 60, &[50], 400),
+            case("each row very often", 3, &[300], 6),
         ]
     }
 }

@@ -161,6 +161,14 @@ impl Operation for Reduce {
         cases.push(Case::new("standard deviation", &[&[3, 5]], |x| {
             vec![x[0].standard_deviation(&[1]), x[0].standard_deviation_keep(&[0])]
         }));
+        // Long enough to be cut. Finite differences of so many elements would be slow, and the others show them.
+        let long: [(&[usize], &[isize]); 2] = [(&[2100, 6], &[0]), (&[1, 8200], &[0, 1])];
+        for (shape, axes) in long {
+            let inputs = vec![CaseInput::uniform(shape, -2.0, 2.0).without_gradient()];
+            cases.push(Case::with_inputs(&format!("{shape:?} over {axes:?}"), inputs, move |x| {
+                vec![x[0].sum(axes), x[0].sum_of_squares(axes), x[0].max(axes)]
+            }));
+        }
         cases.push(Case::new("in order", &[&[3, 2, 5]], |x| vec![x[0].sum_in_order(&[0]), x[0].sum_in_order(&[1, 0])]));
         cases.push(Case::new("all in order", &[&[7]], |x| vec![x[0].sum_in_order(&[0])]));
         cases.push(Case::new("many in order", &[&[9, 1100]], |x| vec![x[0].sum_in_order(&[0])]));
