@@ -283,7 +283,7 @@ const SIZES: [Sizes; 16] = [
     ("a window larger than the keys", [1, 1, 4, 2], [1, 1, 4, 2], true, Some(9)),
     ("a window behind a prefix", [2, 1, 3, 2], [2, 1, 7, 2], true, Some(4)),
     ("a window that begins in a later block", [1, 1, 2, 1], [1, 1, 140, 1], true, Some(66)),
-    ("a depth of 16, a window behind a prefix", [1, 2, 35, 16], [1, 1, 70, 16], true, Some(50)),
+    ("a depth of 16, a window behind a prefix", [1, 2, 18, 16], [1, 1, 20, 16], true, Some(9)),
 ];
 
 impl Attention {
