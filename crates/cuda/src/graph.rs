@@ -34,7 +34,13 @@ pub struct Steps {
     pub commands: Vec<Vec<Command>>,
     /// The first step that writes a state.
     pub first_write: usize,
+    /// How many steps, one after another, do not touch what others of them write, so that they may run side by side: group
+    /// by group. A group ends before the first write.
+    pub groups: Vec<usize>,
 }
+
+/// Streams that the steps of a group are shared out to.
+const LANES: usize = 8;
 
 /// A routine made ready on a device.
 pub struct Replay {
@@ -63,7 +69,7 @@ impl Replay {
         let prepare = |commands: &Vec<Command>| commands.iter().map(|command| Prepared::new(device, command)).collect();
         let mut prepared = steps.commands.iter().map(prepare).collect::<Result<Vec<Vec<Prepared>>>>()?;
         let (seen, first_write) = (HostCell::new(device)?, steps.first_write);
-        let graph = Graph::capture(device, &mut prepared, first_write, fault, &seen)?;
+        let graph = Graph::capture(device, &mut prepared, steps, fault, &seen)?;
         Ok(Replay { device: device.clone(), steps: prepared, first_write, graph, fault, seen })
     }
 
@@ -132,25 +138,27 @@ struct Graph {
 impl Graph {
     fn capture(
         device: &Arc<Device>,
-        steps: &mut [Vec<Prepared>],
-        first_write: usize,
+        prepared: &mut [Vec<Prepared>],
+        steps: &Steps,
         fault: u64,
         seen: &HostCell,
     ) -> Result<Graph> {
         let stream = device.stream();
+        let lanes = (0..LANES).map(|_| Lane::new()).collect::<Result<Vec<_>>>()?;
         let mut graph = Graph { graph: std::ptr::null_mut(), ready: std::ptr::null_mut() };
         // SAFETY: the graph is written by the call.
         unsafe { sys::cuGraphCreate(&mut graph.graph, 0) }.result().map_err(Error::call("cuGraphCreate"))?;
-        let (before, after) = steps.split_at_mut(first_write);
+        let (before, after) = prepared.split_at_mut(steps.first_write);
+        let mut groups = steps.groups.iter().copied();
         begin(stream, graph.graph)?;
         let captured = (|| {
             reset(fault, stream)?;
-            send_all(before, stream)?;
+            send_all(before, &mut groups, stream, &lanes)?;
             if !after.is_empty() {
                 let body = add_condition(device, graph.graph, fault)?;
                 let inner = Stream::new()?;
                 begin(inner.0, body)?;
-                let sent = send_all(after, inner.0);
+                let sent = send_all(after, &mut groups, inner.0, &lanes);
                 end(inner.0)?;
                 sent?;
             }
@@ -181,12 +189,68 @@ impl Drop for Graph {
     }
 }
 
-fn send_all(steps: &mut [Vec<Prepared>], stream: sys::CUstream) -> Result<()> {
-    for command in steps.iter_mut().flatten() {
+/// Sends steps group by group; those of a group side by side.
+fn send_all(
+    mut steps: &mut [Vec<Prepared>],
+    groups: &mut impl Iterator<Item = usize>,
+    stream: sys::CUstream,
+    lanes: &[Lane],
+) -> Result<()> {
+    while !steps.is_empty() {
+        let count = groups.next().unwrap_or(1).clamp(1, steps.len());
+        let (group, rest) = steps.split_at_mut(count);
+        match group {
+            [one] => send(one, stream)?,
+            several => send_side_by_side(several, stream, lanes)?,
+        }
+        steps = rest;
+    }
+    Ok(())
+}
+
+fn send(step: &mut [Prepared], stream: sys::CUstream) -> Result<()> {
+    for command in step {
         // SAFETY: the promise given to `Replay::new`.
         unsafe { command.send(stream) }?;
     }
     Ok(())
+}
+
+/// Each lane waits for the stream, and the stream for all of them.
+fn send_side_by_side(steps: &mut [Vec<Prepared>], stream: sys::CUstream, lanes: &[Lane]) -> Result<()> {
+    let lanes = &lanes[..lanes.len().min(steps.len())];
+    let begin = Event::new()?;
+    begin.record(stream)?;
+    for lane in lanes {
+        wait(lane.stream.0, &begin)?;
+    }
+    for (index, step) in steps.iter_mut().enumerate() {
+        send(step, lanes[index % lanes.len()].stream.0)?;
+    }
+    for lane in lanes {
+        lane.end.record(lane.stream.0)?;
+        wait(stream, &lane.end)?;
+    }
+    Ok(())
+}
+
+/// Lets a stream wait for a moment on another.
+fn wait(stream: sys::CUstream, event: &Event) -> Result<()> {
+    // SAFETY: both are there.
+    unsafe { result::stream::wait_event(stream, event.0, sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT) }
+        .map_err(Error::call("cuStreamWaitEvent"))
+}
+
+/// A stream beside the one that is captured, and the moment when it is through.
+struct Lane {
+    stream: Stream,
+    end: Event,
+}
+
+impl Lane {
+    fn new() -> Result<Lane> {
+        Ok(Lane { stream: Stream::new()?, end: Event::new()? })
+    }
 }
 
 /// From now on, what is sent to the stream goes into the graph.

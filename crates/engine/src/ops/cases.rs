@@ -19,6 +19,8 @@ pub struct Case {
     pub build: Build,
     /// The largest error of the f32 kernels, relative to the largest number of each result.
     pub tolerance: f64,
+    /// Whether numbers on the way to the results are rounded to the 16-bit type of the operands on some machines.
+    pub rounds_inside: bool,
 }
 
 /// An operand of a case.
@@ -51,12 +53,18 @@ impl Case {
     /// A case with operands between -2 and 2 and a tolerance of 1e-5; builders below change that.
     pub fn new(name: &str, shapes: &[&[usize]], build: impl Fn(&[Tensor]) -> Vec<Tensor> + 'static) -> Case {
         let inputs = shapes.iter().map(|&shape| CaseInput::uniform(shape, -2.0, 2.0)).collect();
-        Case { name: name.to_string(), inputs, build: Box::new(build), tolerance: 1e-5 }
+        Case { name: name.to_string(), inputs, build: Box::new(build), tolerance: 1e-5, rounds_inside: false }
     }
 
     /// The same with other operands.
     pub fn with_inputs(name: &str, inputs: Vec<CaseInput>, build: impl Fn(&[Tensor]) -> Vec<Tensor> + 'static) -> Case {
-        Case { name: name.to_string(), inputs, build: Box::new(build), tolerance: 1e-5 }
+        Case { name: name.to_string(), inputs, build: Box::new(build), tolerance: 1e-5, rounds_inside: false }
+    }
+
+    /// The same, of an operation that on some machines rounds numbers on the way to its results to the type of its operands.
+    pub fn rounding_inside(mut self) -> Case {
+        self.rounds_inside = true;
+        self
     }
 
     /// The same with another tolerance.

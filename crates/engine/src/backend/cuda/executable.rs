@@ -1,6 +1,6 @@
 //! A plan on a device: its arena, and a graph for every routine.
 
-use super::Cuda;
+use super::{Cuda, groups};
 use crate::backend::Executable;
 use crate::error::Location;
 use crate::graph::{Initial, State};
@@ -63,7 +63,8 @@ impl CudaExecutable {
         let fault = self.arena.address() + plan.regions.total() as u64;
         let mut routines = vec![];
         for (routine, commands) in plan.routines.iter().zip(commands) {
-            let steps = Steps { commands, first_write: plan.first_write(routine) };
+            let groups = groups::groups(plan, routine, &commands);
+            let steps = Steps { commands, first_write: plan.first_write(routine), groups };
             // SAFETY: a plan is verified: every operand has its own live bytes in the arena, to which the commands were
             // linked where it lies now, and which outlives the replays. The cell lies behind the plan's bytes. Kernels keep
             // to their operands' sizes: operations with kernels are trusted.

@@ -1,6 +1,7 @@
 //! The CUDA backend: commands over one arena on a device, captured as one graph a routine.
 
 mod executable;
+mod groups;
 mod linker;
 mod speeds;
 
