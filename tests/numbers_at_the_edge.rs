@@ -2,6 +2,7 @@
 //! is not rounded to 16 bits before its time.
 
 use gradus::backend::{Backend, Cpu, Reference};
+use gradus::losses::{Reduction, kl_divergence, smooth_l1};
 use gradus::ops::{Lion, LionInputs, Pool1dOptions};
 use gradus::plan::Options;
 use gradus::{Array, DType, GradientTape, Routine, Tensor, TensorType, Trace, gradient};
@@ -186,6 +187,41 @@ fn the_slope_at_the_bounds_of_a_clamp_is_one() {
         let one = tape.watch(Array::new([7], &[1.0f32; 7]).unwrap());
         let shares = &tape.gradient(&x.maximum(&one), &[&x]).unwrap()[0];
         assert_eq!(numbers(&tape, shares)[..6], [0.0, 0.0, 0.0, 0.0, 0.5, 1.0]);
+    }
+}
+
+#[test]
+fn smooth_l1_is_right_for_every_beta() {
+    for beta in [1e-44f32, 1e-37, 1e-30, 1e-5, 1.0, 1e30] {
+        for difference in [0.0f32, 0.5, -2.0, 1e10] {
+            for tape in tapes() {
+                let x = filled(&tape, DType::F32, &[1], difference as f64);
+                let loss = smooth_l1(&x, &x.zeros_like(), beta, Reduction::Sum);
+                let slope = tape.gradient(&loss, &[&x]).unwrap().remove(0);
+                let (d, b) = (difference.abs() as f64, beta as f64);
+                let (value, gradient) = if d < b {
+                    (0.5 * d * d / b, difference as f64 / b)
+                } else {
+                    (d - 0.5 * b, difference.signum() as f64)
+                };
+                let gradient = if d == 0.0 { 0.0 } else { gradient };
+                for (given, expected) in [(numbers(&tape, &loss)[0], value), (numbers(&tape, &slope)[0], gradient)] {
+                    assert!((given - expected).abs() <= 1e-6 * expected.abs() + 1e-38, "{beta} {difference}: {given}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_divergence_from_what_is_no_probability_is_no_number() {
+    for tape in tapes() {
+        let x = filled(&tape, DType::F32, &[1], -0.5);
+        for (target, expected) in [(0.0, 0.0), (1.0, 0.5), (-0.25, f64::NAN), (f64::NAN, f64::NAN)] {
+            let loss = kl_divergence(&x, &filled(&tape, DType::F32, &[1], target), Reduction::Sum);
+            let given = numbers(&tape, &loss)[0];
+            assert!(given == expected || (given.is_nan() && expected.is_nan()), "{target}: {given}");
+        }
     }
 }
 

@@ -68,6 +68,29 @@ impl Initializer {
         Initializer::Uniform { low: -bound, high: bound }
     }
 
+    /// What is wrong with its own numbers, and what to do.
+    pub(crate) fn problem(self) -> Option<String> {
+        let from_zero = |number: f32| number.is_finite() && number >= 0.0;
+        let (is_fine, wanted) = match self {
+            Initializer::Zeros | Initializer::Ones => return None,
+            Initializer::Constant(number) => (number.is_finite(), "a finite number"),
+            Initializer::Uniform { low, high } => {
+                (low.is_finite() && high.is_finite() && low <= high, "two finite numbers, the smaller first")
+            }
+            Initializer::KaimingUniform { slope } | Initializer::KaimingNormal { slope } => {
+                (slope.is_finite(), "a finite slope")
+            }
+            Initializer::Normal { deviation } => (from_zero(deviation), "a finite deviation from 0 up"),
+            Initializer::TruncatedNormal { deviation, limit } => {
+                (from_zero(deviation) && from_zero(limit), "a finite deviation and limit from 0 up")
+            }
+            Initializer::XavierUniform { gain }
+            | Initializer::XavierNormal { gain }
+            | Initializer::Orthogonal { gain } => (from_zero(gain), "a finite gain from 0 up"),
+        };
+        (!is_fine).then(|| format!("it cannot start from {self:?}; give {wanted}"))
+    }
+
     /// The numbers of a weight of this name and shape.
     pub fn numbers(self, seed: u32, name: &str, shape: &Shape) -> Array {
         let (key, count) = ([seed, hash(name)], shape.elements());
@@ -95,12 +118,15 @@ impl Initializer {
 
 /// How many numbers enter one output, and how many outputs one number enters.
 fn fans(shape: &Shape) -> (f64, f64) {
+    // Sizes of a weight without numbers may be too large to be multiplied as integers.
     let (outputs, inputs, kernel) = match &shape[..] {
-        [] => (1, 1, 1),
-        [inputs] => (1, *inputs, 1),
-        [outputs, inputs, kernel @ ..] => (*outputs, *inputs, kernel.iter().product()),
+        [] => (1.0, 1.0, 1.0),
+        [inputs] => (1.0, *inputs as f64, 1.0),
+        [outputs, inputs, kernel @ ..] => {
+            (*outputs as f64, *inputs as f64, kernel.iter().map(|&size| size as f64).product())
+        }
     };
-    ((inputs * kernel).max(1) as f64, (outputs * kernel).max(1) as f64)
+    ((inputs * kernel).max(1.0), (outputs * kernel).max(1.0))
 }
 
 /// Between 0 and 1, neither of them.
@@ -228,6 +254,12 @@ mod tests {
             assert!(mean.abs() < 0.04 * expected, "{initializer:?}: mean {mean}");
             assert!((deviation / expected - 1.0).abs() < 0.03, "{initializer:?}: {deviation}, not {expected}");
         }
+    }
+
+    #[test]
+    fn sizes_beyond_any_integer_have_fans() {
+        let none = numbers(Initializer::XavierUniform { gain: 1.0 }, &[0, 1 << 40, 1 << 40]);
+        assert_eq!((none.len(), fans(&[0, 1 << 40, 1 << 40].into()).0), (0, 2f64.powi(80)));
     }
 
     #[test]

@@ -4,7 +4,8 @@ mod support;
 
 use gradus_engine::backend::Cpu;
 use gradus_engine::{Array, DType, Tensor};
-use gradus_train::config::{Clip, ScheduleKind};
+use gradus_train::config::{Clip, Precision, ScheduleKind};
+use gradus_train::layers::Linear;
 use gradus_train::optimizers::{AdamW, Group, GroupedOptimizer, Sgd};
 use gradus_train::parameters::{Initializer, Parameters};
 use gradus_train::run::{Event, Observer, Stop, Unwatched};
@@ -193,6 +194,40 @@ fn statistics_follow_the_whole_batch() {
     }
 }
 
+#[test]
+fn the_mean_over_micro_batches_is_divided_not_multiplied() {
+    let counting = |parameters: &Parameters, inputs: &Inputs| {
+        let x = inputs.get("x", DType::F32, []); // [b]
+        let last = parameters.statistics("last", [1], 0.0);
+        parameters.update(&last, &x.mean(&[0]).reshape([1]));
+        &x * parameters.get("w", [1], Initializer::Ones)
+    };
+    let settings = Settings { batch: 7, micro_batch: 1, ..settings() };
+    let mut trainer = Trainer::new(counting, settings, Arc::new(Cpu::new(1).unwrap())).unwrap();
+    let mut batch = trainer.batch();
+    batch.write("x", &[3f32; 7]).unwrap();
+    trainer.step(&batch).unwrap();
+    // 21 times the seventh as it is in f32 is a little more.
+    assert_eq!(trainer.read("last").unwrap().to_f64(), [3.0]);
+}
+
+#[test]
+fn a_compiled_function_computes_in_the_precision_of_the_settings() {
+    let product = |parameters: &Parameters, inputs: &Inputs| {
+        Linear::without_bias(parameters, 1, 1).forward(&inputs.get("x", DType::F32, [1]))
+    };
+    let numbers = [Precision::F32, Precision::Bf16].map(|precision| {
+        let settings = Settings { precision, ..settings() };
+        let mut trainer = Trainer::new(product, settings, Arc::new(Cpu::new(1).unwrap())).unwrap();
+        trainer.program_mut().write("weight", &[1f32]).unwrap();
+        let mut program = trainer.compile(1, product).unwrap();
+        program.write("x", &[1.001f32]).unwrap();
+        program.run("forward").unwrap();
+        program.scalar("output").unwrap()
+    });
+    assert_eq!(numbers, [1.001, 1.0]);
+}
+
 /// Held-out points, looked at by whoever hangs on the run.
 struct HeldOut(Vec<u64>);
 
@@ -248,6 +283,24 @@ fn models_and_settings_that_cannot_be_are_refused_in_a_line() {
     assert!(text.contains("input \"x\"") && text.contains("trainer.rs"), "{text}");
     let text = refused(|_, inputs| inputs.get("clip_norm", DType::F32, [2]), settings());
     assert!(text.contains("\"clip_norm\"") && text.contains("tests/trainer.rs"), "{text}");
+    let text = refused(
+        |parameters, inputs| {
+            parameters.get("idle", [2], Initializer::Ones);
+            network(0.0)(parameters, inputs)
+        },
+        settings(),
+    );
+    assert!(text.contains("on weight \"idle\""), "{text}");
+    let text = refused(
+        |parameters, inputs| network(0.0)(parameters, inputs) * parameters.trace().input("own", DType::F32, []),
+        settings(),
+    );
+    assert!(text.contains("\"own\" is made by the model itself") && text.contains("tests/trainer.rs:"), "{text}");
+    let named: fn(&Parameters, &Inputs) -> Tensor = |parameters, inputs| {
+        network(0.0)(parameters, inputs) * parameters.get("optimizer.step", [1], Initializer::Ones)
+    };
+    let text = refused(named, settings());
+    assert!(text.contains("a state named \"optimizer.step\" itself"), "{text}");
     for (settings, part) in [
         (Settings { micro_batch: 5, ..settings() }, "`settings.micro_batch` 5 does not divide `settings.batch` 12"),
         (Settings { steps: None, schedule: ScheduleKind::Linear, ..settings() }, "has no end"),
@@ -266,6 +319,26 @@ fn models_and_settings_that_cannot_be_are_refused_in_a_line() {
     if small.rows() != BATCH {
         assert!(trainer.step(&small).unwrap_err().to_string().contains("12 at a time"));
     }
+}
+
+/// Names that the sums over micro-batches might take too.
+#[test]
+fn weights_may_be_called_as_sums_are() {
+    let twice = |parameters: &Parameters, inputs: &Inputs| {
+        let x = inputs.get("x", DType::F32, []);
+        let weight = |name: &str| parameters.get(name, [1], Initializer::Ones);
+        (&x * weight("w") + weight("w.1")) * weight("w") + weight("loss") * weight("statistics.0")
+    };
+    let step = |micro_batch: usize| {
+        let settings = Settings { batch: 4, micro_batch, optimizer: Sgd::default().into(), ..settings() };
+        let mut trainer = Trainer::new(twice, settings, Arc::new(Cpu::new(1).unwrap())).unwrap();
+        let mut batch = trainer.batch();
+        batch.write("x", &[1f32, 2., 3., 4.]).unwrap();
+        trainer.step(&batch).unwrap();
+        ["w", "w.1", "loss", "statistics.0"].map(|name| trainer.read(name).unwrap().to_f64()[0])
+    };
+    assert_eq!(step(1), step(4));
+    assert!(step(1).iter().all(|number| *number != 1.0));
 }
 
 /// Asks to stop at once.

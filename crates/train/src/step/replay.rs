@@ -107,8 +107,9 @@ impl TrainingStep {
     pub fn run(&mut self, batch: &Batch, inputs: &StepScalars) -> Result<Outcome> {
         let StepConfig { micro_batch, micro_batches, .. } = self.config;
         self.check(batch, micro_batch * micro_batches)?;
-        let counted = self.config.objective.counted(batch).unwrap_or(self.losses * micro_batches);
-        self.program.write("loss_share", &[1.0 / counted.max(1) as f32])?;
+        let counted = self.counted(batch, self.losses * micro_batches)?;
+        check_scalars(inputs)?;
+        self.program.write("loss_share", &[1.0 / counted as f32])?;
         self.program.write("learning_rate", &[inputs.learning_rate])?;
         self.program.write("clip_norm", &[inputs.clip_norm])?;
         let last = if self.config.accumulates() { "update" } else { "step" };
@@ -125,6 +126,17 @@ impl TrainingStep {
         }
         self.program.run(last)?;
         Ok(Outcome { loss: self.program.scalar("loss")?, gradient_norm: self.program.scalar("gradient_norm")? })
+    }
+
+    /// How many of all losses of a batch count.
+    fn counted(&self, batch: &Batch, all: usize) -> Result<usize> {
+        match self.config.objective.counted(batch) {
+            None => Ok(all),
+            Some(counted) if (1..=all).contains(&counted) => Ok(counted),
+            Some(counted) => Err(Error::Config(format!(
+                "{counted} of the batch's {all} losses are said to count; leave out batches of which none does"
+            ))),
+        }
     }
 
     /// The mean loss over one micro-batch, without dropout.
@@ -175,6 +187,18 @@ impl TrainingStep {
         }
         Ok(None)
     }
+}
+
+/// Refuses numbers that would make weights of no use.
+fn check_scalars(inputs: &StepScalars) -> Result<()> {
+    let StepScalars { learning_rate, clip_norm, .. } = *inputs;
+    if !(0.0..=f32::MAX).contains(&learning_rate) {
+        return Err(Error::Config(format!("the learning rate is {learning_rate}; give a finite number from 0 up")));
+    }
+    if clip_norm.is_nan() || clip_norm < 0.0 {
+        return Err(Error::Config(format!("the norm to clip at is {clip_norm}; give a number from 0 up, or infinity")));
+    }
+    Ok(())
 }
 
 /// Whether an error of [`TrainingStep::run`] says that a number was not finite, which a run can survive.

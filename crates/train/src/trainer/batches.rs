@@ -94,7 +94,7 @@ impl Batches {
 
     /// Bytes that batches of so many bytes take: those filled ahead and the one in use.
     pub fn bytes(batch: usize) -> u64 {
-        ((AHEAD + 1) * batch) as u64
+        (AHEAD as u64 + 1).saturating_mul(batch as u64)
     }
 
     /// The next batch, waiting for it if it is not filled yet; none if there are no more.
@@ -234,5 +234,6 @@ mod tests {
         let mut batches = Batches::new(Box::new(panics), room(), 0).unwrap();
         assert!(batches.next().unwrap_err().to_string().contains("panicked"));
         drop(Batches::new(Box::new(|_: u64, _: &mut Batch| Ok(())), room(), 0).unwrap());
+        assert_eq!((Batches::bytes(10), Batches::bytes(usize::MAX)), (50, u64::MAX));
     }
 }

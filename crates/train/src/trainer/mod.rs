@@ -172,10 +172,11 @@ impl Trainer {
     }
 
     /// A program of its own with the weights as they are: its routine `forward` gives the `output` of this function for so
-    /// many examples at once.
+    /// many examples at once, in the precision of the settings.
     pub fn compile(&self, examples: usize, forward: impl FnOnce(&Parameters, &Inputs) -> Tensor) -> Result<Program> {
         let trace = Trace::new();
-        let output = forward(&Parameters::new(&trace), &Inputs::new(&trace, examples));
+        let parameters = Parameters::new(&trace).with_precision(self.session.training.config().precision);
+        let output = forward(&parameters, &Inputs::new(&trace, examples));
         let mut program =
             trace.compile(&*self.session.backend, &[Routine::new("forward").output("output", &output)])?;
         let names: Vec<String> = program.states().map(|(name, _, _)| name.to_string()).collect();
