@@ -1,7 +1,7 @@
 //! What a user can get wrong is a typed error that says what, where and what to do; never a panic.
 
 use gradus::backend::{Cpu, Reference};
-use gradus::ops::{AttentionOptions, Function};
+use gradus::ops::{AttentionOptions, Function, Order};
 use gradus::{Array, DType, Error, GradientTape, Routine, Tensor, Trace, gradient};
 
 fn cpu() -> Cpu {
@@ -151,6 +151,16 @@ fn an_index_out_of_range() {
     program.write("tokens", &[0, 1, 4]).unwrap();
     program.run("r").unwrap();
 
+    // Of unsigned numbers none is below zero.
+    let trace = Trace::new();
+    let tokens = trace.input("tokens", DType::U32, [3]);
+    let rows = trace.input("table", DType::F32, [5, 2]).embedding(&tokens);
+    for backend in [&cpu() as &dyn gradus::backend::Backend, &Reference] {
+        let mut program = trace.compile(backend, &[Routine::new("r").output("rows", &rows)]).unwrap();
+        program.write("tokens", &[0, u32::MAX, 4]).unwrap();
+        assert!(matches!(program.run("r"), Err(Error::Index { index: 4_294_967_295, bound: 5, .. })));
+    }
+
     // A count of steps does not depend on the tokens, and yet it is not counted on.
     let trace = Trace::new();
     let count = trace.zero_state("count", DType::F32, []);
@@ -200,6 +210,27 @@ fn sizes_that_cannot_be_multiplied() {
     let trace = Trace::new();
     let (a, b) = (trace.input("a", DType::F32, [1 << 40, 1]), trace.input("b", DType::F32, [1, 1 << 40]));
     assert!(matches!(a.matmul(&b).handle(), Err(Error::Shape { .. })));
+    // Of several results, the one that is too large is named.
+    let trace = Trace::new();
+    let x = trace.input("x", DType::F16, [1 << 40, 1 << 6]);
+    let line = line!() + 1;
+    let error = x.sort(-1, Order::Ascending).indices.handle().unwrap_err();
+    says(&error, line, &["top_k of i32[1099511627776, 64]", "more than a process can address"]);
+}
+
+#[test]
+fn a_choice_among_nothing() {
+    type Way = fn(&Tensor) -> Tensor;
+    let ways: [(Way, &str); 4] = [
+        (|x| x.argmax(-1), "argmax of f32[2, 0]: axis 1 has no elements"),
+        (|x| x.argmin(1), "argmin of f32[2, 0]: axis 1 has no elements"),
+        (|x| x.cast(DType::I32).argmin(1), "argmin of i32[2, 0]"),
+        (|x| x.random_categorical(&x.trace().input("key", DType::U32, [2]), 0), "random_categorical of f32[2, 0]"),
+    ];
+    for (way, words) in ways {
+        let error = way(&Trace::new().input("x", DType::F32, [2, 0])).handle().expect_err(words).to_string();
+        assert!(error.contains("tests/errors.rs:") && error.contains(words), "{error}");
+    }
 }
 
 #[test]
@@ -225,6 +256,24 @@ fn numbers_that_an_integer_type_does_not_have() {
     let error = (&tokens + 1.5).handle().unwrap_err();
     assert!(matches!(error, Error::DType { .. }));
     says(&error, line, &["add", "u32[3]", "1.5", "cast"]);
+
+    type Way = fn(&Tensor) -> Tensor;
+    let ways: [(Way, &str); 7] = [
+        (|x| x.trace().full(0.5, DType::I32, [2]), "0.5 is no i32"),
+        (|x| x.trace().full(f32::NAN, DType::U32, []), "NaN is no u32"),
+        (|x| x.trace().full(3e9, DType::I32, [2]), "is no i32"),
+        (|x| x.full_like(-1.0), "-1 is no u32"),
+        (|x| x.masked_fill(x, f32::NEG_INFINITY), "-inf is no u32"),
+        (|x| x.pad(0, [0, 1], 0.5), "0.5 is no u32"),
+        (|x| x.pad(0, [1, 0], -1.0), "-1 is no u32"),
+    ];
+    for (way, words) in ways {
+        let trace = Trace::new();
+        let error = way(&trace.input("tokens", DType::U32, [3])).handle().expect_err(words).to_string();
+        assert!(error.contains("tests/errors.rs:") && error.contains(words), "{error}");
+    }
+    let trace = Trace::new();
+    trace.input("tokens", DType::U32, [3]).masked_fill(&trace.full(1.0, DType::I32, [3]), 3e9).handle().unwrap();
 }
 
 #[test]

@@ -96,6 +96,15 @@ fn means_and_norms_of_16_bit_numbers_are_rounded_once() {
     let slope = &gradient(&Tensor::global_norm(&[&ones]), &[&ones]).unwrap()[0];
     assert_eq!(slope.dtype(), DType::F16);
     assert!((numbers(&tape, slope)[7] - 210_000f64.sqrt().recip()).abs() < 1e-5);
+    // Neither do the squares, nor the sum of exponentials.
+    let large = filled(&tape, DType::F16, &[2, 4], 300.0);
+    assert_eq!(numbers(&tape, &large.norm(2.0, &[-1])), [600.0; 2]);
+    assert_eq!(numbers(&tape, &large.norm(3.0, &[0])), [378.0; 4], "the root of 2 * 300^3, as f16");
+    assert_eq!(numbers(&tape, &tape.gradient(&large.norm(2.0, &[-1]), &[&large]).unwrap()[0]), [0.5; 8]);
+    let apart = tape.watch(Array::from_f64(TensorType::new(DType::F16, [2]), &[-1000.0, 1000.0]));
+    assert_eq!(numbers(&tape, &apart.standard_deviation(&[0])), [1000.0]);
+    assert_eq!(numbers(&tape, &tape.gradient(&apart.standard_deviation(&[0]), &[&apart]).unwrap()[0]), [-0.5, 0.5]);
+    assert_eq!(numbers(&tape, &(&ones * 0.0).log_sum_exp(&[-1])), [11.15625; 3], "the logarithm of 70,000, as f16");
     // Around the mean of 1002, which bf16 rounds to 1000, the variance would be 8.
     let far = tape.watch(Array::from_f64(TensorType::new(DType::Bf16, [4]), &[1000.0, 1000.0, 1004.0, 1004.0]));
     assert_eq!(numbers(&tape, &far.variance(&[0])), [4.0]);
