@@ -3,6 +3,7 @@
 //! [`Operation`] has no default methods, so an operation with a part missing does not compile. What the planner and the
 //! machines know of an operation, they learn from it: no list elsewhere names one. The list below drives the tests.
 
+pub(crate) mod admission;
 mod cases;
 mod reals;
 mod slices;
@@ -159,11 +160,12 @@ impl Check {
         }
     }
 
-    /// What the detail of a fault says.
-    pub fn error(&self, op: &str, detail: u32, at: Location) -> Error {
+    /// What the detail of a fault says, of an operand of this element type.
+    pub fn error(&self, op: &str, operand: crate::DType, detail: u32, at: Location) -> Error {
         match self {
             Check::Indices { bound, .. } => {
-                Error::Index { op: op.to_string(), index: detail as i32 as i64, bound: *bound, at }
+                let index = if operand == crate::DType::U32 { detail as i64 } else { detail as i32 as i64 };
+                Error::Index { op: op.to_string(), index, bound: *bound, at }
             }
             Check::Finite { name, .. } => Error::NonFinite { name: name.clone(), element: detail as usize, at },
         }
@@ -196,6 +198,16 @@ pub(crate) fn own_kernels(op: &dyn Operation) -> Option<&dyn Kernels> {
     let (Lowering::Kernels(kernels) | Lowering::SideBySide(_, kernels)) = op.lowering() else { return None };
     let same_type = (op as &dyn Any).type_id() == (kernels as &dyn Any).type_id();
     (same_type && std::ptr::addr_eq(op, kernels)).then_some(kernels)
+}
+
+/// What tells operations of the same text apart: the type, and that of the operation whose sums go on, if it is one that
+/// goes on.
+pub(crate) fn types_of(op: &dyn Operation) -> [TypeId; 2] {
+    let inner = match op.form() {
+        Form::Accumulation(accumulation) => accumulation.inner(),
+        _ => op,
+    };
+    [op, inner].map(|op| (op as &dyn Any).type_id())
 }
 
 /// An operation that only looks at its operand's bytes in another way.

@@ -1,11 +1,11 @@
 //! A machine that is unlike the CPU in everything a planner can ask, over reference arithmetic: what holds on both does
 //! not rest on either.
 
-use crate::backend::{Backend, Executable};
+use crate::backend::{Backend, Executable, results};
 use crate::graph::{Initial, State};
 use crate::ops::{Check, Effect, Elementwise, Form, Matmul, Operation, Reals};
 use crate::plan::{BufferId, BufferKind, FusionLimits, Machine, Operand, Plan, Reading, Scratch, Step};
-use crate::{Array, DType, Error, Layout, Result, TensorType};
+use crate::{Array, DType, Error, Layout, Result};
 use std::ops::Range;
 
 /// Buffers start at multiples of 256 bytes; operands are read densely only; nothing is absorbed; products of 16-bit
@@ -116,16 +116,18 @@ impl SecondExecutable {
             Effect::Faults(check) => fault(step, &check, &mut inputs[check.input()]),
             _ => None,
         };
-        let types: Vec<TensorType> = step.outputs.iter().map(Operand::ty).collect();
         // Scratch and results are garbage until they are written, whatever lay there; in place or not.
         for buffer in step.scratch.iter().copied().chain(step.outputs.iter().map(|output| output.buffer)) {
             let range = self.range(buffer);
             self.memory[range].fill(GARBAGE);
         }
-        let outputs = step.op.reference(&inputs.iter().collect::<Vec<_>>(), &types);
-        for ((output, value), ty) in step.outputs.iter().zip(outputs).zip(&types) {
+        let results = match results(step, &inputs) {
+            Ok(results) => results,
+            Err(error) => return Some(error),
+        };
+        for (output, value) in step.outputs.iter().zip(results) {
             let range = self.range(output.buffer);
-            self.memory[range].copy_from_slice(Array::from_f64(ty.clone(), &value.data).bytes());
+            self.memory[range].copy_from_slice(Array::from_f64(output.ty(), &value.data).bytes());
         }
         fault
     }
@@ -133,7 +135,8 @@ impl SecondExecutable {
 
 /// What a check does not let pass; the numbers are made harmless, so that the step can be carried out all the same.
 fn fault(step: &Step, check: &Check, numbers: &mut Reals) -> Option<Error> {
-    let error = check.error(step.op.name(), check.detail(numbers)?, step.location);
+    let operand = step.inputs[check.input()].dtype;
+    let error = check.error(step.op.name(), operand, check.detail(numbers)?, step.location);
     if let Check::Indices { bound, .. } = check {
         numbers.data.iter_mut().for_each(|index| *index = index.clamp(0.0, (*bound as f64 - 1.0).max(0.0)));
     }

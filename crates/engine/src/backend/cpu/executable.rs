@@ -8,7 +8,7 @@ use crate::error::Location;
 use crate::graph::{Initial, State};
 use crate::ops::Check;
 use crate::plan::{BufferId, BufferKind, Machine, Operand, Plan, Reading, Scratch, Step};
-use crate::{Error, Result};
+use crate::{DType, Error, Result};
 use gradus_kernels::{Fault, FaultCell, Job};
 use std::ops::Range;
 
@@ -28,8 +28,8 @@ pub(super) struct CpuExecutable {
 
 struct LinkedStep {
     jobs: Vec<Box<dyn Job>>,
-    /// What its kernels look for in the data.
-    check: Option<Check>,
+    /// What its kernels look for in the data, and the element type of the operand that they look at.
+    check: Option<(Check, DType)>,
     /// What its kernel said when it panicked, if that is a function from outside.
     panicked: Option<Panicked>,
     op: &'static str,
@@ -72,7 +72,8 @@ impl CpuExecutable {
 
     fn link_step(&mut self, plan: &Plan, index: usize, step: &Step) -> Result<LinkedStep> {
         check_layouts(&self.cpu, step)?;
-        let check = step.effect().check().cloned();
+        let looked_at = |check: &Check| (check.clone(), step.inputs[check.input()].dtype);
+        let check = step.effect().check().map(looked_at);
         let fault = check.as_ref().map(|_| Fault::new(&*self.fault, index as u32));
         let base = self.arena.at(0);
         let address = |id: BufferId| base.wrapping_add(plan.buffers[id].offset);
@@ -131,10 +132,10 @@ impl Executable for CpuExecutable {
                 // time, and `&mut self` keeps others out of the arena meanwhile.
                 unsafe { self.cpu.pool.run(job.as_ref(), scratch, scratch_bytes) };
             }
-            if let Some(check) = &step.check
+            if let Some((check, operand)) = &step.check
                 && let Some((_, detail)) = self.fault.take()
             {
-                return Err(check.error(step.op, detail, step.location));
+                return Err(check.error(step.op, *operand, detail, step.location));
             }
             if let Some(message) = step.panicked.as_ref().and_then(|panicked| panicked.get()) {
                 let (op, message, at) = (step.op.to_string(), message.clone(), step.location);
@@ -193,7 +194,7 @@ impl Executable for CpuExecutable {
 mod tests {
     use super::*;
     use crate::plan::Options;
-    use crate::{DType, Routine, Trace};
+    use crate::{Routine, Trace};
 
     #[test]
     fn what_was_left_without_jobs_does_not_run() {

@@ -141,11 +141,11 @@ impl Joined {
             constant => constant,
         };
         for instruction in &program.instructions {
-            let arguments = instruction.arguments.map(|argument| match argument {
-                // Unused arguments are constants; used ones are moved.
-                Argument::Constant(_) => argument,
-                used => moved(used),
-            });
+            // What is not used may name anything, and is left behind.
+            let mut arguments = [Argument::Constant(0.0); 3];
+            for (to, &from) in arguments.iter_mut().zip(instruction.used()) {
+                *to = moved(from);
+            }
             self.instructions.push(Instruction { function: instruction.function, arguments });
         }
         moved(program.result)

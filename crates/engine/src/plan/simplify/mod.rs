@@ -8,8 +8,8 @@ mod fuse;
 use super::{Machine, Request};
 use crate::Array;
 use crate::graph::{Graph, Node, Source, Value};
-use crate::ops::{Effect, Operation};
-use std::any::{Any, TypeId};
+use crate::ops::{Effect, Operation, types_of};
+use std::any::TypeId;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -95,10 +95,10 @@ fn prune(graph: &Graph, request: &Request) -> (Graph, Request) {
 }
 
 /// What a node is told by: its operation and its operands.
-type Identity = (TypeId, String, Vec<Value>);
+type Identity = ([TypeId; 2], String, Vec<Value>);
 
 fn identity(op: &dyn Operation, inputs: &[Value]) -> Identity {
-    ((op as &dyn Any).type_id(), op.attributes(), inputs.to_vec())
+    (types_of(op), op.attributes(), inputs.to_vec())
 }
 
 /// Equal operations on equal operands are one, and so are constants that hold the same.
