@@ -1,8 +1,11 @@
 //! What a user can get wrong is a typed error that says what, where and what to do; never a panic.
 
 use gradus::backend::{Cpu, Reference};
+use gradus::graph::Part;
 use gradus::ops::{AttentionOptions, Function, Order};
-use gradus::{Array, DType, Error, GradientTape, Routine, Tensor, Trace, gradient};
+use gradus::plan::Options;
+use gradus::{Array, DType, Error, GradientTape, Routine, Tensor, TensorType, Trace, custom_gradient, gradient};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 fn cpu() -> Cpu {
     Cpu::new(1).unwrap()
@@ -190,6 +193,38 @@ fn an_arena_too_large_for_the_machine() {
     let error = trace.compile(&cpu(), &[Routine::new("r").assign(&x, &(&x + 1.0))]).err().unwrap();
     let Error::TooLarge { needed, available } = error else { panic!("{error}") };
     assert!(needed >= 1 << 46 && available < 1 << 46, "{needed} {available}");
+    // Work that cannot be counted.
+    let product = x.matmul(&x);
+    let error = trace.compile(&cpu(), &[Routine::new("r").output("y", &product)]).err().unwrap();
+    assert!(matches!(error, Error::TooLarge { .. }), "{error}");
+    let row = trace.input("row", DType::F32, [1 << 40]);
+    let rows = row.broadcast([8, 1 << 40]);
+    let slope = gradient(&(&rows * &rows), &[&row]).unwrap().remove(0);
+    let error = trace.compile(&cpu(), &[Routine::new("r").output("y", &slope)]).err().unwrap();
+    assert!(matches!(error, Error::TooLarge { .. }), "{error}");
+    // Tensors that are each of a size that can be, and together are not.
+    let trace = Trace::new();
+    let states = (0..(1 << 17) + 1).map(|index| trace.zero_state(&index.to_string(), DType::F32, [1 << 45]));
+    let first = states.collect::<Vec<_>>().remove(0);
+    let error = trace.plan(&cpu(), &[Routine::new("r").assign(&first, &(&first + 1.0))], Options::default());
+    assert!(matches!(error, Err(Error::TooLarge { .. })));
+}
+
+/// What a trace knows of where it stands is as before when user code panics and someone catches that.
+#[test]
+fn a_panic_that_is_caught_leaves_no_trace() {
+    let trace = Trace::new();
+    let x = trace.input("x", DType::F32, [2]);
+    let panics = || -> Tensor { panic!("user code") };
+    catch_unwind(AssertUnwindSafe(|| trace.in_layer(3, panics))).unwrap_err();
+    catch_unwind(AssertUnwindSafe(|| trace.checkpoint(panics))).unwrap_err();
+    let odd = custom_gradient(&[&x], |x| vec![x[0].exp()], |_, _, _| panic!("user code")).remove(0);
+    catch_unwind(AssertUnwindSafe(|| gradient(&odd, &[&x]))).unwrap_err();
+    let y = x.exp();
+    let part = trace.to_graph().nodes()[y.handle().unwrap().node].part;
+    assert_eq!(part, Part::default());
+    let line = line!() + 1;
+    says(&y.reshape([7]).handle().unwrap_err(), line, &["reshape"]);
 }
 
 #[test]
@@ -290,6 +325,11 @@ fn names_and_data_that_do_not_fit() {
     program.run("r").unwrap();
     assert!(text(program.read_into("y", &mut [0.0f32; 3]).unwrap_err()).contains("3 numbers"));
     assert!(Array::new([3], &[1.0f32]).is_err());
+    let three = TensorType::new(DType::Bf16, [3]);
+    assert!(text(Array::from_f64(three, &[1.0]).unwrap_err()).contains("bf16[3] (3 numbers), but 1 numbers"));
+    for impossible in [[usize::MAX, 2], [1 << 40, 1 << 20]] {
+        assert!(text(Array::zeros(DType::F32, impossible).unwrap_err()).contains("use smaller sizes"));
+    }
 
     let trace = Trace::new();
     trace.input("x", DType::F32, [2]);

@@ -7,7 +7,8 @@ use gradus::ops::{
     LayerNormGradient, Lion, Lowering, Matmul, Numbers, NumbersMut, Operation, Reals, ScalarProgram, Sgd, SliceKernel,
     ViewRule,
 };
-use gradus::{DType, Layout, Mismatch, Routine, Tensor, TensorType, Trace, gradient};
+use gradus::plan::Options;
+use gradus::{DType, Error, Layout, Mismatch, Routine, Tensor, TensorType, Trace, gradient};
 use std::any::Any;
 
 /// An operation that gives its operand back, as often as asked for, and says of itself what a test wants.
@@ -22,6 +23,16 @@ struct Claim {
     lowering: Way,
     /// How many results its meaning has, and how many its gradient goes through.
     meant: usize,
+    /// Whether its kernel panics, with something that panics again when it is dropped.
+    panics: bool,
+}
+
+struct PanicsAgain;
+
+impl Drop for PanicsAgain {
+    fn drop(&mut self) {
+        panic!("dropped");
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -51,6 +62,7 @@ impl Claim {
             form: Claimed::Opaque,
             lowering: Way::Slices,
             meant: 1,
+            panics: false,
         }
     }
 }
@@ -111,6 +123,9 @@ impl SliceKernel for Claim {
         Cut::Whole
     }
     fn run(&self, inputs: &[Numbers<'_>], outputs: &mut [NumbersMut<'_>]) {
+        if self.panics {
+            std::panic::panic_any(PanicsAgain);
+        }
         outputs.iter_mut().for_each(|output| output.of::<f32>().copy_from_slice(inputs[0].of()));
     }
 }
@@ -242,4 +257,48 @@ fn arguments_that_are_not_used_may_name_anything() {
         results.extend(program.read("y").unwrap().to_f64());
     }
     assert_eq!(results, [-2.0; 6]);
+}
+
+/// A routine that keeps what a claim makes of an input, and does nothing else.
+fn keeping(claim: Claim) -> (Trace, Routine) {
+    let trace = Trace::new();
+    let kept = trace.zero_state("kept", DType::F32, [3]);
+    let y = trace.apply_one(claim, &[&trace.input("x", DType::F32, [3])]);
+    (trace, Routine::new("r").assign(&kept, &y))
+}
+
+#[test]
+fn a_plan_that_is_refused_for_its_kernels_leaves_the_program_as_it_was() {
+    let cpu = Cpu::new(1).unwrap();
+    let (trace, routine) = keeping(Claim::honest());
+    let mut program = trace.compile(&cpu, &[routine]).unwrap();
+    program.write("x", &[1f32, 2.0, 3.0]).unwrap();
+    // Another machine asks nothing of kernels.
+    let looks = Effect::Faults(Check::Finite { input: 0, name: "x".to_string() });
+    for claim in [Claim { in_place: vec![(0, 0)], ..Claim::honest() }, Claim { effect: looks, ..Claim::honest() }] {
+        let (trace, routine) = keeping(claim);
+        let plan = trace.plan(&Reference, &[routine], Options::default()).unwrap();
+        let error = program.relink(plan).unwrap_err().to_string();
+        assert!(error.contains("lying_operations.rs") && error.contains("a kernel on slices"), "{error}");
+    }
+    program.run("r").unwrap();
+    assert_eq!(program.read("kept").unwrap().to_f64(), [1.0, 2.0, 3.0]);
+    let other = Trace::new();
+    let w = other.zero_state("w", DType::F32, [3]);
+    let plan = other.plan(&cpu, &[Routine::new("r").assign(&w, &(&w + 1.0))], Options::default()).unwrap();
+    let line = line!() + 1;
+    let error = program.relink(plan).unwrap_err().to_string();
+    assert!(error.contains(&format!("lying_operations.rs:{line}")) && error.contains("other states"), "{error}");
+}
+
+#[test]
+fn nothing_goes_on_from_states_that_a_panic_left_half_written() {
+    let cpu = Cpu::new(2).unwrap();
+    let (trace, routine) = keeping(Claim { panics: true, ..Claim::honest() });
+    let mut program = trace.compile(&cpu, &[routine]).unwrap();
+    assert!(matches!(program.run("r"), Err(Error::Panicked { .. })));
+    let (trace, routine) = keeping(Claim::honest());
+    let plan = trace.plan(&cpu, &[routine], Options::default()).unwrap();
+    assert!(matches!(program.relink(plan), Err(Error::Unlinked)));
+    assert!(matches!(program.run("r"), Err(Error::Unlinked)));
 }

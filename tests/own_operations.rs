@@ -485,7 +485,7 @@ fn an_own_elementwise_function_takes_any_operands_that_broadcast() {
 /// Layers of which some are made again: the weights after a step, the bytes of transients, and how many steps occur twice.
 fn trained(checkpointed: bool, options: Options) -> (Array, usize, usize) {
     let trace = Trace::new();
-    let w = trace.state("w", Array::from_f64(TensorType::new(DType::F32, [16, 16]), &numbers(256)));
+    let w = trace.state("w", Array::from_f64(TensorType::new(DType::F32, [16, 16]), &numbers(256)).unwrap());
     let mut x = trace.input("x", DType::F32, [512, 16]);
     for _ in 0..6 {
         let layer = || {
@@ -499,7 +499,8 @@ fn trained(checkpointed: bool, options: Options) -> (Array, usize, usize) {
     let slope = gradient(&loss, &[&w]).unwrap().remove(0);
     let step = Routine::new("step").output("loss", &loss).assign(&w, &(&w - slope * 0.1));
     let mut program = trace.compile_with(&Cpu::new(1).unwrap(), &[step], options).unwrap();
-    program.write_array("x", &Array::from_f64(TensorType::new(DType::F32, [512, 16]), &numbers(512 * 16))).unwrap();
+    let x = Array::from_f64(TensorType::new(DType::F32, [512, 16]), &numbers(512 * 16)).unwrap();
+    program.write_array("x", &x).unwrap();
     program.run("step").unwrap();
     let again = program.plan().routines[0].steps.iter().filter(|step| step.again).count();
     (program.read("w").unwrap(), program.plan().regions.transients, again)

@@ -32,7 +32,7 @@ impl Shape {
     }
 
     /// The same sizes with one axis replaced.
-    pub fn with(&self, axis: usize, size: usize) -> Shape {
+    pub(crate) fn with(&self, axis: usize, size: usize) -> Shape {
         let mut sizes = self.0.clone();
         sizes[axis] = size;
         Shape(sizes)
@@ -257,5 +257,13 @@ mod tests {
             }
         }
         assert!(free >= 20, "only {free} reshapes were free");
+    }
+
+    #[test]
+    fn sizes_that_cannot_be_multiplied_are_the_largest() {
+        let huge = Layout::dense(&[2, usize::MAX, 3, 2].into());
+        assert_eq!(huge.strides, [usize::MAX, 6, 2, 1]);
+        assert_eq!((huge.end(), huge.shape.rows_and_columns()), (usize::MAX, (usize::MAX, 2)));
+        assert!(huge.is_dense());
     }
 }

@@ -148,7 +148,9 @@ fn however_it_is_driven_the_bits_are_the_same() {
 
 #[test]
 fn batches_that_end_end_the_run() {
-    let batch = || [("x", Array::zeros(DType::F32, [BATCH, 2])), ("class", Array::zeros(DType::I32, [BATCH]))];
+    let batch = || {
+        [("x", Array::zeros(DType::F32, [BATCH, 2]).unwrap()), ("class", Array::zeros(DType::I32, [BATCH]).unwrap())]
+    };
     let summary = trainer(settings(), 0.0).train(Arrays::new((0..7).map(move |_| batch())), &mut Unwatched).unwrap();
     assert_eq!((summary.steps, summary.interrupted), (7, false));
 }

@@ -126,7 +126,8 @@ impl Executable for ReferenceExecutable {
 
     fn read(&self, operand: &Operand, bytes: &mut [u8]) {
         let picked = self.values[operand.buffer].picked(&operand.layout);
-        bytes.copy_from_slice(Array::from_f64(operand.ty(), &picked.data).bytes());
+        let array = Array::from_f64(operand.ty(), &picked.data).expect("a number for every element of a look");
+        bytes.copy_from_slice(array.bytes());
     }
 
     fn addresses(&self) -> Option<std::ops::Range<usize>> {

@@ -252,7 +252,7 @@ pub struct Cost {
 impl Cost {
     /// So many operations for each element of the first result, and every operand and result moved once.
     pub fn per_element(operations: u64, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
-        let operations = operations * outputs[0].shape.elements() as u64;
+        let operations = operations.saturating_mul(outputs[0].shape.elements() as u64);
         Cost { work: Work::Elements, operations, bytes: Cost::traffic(inputs, outputs) }
     }
 

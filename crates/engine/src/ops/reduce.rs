@@ -374,7 +374,7 @@ impl Tensor {
         let repeated = |&axis: &usize| axis < added || shape[axis - added] != own[axis];
         let axes: Vec<isize> = (0..own.rank()).filter(repeated).map(|axis| axis as isize).collect();
         // With as many sums as terms, they are shared out well without cutting any.
-        let many = shape.elements() * shape.elements() >= own.elements();
+        let many = shape.elements().saturating_mul(shape.elements()) >= own.elements();
         let sum = if many { self.sum_in_order(&axes) } else { self.sum(&axes) };
         sum.reshape(shape)
     }

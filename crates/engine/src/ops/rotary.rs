@@ -156,7 +156,8 @@ pub fn rotary_tables_from(places: usize, frequencies: &[f64]) -> (Array, Array) 
     let angle = |index: usize| (index / half) as f64 * frequencies[index % half];
     let table = |function: fn(f64) -> f64| {
         let numbers: Vec<f64> = (0..places * half).map(|index| function(angle(index))).collect();
-        Array::from_f64(TensorType::new(DType::F32, [places, half]), &numbers)
+        let table = Array::from_f64(TensorType::new(DType::F32, [places, half]), &numbers);
+        table.expect("a number for every place and frequency")
     };
     (table(f64::cos), table(f64::sin))
 }

@@ -218,7 +218,7 @@ fn numbers_of(node: &Node, at: Location) -> Result<Arc<Array>> {
     match &node.source {
         Source::Constant(array) | Source::State(State { initial: Initial::Numbers(array), .. }) => Ok(array.clone()),
         Source::State(State { initial: Initial::Zeros, .. }) => {
-            Ok(Arc::new(Array::zeros(node.outputs[0].dtype, &node.outputs[0].shape)))
+            Ok(Arc::new(Array::zeros(node.outputs[0].dtype, &node.outputs[0].shape)?))
         }
         Source::Input(_) | Source::Op(_) => {
             let problem = format!("{} has no numbers on a tape; watch them instead", node.label());

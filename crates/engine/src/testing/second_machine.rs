@@ -127,7 +127,7 @@ impl SecondExecutable {
         };
         for (output, value) in step.outputs.iter().zip(results) {
             let range = self.range(output.buffer);
-            self.memory[range].copy_from_slice(Array::from_f64(output.ty(), &value.data).bytes());
+            self.memory[range].copy_from_slice(Array::from_f64(output.ty(), &value.data).unwrap().bytes());
         }
         fault
     }
@@ -179,7 +179,7 @@ impl Executable for SecondExecutable {
     }
 
     fn read(&self, operand: &Operand, bytes: &mut [u8]) {
-        bytes.copy_from_slice(Array::from_f64(operand.ty(), &self.numbers(operand).data).bytes());
+        bytes.copy_from_slice(Array::from_f64(operand.ty(), &self.numbers(operand).data).unwrap().bytes());
     }
 
     fn look(&self, _buffer: BufferId) -> Option<&[u8]> {

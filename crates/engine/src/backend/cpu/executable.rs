@@ -24,6 +24,8 @@ pub(super) struct CpuExecutable {
     worker_scratch: (usize, usize),
     /// Where each buffer lies: offset and bytes.
     offsets: Vec<(usize, usize)>,
+    /// A kernel panicked: states may be half written, and no other plan goes on from them.
+    half_written: bool,
 }
 
 struct LinkedStep {
@@ -46,8 +48,9 @@ impl CpuExecutable {
             }
         }
         let (fault, cpu) = (Box::default(), cpu.clone());
+        let (worker_scratch, offsets) = ((0, 0), vec![]);
         let mut executable =
-            CpuExecutable { routines: vec![], arena, fault, cpu, worker_scratch: (0, 0), offsets: vec![] };
+            CpuExecutable { routines: vec![], arena, fault, cpu, worker_scratch, offsets, half_written: false };
         executable.link_routines(plan)?;
         Ok(executable)
     }
@@ -139,7 +142,7 @@ impl Executable for CpuExecutable {
             }
             if let Some(message) = step.panicked.as_ref().and_then(|panicked| panicked.get()) {
                 let (op, message, at) = (step.op.to_string(), message.clone(), step.location);
-                // States may be half written: nothing goes on from them.
+                self.half_written = true;
                 self.routines.clear();
                 return Err(Error::Panicked { op, message, at });
             }
@@ -149,16 +152,25 @@ impl Executable for CpuExecutable {
     }
 
     fn relink(&mut self, plan: &Plan) -> Result<()> {
+        if self.half_written {
+            return Err(Error::Unlinked);
+        }
         // All that can be refused is, before anything changes.
         check_regions(&self.cpu, plan)?;
         for step in plan.routines.iter().flat_map(|routine| &routine.steps) {
             check_layouts(&self.cpu, step)?;
             check_scratch(plan, step, self.cpu.scratch(step)?)?;
         }
+        let bytes = self.arena.addresses().len();
         self.arena.resize(plan.regions.total())?;
         // The jobs point to where the arena was; whatever happens now, none of them is left.
         self.routines.clear();
-        self.link_routines(plan)
+        let linked = self.link_routines(plan);
+        if linked.is_err() {
+            // An operation changed its mind. What the old plan has outside of the replays can still be read.
+            self.arena.resize(bytes)?;
+        }
+        linked
     }
 
     fn addresses(&self) -> Option<Range<usize>> {

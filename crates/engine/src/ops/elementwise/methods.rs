@@ -243,7 +243,8 @@ impl Tensor {
             let (name, at) = (format!("{function:?}").to_lowercase(), self.trace().location());
             return self.trace().fail(crate::Error::mismatch(&name, vec![self.ty()], mismatch, at));
         }
-        let number = self.trace().constant(Array::from_f64(TensorType::new(self.dtype(), []), &[number as f64]));
+        let number = Array::from_f64(TensorType::new(self.dtype(), []), &[number as f64]).expect("a single number");
+        let number = self.trace().constant(number);
         self.trace().function(function, &if number_first { [&number, self] } else { [self, &number] })
     }
 }

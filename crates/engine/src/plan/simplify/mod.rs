@@ -8,7 +8,7 @@ mod fuse;
 use super::{Machine, Request};
 use crate::Array;
 use crate::graph::{Graph, Node, Source, Value};
-use crate::ops::{Effect, Operation, types_of};
+use crate::ops::{Effect, Lowering, Operation, types_of};
 use std::any::TypeId;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -53,6 +53,13 @@ impl<'a> Rewrite<'a> {
         let node = self.new.push(node);
         self.stand_in(index, node);
         node
+    }
+
+    /// Lets values of the new graph stand for the results of an old node.
+    fn pass(&mut self, index: usize, values: &[Value]) {
+        for (output, &value) in (0..self.old.nodes()[index].outputs.len()).zip(values) {
+            self.map.insert(Value { node: index, output }, value);
+        }
     }
 
     /// Lets a node of the new graph stand for an old one.
@@ -101,7 +108,8 @@ fn identity(op: &dyn Operation, inputs: &[Value]) -> Identity {
     (types_of(op), op.attributes(), inputs.to_vec())
 }
 
-/// Equal operations on equal operands are one, and so are constants that hold the same.
+/// Equal operations on equal operands are one, and so are constants that hold the same; what only gives its operands is
+/// left out.
 fn merge(graph: &Graph, request: &Request) -> (Graph, Request) {
     let mut rewrite = Rewrite::of(graph);
     let mut seen: HashMap<Identity, usize> = HashMap::new();
@@ -114,6 +122,10 @@ fn merge(graph: &Graph, request: &Request) -> (Graph, Request) {
                     Some(&earlier) => rewrite.stand_in(index, earlier),
                     None => drop(constants.insert(array.clone(), rewrite.push(index, node.clone()))),
                 }
+                continue;
+            }
+            Source::Op(op) if matches!(op.lowering(), Lowering::Identity) => {
+                rewrite.pass(index, &inputs);
                 continue;
             }
             Source::Op(op) if op.effect(&graph.input_types(node)) != Effect::Collective => op,
