@@ -28,8 +28,10 @@ impl GradientAccumulator {
         let mut accumulator = GradientAccumulator::default();
         for (name, terms) in named {
             let use_name = |index: usize| if index == 0 { name.to_string() } else { format!("{name}.{index}") };
-            let sums: Vec<Tensor> =
-                terms.iter().enumerate().map(|(index, term)| accumulator.sum(&use_name(index), term)).collect();
+            let mut sums = vec![];
+            for (index, term) in terms.iter().enumerate() {
+                sums.push(accumulator.sum(&use_name(index), term));
+            }
             let gradient = added_up(&sums);
             if sums.len() > 1 {
                 // In place of the first sum, which the next step starts anew.

@@ -131,7 +131,7 @@ impl Parameters {
         let parameter = Parameter::new(format!("{}{name}", self.prefix), shape, initializer);
         let problem = match &parameter.name[..] {
             UNSTORABLE => Some(format!("files cannot hold a tensor named {UNSTORABLE:?}")),
-            _ => initializer.problem(),
+            _ => initializer.problem(&parameter.shape),
         };
         if let Some(problem) = problem {
             let refused = self.trace.full(0.0, DType::F32, &parameter.shape);
@@ -177,11 +177,16 @@ impl Parameters {
         tensor
     }
 
-    /// Has a training step assign a value to a state that is no weight; nothing if the model is not trained.
+    /// Has a training step assign a value to a state that is no weight, once; nothing if the model is not trained.
+    #[track_caller]
     pub fn update(&self, state: &Tensor, value: &Tensor) {
-        if let Some(training) = &self.training {
-            training.updates.borrow_mut().push((state.clone(), value.clone()));
+        let Some(training) = &self.training else { return };
+        let mut updates = training.updates.borrow_mut();
+        if updates.iter().any(|(known, _)| known.handle() == state.handle()) {
+            let problem = "the step assigns it already; use a layer that keeps count once, or make one for each use";
+            state.parameter_error("an update of statistics", problem.to_string());
         }
+        updates.push((state.clone(), value.clone()));
     }
 
     /// States and what a training step assigns to them, in the order of [`Parameters::update`].
@@ -335,13 +340,15 @@ mod tests {
             Initializer::KaimingNormal { slope: nan },
             Initializer::Orthogonal { gain: nan },
         ];
-        for initializer in refused {
+        let cases = refused.map(|initializer| (3, initializer, "cannot start from"));
+        for (size, initializer, part) in
+            cases.into_iter().chain([(10_000, Initializer::Orthogonal { gain: 1.0 }, "takes minutes")])
+        {
             let trace = Trace::new();
             let line = line!() + 1;
-            Parameters::new(&trace).get("w", [2, 3], initializer);
+            Parameters::new(&trace).get("w", [size, size], initializer);
             let error = trace.check().unwrap_err().to_string();
-            assert!(error.contains(&format!("parameters.rs:{line}: weight \"w\"")), "{error}");
-            assert!(error.contains("cannot start from"), "{error}");
+            assert!(error.contains(&format!("parameters.rs:{line}: weight \"w\"")) && error.contains(part), "{error}");
         }
         for (shape, initial) in [([2], 1.0), ([2], -0.0), ([3], 0.0)] {
             let trace = Trace::new();

@@ -6,7 +6,9 @@ use gradus_train::config::{OptimizerKind, Precision};
 use gradus_train::models::ModelConfig;
 use gradus_train::optimizers::{Hyperparameters, Sgd};
 use gradus_train::parameters::{Initializer, Parameters};
-use gradus_train::step::{Batch, Inputs, Objective, Outcome, StepConfig, StepScalars, TrainingStep, is_not_finite};
+use gradus_train::step::{
+    Batch, Culprit, Inputs, Objective, Outcome, StepConfig, StepScalars, TrainingStep, is_not_finite,
+};
 use std::rc::Rc;
 
 const BATCH: usize = 4;
@@ -123,7 +125,7 @@ fn a_step_that_is_not_finite_changes_nothing_and_names_the_culprit() {
         let inputs = StepScalars { step: 9, learning_rate: 1e-3, clip_norm: 1.0, seed: 5 };
         let error = training.run(&batch, &inputs).unwrap_err();
         assert!(is_not_finite(&error), "{error}");
-        assert_eq!(training.culprit().unwrap(), Some(name));
+        assert_eq!(training.culprit().unwrap(), Culprit::Weight(name));
         assert_eq!(training.program().read("optimizer.step").unwrap(), count);
         assert_eq!(training.program().read("optimizer.first.transformer.wte.weight").unwrap(), moment);
         training.program_mut().write(name, &whole).unwrap();
@@ -142,7 +144,7 @@ fn a_gradient_that_is_not_finite_is_named_where_it_starts() {
     let batch = batch(&training, 9);
     let inputs = StepScalars { step: 9, learning_rate: 1e-3, clip_norm: 1.0, seed: 5 };
     assert!(is_not_finite(&training.run(&batch, &inputs).unwrap_err()));
-    assert_eq!(training.culprit().unwrap(), Some("transformer.ln_f.bias"));
+    assert_eq!(training.culprit().unwrap(), Culprit::Gradient("transformer.ln_f.bias"));
 }
 
 #[test]

@@ -5,10 +5,11 @@ mod support;
 use gradus_engine::backend::Cpu;
 use gradus_engine::{Array, DType, Tensor};
 use gradus_train::config::{Clip, Precision, ScheduleKind};
-use gradus_train::layers::Linear;
+use gradus_train::layers::{BatchNorm, Linear};
 use gradus_train::optimizers::{AdamW, Group, GroupedOptimizer, Sgd};
 use gradus_train::parameters::{Initializer, Parameters};
 use gradus_train::run::{Event, Observer, Stop, Unwatched};
+use gradus_train::schedule::Length;
 use gradus_train::step::{Batch, Inputs, TrainingStep};
 use gradus_train::trainer::{Arrays, GoesOn, Hooks, Settings, Trainer};
 use gradus_train::{Error, Result};
@@ -172,7 +173,10 @@ fn steps_that_are_not_finite_change_nothing_and_five_in_a_row_are_an_error() {
         assert_ne!(states(&trainer), before);
         (0..4).for_each(|_| assert!(trainer.step(&batch).unwrap().loss.is_nan()));
         let error = trainer.step(&batch).unwrap_err();
-        assert!(matches!(error, Error::Diverged(_)) && error.to_string().contains("head.bias"), "{error}");
+        assert!(
+            matches!(error, Error::Diverged(_)) && error.to_string().contains("the gradient of head.bias"),
+            "{error}"
+        );
     }
 }
 
@@ -298,6 +302,22 @@ fn models_and_settings_that_cannot_be_are_refused_in_a_line() {
         settings(),
     );
     assert!(text.contains("\"own\" is made by the model itself") && text.contains("tests/trainer.rs:"), "{text}");
+    let text = refused(
+        |parameters, inputs| {
+            let x = inputs.get("x", DType::F32, [2]).reshape([BATCH, 2]);
+            x * parameters.get("w", [1], Initializer::Ones)
+        },
+        settings(),
+    );
+    assert!(text.contains("tests/trainer.rs:") && text.contains("from `Inputs::rows`"), "{text}");
+    let text = refused(
+        |parameters, inputs| {
+            let norm = BatchNorm::new(parameters, 2);
+            norm.forward(&norm.forward(&inputs.get("x", DType::F32, [2])))
+        },
+        settings(),
+    );
+    assert!(text.contains("the step assigns it already") && text.contains("tests/trainer.rs:"), "{text}");
     let named: fn(&Parameters, &Inputs) -> Tensor = |parameters, inputs| {
         network(0.0)(parameters, inputs) * parameters.get("optimizer.step", [1], Initializer::Ones)
     };
@@ -307,6 +327,7 @@ fn models_and_settings_that_cannot_be_are_refused_in_a_line() {
         (Settings { micro_batch: 5, ..settings() }, "`settings.micro_batch` 5 does not divide `settings.batch` 12"),
         (Settings { steps: None, schedule: ScheduleKind::Linear, ..settings() }, "has no end"),
         (Settings { batch: 0, ..settings() }, "batch"),
+        (Settings { folder: Some("".into()), ..settings() }, "`settings.folder` is empty"),
         (Settings { learning_rate: f64::NAN, ..settings() }, "learning_rate"),
     ] {
         let text = refused(fine, settings);
@@ -321,6 +342,24 @@ fn models_and_settings_that_cannot_be_are_refused_in_a_line() {
     if small.rows() != BATCH {
         assert!(trainer.step(&small).unwrap_err().to_string().contains("12 at a time"));
     }
+}
+
+/// A number of examples that is written down is no error where there are never fewer at once.
+#[test]
+fn a_micro_batch_that_is_stated_is_the_only_one_that_is_traced() {
+    let fixed = |parameters: &Parameters, inputs: &Inputs| {
+        inputs.get("x", DType::F32, [2]).reshape([BATCH, 2]) * parameters.get("w", [1], Initializer::Ones)
+    };
+    Trainer::new(fixed, Settings { micro_batch: BATCH, ..settings() }, Arc::new(Cpu::new(1).unwrap())).unwrap();
+}
+
+#[test]
+fn remarks_name_the_settings_that_there_are() {
+    let stated =
+        Settings { steps: Some(3), schedule: ScheduleKind::Linear, decay: Some(Length::Steps(9)), ..settings() };
+    let mut watcher = Watcher::default();
+    trainer(stated, 0.0).train(points, &mut watcher).unwrap();
+    assert!(watcher.notes.iter().any(|note| note.contains("`settings.decay` Steps(3)")), "{:?}", watcher.notes);
 }
 
 /// Names that the sums over micro-batches might take too.

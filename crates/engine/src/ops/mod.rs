@@ -338,7 +338,6 @@ pub use elementwise::{Argument, Elementwise, Function, Instruction, Scalar, Scal
 pub use layer_norm::LayerNormGradient;
 pub use matmul::{FusedMatmul, Matmul, ProductTypes};
 pub use pool2d::{Pool1dOptions, Pool2dOptions};
-pub use rotary::{rotary_tables, rotary_tables_from};
 pub use top_k::{Order, Sorted};
 pub use updates::{Adafactor, AdafactorInputs, AdafactorOutputs, SecondMoment};
 pub use updates::{AdamW, AdamWInputs, AdamWOutputs};

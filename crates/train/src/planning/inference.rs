@@ -21,7 +21,7 @@ impl InferenceMemory {
     /// was measured.
     pub fn within(stated: Option<Budget>, held: Held, threads: usize) -> InferenceMemory {
         let limit = Limit::of(stated);
-        InferenceMemory { limit, held, threads, _guard: guard::arm(&limit) }
+        InferenceMemory { limit, held, threads, _guard: guard::arm(&limit, guard::OPTION) }
     }
 
     /// The first of some plans, the largest of which comes first, that fits where the work takes so many bytes besides;

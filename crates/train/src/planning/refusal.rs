@@ -35,9 +35,10 @@ impl Refusal {
         let smallest = plans.smallest()?.arena();
         let mut changes = vec![];
         for (options, changed) in changes_to(config) {
-            let needs = StepPlans::new(&changed, batch, Recompute::Auto, backend).smallest()?.arena();
-            if needs < smallest {
-                changes.push(Change { options, smallest: needs });
+            // A model that can only be traced for its own micro-batch is not helped by another.
+            let Ok(changed) = StepPlans::new(&changed, batch, Recompute::Auto, backend).smallest() else { continue };
+            if changed.arena() < smallest {
+                changes.push(Change { options, smallest: changed.arena() });
             }
         }
         changes.sort_by_key(|change| change.smallest);
@@ -50,9 +51,10 @@ impl Refusal {
     pub(super) fn message(&self, limit: &Limit, needed: &dyn Fn(usize) -> u64) -> String {
         let stated_as = |arena: usize| limit.smallest(needed(arena));
         let smallest = stated_as(self.smallest);
-        let helps = |change: &&Change| needed(change.smallest) < needed(self.smallest);
-        let told = |change: &Change| format!("{} ({})", change.options, stated_as(change.smallest));
-        let changes: Vec<String> = self.changes.iter().filter(helps).map(told).collect();
+        let figures = self.changes.iter().map(|change| (&change.options, stated_as(change.smallest)));
+        // What is rounded to the same figure is no help.
+        let helpful = figures.filter(|(_, figure)| *figure != smallest);
+        let changes: Vec<String> = helpful.map(|(options, figure)| format!("{options} ({figure})")).collect();
         let less = match changes.split_last() {
             Some((last, [])) => format!("; less with {last}"),
             Some((last, others)) => format!("; less with {} or {last}", others.join(", ")),

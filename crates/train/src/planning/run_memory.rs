@@ -38,7 +38,7 @@ pub struct RunMemory {
     /// By how much the heap grew while a step was planned.
     planning: u64,
     /// Keeps the limit while the run lasts.
-    _guard: Option<Armed>,
+    guard: Option<Armed>,
 }
 
 impl RunMemory {
@@ -46,14 +46,20 @@ impl RunMemory {
     pub fn of(config: &TrainConfig, backend: &dyn Backend) -> Result<RunMemory> {
         let held = rehearsal::of_training(config, backend)?;
         let limit = Limit::of(config.memory);
-        Ok(RunMemory { limit, held, reading: READING_BYTES, planning: 0, _guard: Some(guard::arm(&limit)) })
+        Ok(RunMemory {
+            limit,
+            held,
+            reading: READING_BYTES,
+            planning: 0,
+            guard: Some(guard::arm(&limit, guard::OPTION)),
+        })
     }
 
     /// For a run that is only asked about, whatever the machine has; `--batch auto` takes what fits here.
     pub fn asked_about(config: &TrainConfig, backend: &dyn Backend) -> Result<RunMemory> {
         let of = if config.batch == BatchSize::Auto { Limit::of } else { Limit::of_any_machine };
         let held = rehearsal::of_training(config, backend)?;
-        Ok(RunMemory { limit: of(config.memory), held, reading: READING_BYTES, planning: 0, _guard: None })
+        Ok(RunMemory { limit: of(config.memory), held, reading: READING_BYTES, planning: 0, guard: None })
     }
 
     /// What it takes to read the corpus is known.
@@ -74,6 +80,11 @@ impl RunMemory {
     /// The least that the process needs with an arena of this size.
     pub fn smallest_budget(&self, config: &TrainConfig, arena: usize) -> u64 {
         (counted(arena) + self.outside(config).total()).max(self.stages(config).smallest)
+    }
+
+    /// What keeps the limit, once all is chosen.
+    pub fn into_guard(self) -> Option<Armed> {
+        self.guard
     }
 
     fn arena(&self, config: &TrainConfig) -> usize {

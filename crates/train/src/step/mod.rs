@@ -15,7 +15,7 @@ mod replay;
 
 pub use batch::{Batch, Field, Inputs};
 pub use objective::Objective;
-pub use replay::{Outcome, StepScalars, TrainingStep, is_not_finite};
+pub use replay::{Culprit, Outcome, StepScalars, TrainingStep, is_not_finite};
 
 use crate::accumulation::{GradientAccumulator, added_up};
 use crate::clipping::{clip_by_norm, clip_by_value};

@@ -7,6 +7,7 @@ use crate::{Error, Result};
 use gradus_engine::Program;
 use gradus_engine::backend::Backend;
 use gradus_engine::plan::Options;
+use std::fmt;
 use std::sync::Arc;
 
 /// What a step gave.
@@ -29,6 +30,27 @@ pub struct StepScalars {
     pub clip_norm: f32,
     /// The seed of dropout.
     pub seed: u32,
+}
+
+/// What is not finite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Culprit<'a> {
+    /// The weight of this name.
+    Weight(&'a str),
+    /// The gradient of this weight.
+    Gradient(&'a str),
+    /// The norm of all gradients, each of which is.
+    Norm,
+}
+
+impl fmt::Display for Culprit<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Culprit::Weight(name) => write!(f, "the weight {name}"),
+            Culprit::Gradient(name) => write!(f, "the gradient of {name}"),
+            Culprit::Norm => write!(f, "the norm of the gradients"),
+        }
+    }
 }
 
 /// A linked training step.
@@ -168,24 +190,23 @@ impl TrainingStep {
     }
 
     /// After a step that was refused: the weight that is not finite itself, the first layer's first; else the one whose
-    /// gradient is not, the last layer's first, since that is where a gradient starts. `None` if all are finite and only
-    /// their norm is not.
-    pub fn culprit(&mut self) -> Result<Option<&str>> {
+    /// gradient is not, the last layer's first, since that is where a gradient starts.
+    pub fn culprit(&mut self) -> Result<Culprit<'_>> {
         for parameter in &self.parameters {
             let numbers = self.program.bytes(&parameter.name)?;
             let mut numbers =
                 numbers.chunks_exact(4).map(|bytes| f32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
             if !numbers.all(f32::is_finite) {
-                return Ok(Some(&parameter.name));
+                return Ok(Culprit::Weight(&parameter.name));
             }
         }
         self.program.run("diagnose")?;
         for parameter in self.parameters.iter().rev() {
             if !self.program.scalar(&parameter.name)?.is_finite() {
-                return Ok(Some(&parameter.name));
+                return Ok(Culprit::Gradient(&parameter.name));
             }
         }
-        Ok(None)
+        Ok(Culprit::Norm)
     }
 }
 

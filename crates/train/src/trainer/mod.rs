@@ -47,6 +47,7 @@ pub use settings::Settings;
 
 use crate::Result;
 use crate::checkpoint::{Contents, Store};
+use crate::memory::guard::{self, Doing};
 use crate::memory::heap;
 use crate::parameters::Parameters;
 use crate::planning::ModelMemory;
@@ -95,6 +96,7 @@ impl Trainer {
             batch: settings.batch,
             limits: settings.limits(),
             schedule: settings.schedule(found.as_ref().map(|found| &found.progress)),
+            decay_setting: Settings::decay_setting,
             clip: settings.clip,
             seed: settings.seed,
             every: Every {
@@ -108,12 +110,13 @@ impl Trainer {
             adaptive: None,
             resumed: None,
             saved: None,
-            _memory: None,
+            _guard: memory.guard,
         };
         match found {
             Some(found) => session.restore(found)?,
             None => session.training.initialize(settings.seed)?,
         }
+        guard::doing(Doing::Training);
         Ok(Trainer { run: Run::new(&session)?, session, hooks: Box::new(NoHooks) })
     }
 
