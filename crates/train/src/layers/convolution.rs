@@ -39,10 +39,7 @@ impl Filters {
     /// Operand, weights and bias in the precision of products.
     #[track_caller]
     fn operands(&self, x: &Tensor) -> (Tensor, Tensor, Option<Tensor>) {
-        let bias = match &self.bias {
-            Some(bias) => Some(bias.cast(self.computed)),
-            None => None,
-        };
+        let bias = self.bias.as_ref().map(|bias| bias.cast(self.computed));
         (x.cast(self.computed), self.weight.cast(self.computed), bias)
     }
 }
