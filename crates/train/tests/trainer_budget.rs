@@ -47,10 +47,6 @@ fn a_budget_is_kept_or_refused_with_the_smallest_that_works() {
     let figure = &smallest_but(&smallest_but("2MB"));
     let smallest: Size = figure.parse().unwrap();
     assert!((5_000_000..40_000_000).contains(&smallest.0), "{figure}");
-    // What is offered brings the figure down.
-    let Err(Error::Config(refused)) = trained(bytes("2MB")) else { panic!("2 MB are not enough") };
-    let named = refused.split("this run needs ").nth(1).unwrap().split(' ').next().unwrap();
-    assert!(!refused.contains(&format!("({named})")), "{refused}");
     let (small, bits) = trained(bytes(figure)).unwrap();
     let peak = ProcessMemory::read().peak;
     // Where the system does not say, there is nothing to compare.

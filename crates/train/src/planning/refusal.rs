@@ -86,3 +86,21 @@ fn changes_to(config: &StepConfig) -> Vec<(String, StepConfig)> {
     }
     changes
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::Budget;
+
+    #[test]
+    fn a_change_that_comes_to_the_same_figure_is_not_told() {
+        let change = |options: &str, smallest| Change { options: options.to_string(), smallest };
+        let changes = vec![change("sgd", 20_000_000), change("lion", 49_999_990)];
+        let refusal = Refusal { smallest: 50_000_000, changes };
+        let message = refusal.message(&Limit::of_any_machine(Some(Budget::megabytes(1))), &|arena| arena as u64);
+        assert!(
+            message.ends_with("needs 50.2MB at least, so give `settings.memory` 50.2MB; less with sgd (20.2MB)"),
+            "{message}"
+        );
+    }
+}
