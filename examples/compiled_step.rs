@@ -13,9 +13,9 @@ fn main() -> Result<()> {
     let start = |count: usize| (0..count).map(|index| ((index * 37 % 19) as f32 - 9.0) / 9.0).collect::<Vec<f32>>();
     let weights = [
         trace.state(NAMES[0], Array::new([2, 8], &start(16))?),
-        trace.state(NAMES[1], Array::zeros(DType::F32, [8])),
+        trace.state(NAMES[1], Array::zeros(DType::F32, [8])?),
         trace.state(NAMES[2], Array::new([8, 1], &start(8))?),
-        trace.state(NAMES[3], Array::zeros(DType::F32, [1])),
+        trace.state(NAMES[3], Array::zeros(DType::F32, [1])?),
     ];
     let hidden = x.linear(&weights[0], Some(&weights[1])).tanh(); // [4, 8]
     let output = hidden.linear(&weights[2], Some(&weights[3])).sigmoid(); // [4, 1]

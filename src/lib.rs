@@ -29,7 +29,7 @@
 //! let trace = Trace::new();
 //! let x = trace.input("x", DType::F32, [4, 3]);
 //! let y = trace.input("y", DType::F32, [4, 1]);
-//! let w = trace.state("w", Array::zeros(DType::F32, [3, 1]));
+//! let w = trace.state("w", Array::zeros(DType::F32, [3, 1])?);
 //! let error = x.matmul(&w) - &y;
 //! let loss = (&error * &error).mean_all();
 //! let slope = &gradient(&loss, &[&w])?[0];

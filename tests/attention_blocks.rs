@@ -47,7 +47,7 @@ fn attended(keys: usize, options: AttentionOptions, growth: fn(usize) -> f64, dt
         let place = |index: usize| index / DEPTH % places;
         let numbers: Vec<f64> =
             (0..HEADS * places * DEPTH).map(|index| random.uniform(-1.0, 1.0) * factor(place(index))).collect();
-        feeds.push((name, Array::from_f64(ty.clone(), &numbers)));
+        feeds.push((name, Array::from_f64(ty.clone(), &numbers).unwrap()));
         trace.input(name, dtype, ty.shape)
     };
     let q = input("q", QUERIES, &|_| 1.0);

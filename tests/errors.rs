@@ -1,8 +1,11 @@
 //! What a user can get wrong is a typed error that says what, where and what to do; never a panic.
 
 use gradus::backend::{Cpu, Reference};
-use gradus::ops::{AttentionOptions, Function};
-use gradus::{Array, DType, Error, GradientTape, Routine, Tensor, Trace, gradient};
+use gradus::graph::Part;
+use gradus::ops::{AttentionOptions, Function, Order};
+use gradus::plan::Options;
+use gradus::{Array, DType, Error, GradientTape, Routine, Tensor, TensorType, Trace, custom_gradient, gradient};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 fn cpu() -> Cpu {
     Cpu::new(1).unwrap()
@@ -151,6 +154,16 @@ fn an_index_out_of_range() {
     program.write("tokens", &[0, 1, 4]).unwrap();
     program.run("r").unwrap();
 
+    // Of unsigned numbers none is below zero.
+    let trace = Trace::new();
+    let tokens = trace.input("tokens", DType::U32, [3]);
+    let rows = trace.input("table", DType::F32, [5, 2]).embedding(&tokens);
+    for backend in [&cpu() as &dyn gradus::backend::Backend, &Reference] {
+        let mut program = trace.compile(backend, &[Routine::new("r").output("rows", &rows)]).unwrap();
+        program.write("tokens", &[0, u32::MAX, 4]).unwrap();
+        assert!(matches!(program.run("r"), Err(Error::Index { index: 4_294_967_295, bound: 5, .. })));
+    }
+
     // A count of steps does not depend on the tokens, and yet it is not counted on.
     let trace = Trace::new();
     let count = trace.zero_state("count", DType::F32, []);
@@ -180,6 +193,38 @@ fn an_arena_too_large_for_the_machine() {
     let error = trace.compile(&cpu(), &[Routine::new("r").assign(&x, &(&x + 1.0))]).err().unwrap();
     let Error::TooLarge { needed, available } = error else { panic!("{error}") };
     assert!(needed >= 1 << 46 && available < 1 << 46, "{needed} {available}");
+    // Work that cannot be counted.
+    let product = x.matmul(&x);
+    let error = trace.compile(&cpu(), &[Routine::new("r").output("y", &product)]).err().unwrap();
+    assert!(matches!(error, Error::TooLarge { .. }), "{error}");
+    let row = trace.input("row", DType::F32, [1 << 40]);
+    let rows = row.broadcast([8, 1 << 40]);
+    let slope = gradient(&(&rows * &rows), &[&row]).unwrap().remove(0);
+    let error = trace.compile(&cpu(), &[Routine::new("r").output("y", &slope)]).err().unwrap();
+    assert!(matches!(error, Error::TooLarge { .. }), "{error}");
+    // Tensors that are each of a size that can be, and together are not.
+    let trace = Trace::new();
+    let states = (0..(1 << 17) + 1).map(|index| trace.zero_state(&index.to_string(), DType::F32, [1 << 45]));
+    let first = states.collect::<Vec<_>>().remove(0);
+    let error = trace.plan(&cpu(), &[Routine::new("r").assign(&first, &(&first + 1.0))], Options::default());
+    assert!(matches!(error, Err(Error::TooLarge { .. })));
+}
+
+/// What a trace knows of where it stands is as before when user code panics and someone catches that.
+#[test]
+fn a_panic_that_is_caught_leaves_no_trace() {
+    let trace = Trace::new();
+    let x = trace.input("x", DType::F32, [2]);
+    let panics = || -> Tensor { panic!("user code") };
+    catch_unwind(AssertUnwindSafe(|| trace.in_layer(3, panics))).unwrap_err();
+    catch_unwind(AssertUnwindSafe(|| trace.checkpoint(panics))).unwrap_err();
+    let odd = custom_gradient(&[&x], |x| vec![x[0].exp()], |_, _, _| panic!("user code")).remove(0);
+    catch_unwind(AssertUnwindSafe(|| gradient(&odd, &[&x]))).unwrap_err();
+    let y = x.exp();
+    let part = trace.to_graph().nodes()[y.handle().unwrap().node].part;
+    assert_eq!(part, Part::default());
+    let line = line!() + 1;
+    says(&y.reshape([7]).handle().unwrap_err(), line, &["reshape"]);
 }
 
 #[test]
@@ -200,6 +245,27 @@ fn sizes_that_cannot_be_multiplied() {
     let trace = Trace::new();
     let (a, b) = (trace.input("a", DType::F32, [1 << 40, 1]), trace.input("b", DType::F32, [1, 1 << 40]));
     assert!(matches!(a.matmul(&b).handle(), Err(Error::Shape { .. })));
+    // Of several results, the one that is too large is named.
+    let trace = Trace::new();
+    let x = trace.input("x", DType::F16, [1 << 40, 1 << 6]);
+    let line = line!() + 1;
+    let error = x.sort(-1, Order::Ascending).indices.handle().unwrap_err();
+    says(&error, line, &["top_k of i32[1099511627776, 64]", "more than a process can address"]);
+}
+
+#[test]
+fn a_choice_among_nothing() {
+    type Way = fn(&Tensor) -> Tensor;
+    let ways: [(Way, &str); 4] = [
+        (|x| x.argmax(-1), "argmax of f32[2, 0]: axis 1 has no elements"),
+        (|x| x.argmin(1), "argmin of f32[2, 0]: axis 1 has no elements"),
+        (|x| x.cast(DType::I32).argmin(1), "argmin of i32[2, 0]"),
+        (|x| x.random_categorical(&x.trace().input("key", DType::U32, [2]), 0), "random_categorical of f32[2, 0]"),
+    ];
+    for (way, words) in ways {
+        let error = way(&Trace::new().input("x", DType::F32, [2, 0])).handle().expect_err(words).to_string();
+        assert!(error.contains("tests/errors.rs:") && error.contains(words), "{error}");
+    }
 }
 
 #[test]
@@ -225,6 +291,24 @@ fn numbers_that_an_integer_type_does_not_have() {
     let error = (&tokens + 1.5).handle().unwrap_err();
     assert!(matches!(error, Error::DType { .. }));
     says(&error, line, &["add", "u32[3]", "1.5", "cast"]);
+
+    type Way = fn(&Tensor) -> Tensor;
+    let ways: [(Way, &str); 7] = [
+        (|x| x.trace().full(0.5, DType::I32, [2]), "0.5 is no i32"),
+        (|x| x.trace().full(f32::NAN, DType::U32, []), "NaN is no u32"),
+        (|x| x.trace().full(3e9, DType::I32, [2]), "is no i32"),
+        (|x| x.full_like(-1.0), "-1 is no u32"),
+        (|x| x.masked_fill(x, f32::NEG_INFINITY), "-inf is no u32"),
+        (|x| x.pad(0, [0, 1], 0.5), "0.5 is no u32"),
+        (|x| x.pad(0, [1, 0], -1.0), "-1 is no u32"),
+    ];
+    for (way, words) in ways {
+        let trace = Trace::new();
+        let error = way(&trace.input("tokens", DType::U32, [3])).handle().expect_err(words).to_string();
+        assert!(error.contains("tests/errors.rs:") && error.contains(words), "{error}");
+    }
+    let trace = Trace::new();
+    trace.input("tokens", DType::U32, [3]).masked_fill(&trace.full(1.0, DType::I32, [3]), 3e9).handle().unwrap();
 }
 
 #[test]
@@ -241,6 +325,11 @@ fn names_and_data_that_do_not_fit() {
     program.run("r").unwrap();
     assert!(text(program.read_into("y", &mut [0.0f32; 3]).unwrap_err()).contains("3 numbers"));
     assert!(Array::new([3], &[1.0f32]).is_err());
+    let three = TensorType::new(DType::Bf16, [3]);
+    assert!(text(Array::from_f64(three, &[1.0]).unwrap_err()).contains("bf16[3] (3 numbers), but 1 numbers"));
+    for impossible in [[usize::MAX, 2], [1 << 40, 1 << 20]] {
+        assert!(text(Array::zeros(DType::F32, impossible).unwrap_err()).contains("use smaller sizes"));
+    }
 
     let trace = Trace::new();
     trace.input("x", DType::F32, [2]);

@@ -71,7 +71,7 @@ fn handles_that_name_nothing_are_refused() {
     said(program.write(&traced.sum, &[0.0f32; 2]), &["neither an input nor a state"]);
     said(program.write(&traced.x, &[1i32, 2]), &["input \"x\" of f32[2]", "2 numbers of i32"]);
     said(program.write(&traced.x, &[0.0f32; 3]), &["input \"x\" of f32[2]", "3 numbers of f32"]);
-    said(program.write_array(&traced.x, &Array::zeros(DType::F32, [1, 2])), &["f32[2]", "f32[1, 2]"]);
+    said(program.write_array(&traced.x, &Array::zeros(DType::F32, [1, 2]).unwrap()), &["f32[2]", "f32[1, 2]"]);
     // What was traced or stated after compiling.
     said(program.write(&traced.trace.input("late", DType::F32, []), &[0.0f32]), &["input \"late\"", "compile"]);
     said(read(&program, &(&traced.x * &traced.x)), &["no output of the routine"]);

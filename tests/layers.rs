@@ -225,6 +225,18 @@ fn layers_with_products_in_bf16_give_nearly_the_same() {
 }
 
 #[test]
+fn recurrent_layers_give_what_they_take() {
+    for (dtype, given) in [(DType::F32, DType::F32), (DType::Bf16, DType::Bf16)] {
+        let trace = Trace::new();
+        let parameters = Parameters::new(&trace).with_precision(Precision::Bf16);
+        let x = trace.input("x", dtype, [2, 5, 3]);
+        let Recurrence { outputs, states } = Lstm::new(&parameters, 3, 4, 2).forward(&x);
+        trace.check().unwrap();
+        assert_eq!((outputs.dtype(), states[1][1].dtype()), (given, given));
+    }
+}
+
+#[test]
 fn layers_start_from_pytorchs_defaults() {
     let trace = Trace::new();
     let parameters = Parameters::new(&trace);
@@ -292,7 +304,7 @@ fn a_state_dict_is_read_by_name_or_refused() {
 
 #[test]
 fn what_does_not_fit_a_layer_or_a_loss_is_said_at_the_callers_line() {
-    let refusals: [(Build, &str); 11] = [
+    let refusals: [(Build, &str); 18] = [
         (|p, x| vec![Linear::new(p, 5, 7).forward(&x[0])], "matmul"),
         (
             |p, x| vec![MultiHeadAttention::new(p, 6, MultiHeadAttentionOptions::new(4)).forward(&x[0])],
@@ -307,6 +319,23 @@ fn what_does_not_fit_a_layer_or_a_loss_is_said_at_the_callers_line() {
             "[batch, places, 8]",
         ),
         (|p, x| vec![Gru::new(p, 3, 4, 1).forward(&x[0]).outputs], "takes sequences"),
+        (
+            |p, _| vec![Gru::new(p, 3, 4, 2).forward(&p.trace().full(0.0, DType::F32, [1, 300, 3])).outputs],
+            "to 256 places",
+        ),
+        (
+            |p, x| {
+                let rows = x[0].unsqueeze(0);
+                let state = x[0].slice(0, 0..1).cast(DType::Bf16);
+                vec![Gru::new(p, 3, 3, 1).forward_from(&rows, &[vec![state]]).outputs]
+            },
+            "1 states f32[1, 3] to start from",
+        ),
+        (|p, x| vec![Lstm::new(p, 5, 4, 1).forward(&x[0].unsqueeze(0)).outputs], "matmul"),
+        (|p, x| vec![Lstm::new(p, usize::MAX, 4, 1).forward(&x[0].unsqueeze(0)).outputs], "address"),
+        (|p, x| vec![Conv2d::new(p, 8, 4, [1, 1], Default::default()).forward(&x[0])], "conv2d"),
+        (|p, x| vec![Conv1d::new(p, 8, 4, 1, Default::default()).forward(&x[0])], "conv1d"),
+        (|_, x| vec![x[0].pad(0, [usize::MAX, 0], 0.0)], "address"),
         (|_, x| vec![rotary_positions(&x[0], 10000.0)], "must be even"),
         (
             |p, x| vec![Lstm::new(p, 3, 4, 1).forward_from(&x[0].unsqueeze(0), &[]).outputs],

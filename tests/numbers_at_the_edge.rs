@@ -2,6 +2,7 @@
 //! is not rounded to 16 bits before its time.
 
 use gradus::backend::{Backend, Cpu, Reference};
+use gradus::losses::{Reduction, kl_divergence, smooth_l1};
 use gradus::ops::{Lion, LionInputs, Pool1dOptions};
 use gradus::plan::Options;
 use gradus::{Array, DType, GradientTape, Routine, Tensor, TensorType, Trace, gradient};
@@ -13,7 +14,7 @@ fn numbers(tape: &GradientTape, tensor: &Tensor) -> Vec<f64> {
 
 fn filled(tape: &GradientTape, dtype: DType, shape: &[usize], number: f64) -> Tensor {
     let ty = TensorType::new(dtype, shape);
-    tape.watch(Array::from_f64(ty.clone(), &vec![number; ty.shape.elements()]))
+    tape.watch(Array::from_f64(ty.clone(), &vec![number; ty.shape.elements()]).unwrap())
 }
 
 /// Every backend on which a meaning must hold.
@@ -95,8 +96,18 @@ fn means_and_norms_of_16_bit_numbers_are_rounded_once() {
     let slope = &gradient(&Tensor::global_norm(&[&ones]), &[&ones]).unwrap()[0];
     assert_eq!(slope.dtype(), DType::F16);
     assert!((numbers(&tape, slope)[7] - 210_000f64.sqrt().recip()).abs() < 1e-5);
+    // Neither do the squares, nor the sum of exponentials.
+    let large = filled(&tape, DType::F16, &[2, 4], 300.0);
+    assert_eq!(numbers(&tape, &large.norm(2.0, &[-1])), [600.0; 2]);
+    assert_eq!(numbers(&tape, &large.norm(3.0, &[0])), [378.0; 4], "the root of 2 * 300^3, as f16");
+    assert_eq!(numbers(&tape, &tape.gradient(&large.norm(2.0, &[-1]), &[&large]).unwrap()[0]), [0.5; 8]);
+    let apart = tape.watch(Array::from_f64(TensorType::new(DType::F16, [2]), &[-1000.0, 1000.0]).unwrap());
+    assert_eq!(numbers(&tape, &apart.standard_deviation(&[0])), [1000.0]);
+    assert_eq!(numbers(&tape, &tape.gradient(&apart.standard_deviation(&[0]), &[&apart]).unwrap()[0]), [-0.5, 0.5]);
+    assert_eq!(numbers(&tape, &(&ones * 0.0).log_sum_exp(&[-1])), [11.15625; 3], "the logarithm of 70,000, as f16");
     // Around the mean of 1002, which bf16 rounds to 1000, the variance would be 8.
-    let far = tape.watch(Array::from_f64(TensorType::new(DType::Bf16, [4]), &[1000.0, 1000.0, 1004.0, 1004.0]));
+    let far =
+        tape.watch(Array::from_f64(TensorType::new(DType::Bf16, [4]), &[1000.0, 1000.0, 1004.0, 1004.0]).unwrap());
     assert_eq!(numbers(&tape, &far.variance(&[0])), [4.0]);
 }
 
@@ -186,6 +197,41 @@ fn the_slope_at_the_bounds_of_a_clamp_is_one() {
         let one = tape.watch(Array::new([7], &[1.0f32; 7]).unwrap());
         let shares = &tape.gradient(&x.maximum(&one), &[&x]).unwrap()[0];
         assert_eq!(numbers(&tape, shares)[..6], [0.0, 0.0, 0.0, 0.0, 0.5, 1.0]);
+    }
+}
+
+#[test]
+fn smooth_l1_is_right_for_every_beta() {
+    for beta in [1e-44f32, 1e-37, 1e-30, 1e-5, 1.0, 1e30] {
+        for difference in [0.0f32, 0.5, -2.0, 1e10] {
+            for tape in tapes() {
+                let x = filled(&tape, DType::F32, &[1], difference as f64);
+                let loss = smooth_l1(&x, &x.zeros_like(), beta, Reduction::Sum);
+                let slope = tape.gradient(&loss, &[&x]).unwrap().remove(0);
+                let (d, b) = (difference.abs() as f64, beta as f64);
+                let (value, gradient) = if d < b {
+                    (0.5 * d * d / b, difference as f64 / b)
+                } else {
+                    (d - 0.5 * b, difference.signum() as f64)
+                };
+                let gradient = if d == 0.0 { 0.0 } else { gradient };
+                for (given, expected) in [(numbers(&tape, &loss)[0], value), (numbers(&tape, &slope)[0], gradient)] {
+                    assert!((given - expected).abs() <= 1e-6 * expected.abs() + 1e-38, "{beta} {difference}: {given}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_divergence_from_what_is_no_probability_is_no_number() {
+    for tape in tapes() {
+        let x = filled(&tape, DType::F32, &[1], -0.5);
+        for (target, expected) in [(0.0, 0.0), (1.0, 0.5), (-0.25, f64::NAN), (f64::NAN, f64::NAN)] {
+            let loss = kl_divergence(&x, &filled(&tape, DType::F32, &[1], target), Reduction::Sum);
+            let given = numbers(&tape, &loss)[0];
+            assert!(given == expected || (given.is_nan() && expected.is_nan()), "{target}: {given}");
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use gradus::backend::Cpu;
 use gradus::models::{CausalModel, ModelConfig};
 use gradus::plan::{BufferKind, Options};
-use gradus::{Array, DType, Routine, Tensor, Trace, gradient};
+use gradus::{Array, DType, Routine, Tensor, Trace, custom_gradient, gradient};
 
 fn stages(trace: &Trace, routine: Routine) -> Vec<(String, String)> {
     let mut texts = vec![];
@@ -50,6 +50,32 @@ fn views_are_free_and_copies_are_made_only_where_strides_cannot_say_it() {
     let both = Tensor::concat(&[&turned, &turned.softmax(-1)], 0);
     let text = &stages(&trace, Routine::new("r").output("y", &both))[4].1;
     assert_eq!(lines_with(text, "= elementwise"), 1, "{text}");
+}
+
+#[test]
+fn what_is_joined_with_a_gradient_is_part_of_the_gradient() {
+    let trace = Trace::new();
+    let (x, w) = (trace.input("x", DType::F32, [6, 4]), trace.zero_state("w", DType::F32, [4, 3]));
+    let slopes = gradient(&x.matmul(&w).tanh().sum_of_squares(&[0, 1]), &[&w, &x]).unwrap();
+    let routine = Routine::new("r").assign(&w, &(&w - &slopes[0] * 0.1)).output("y", &(x.exp() + &slopes[1].exp()));
+    let plan = trace.plan(&Cpu::new(1).unwrap(), &[routine], Options::default()).unwrap();
+    let with_epilogue = plan.routines[0].steps.iter().filter(|step| step.op.name() == "fused_matmul");
+    let backward: Vec<bool> = with_epilogue.map(|step| step.part.backward).collect();
+    // The model's product with the slope of what follows it, and two that go on with what the gradient gave.
+    assert_eq!(backward, [true; 3], "{plan}");
+
+    let y = gradient(&x.tanh().sum(&[0, 1]), &[&x]).unwrap().remove(0) * 2.0;
+    let plan = trace.plan(&Cpu::new(1).unwrap(), &[Routine::new("r").output("y", &y)], Options::default()).unwrap();
+    assert_eq!(plan.routines[0].steps.iter().map(|step| step.part.backward).collect::<Vec<_>>(), [true], "{plan}");
+}
+
+#[test]
+fn a_gradient_of_ones_own_is_in_no_ones_way() {
+    let trace = Trace::new();
+    let x = trace.input("x", DType::F32, [6]);
+    let y = custom_gradient(&[&x], |x| vec![x[0].exp()], |_, _, g| vec![Some(g[0].clone())]).remove(0);
+    let plan = trace.plan(&Cpu::new(1).unwrap(), &[Routine::new("r").output("y", &(y * 2.0))], Options::default());
+    assert_eq!(plan.unwrap().routines[0].steps.len(), 1);
 }
 
 #[test]

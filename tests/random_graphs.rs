@@ -130,7 +130,7 @@ fn ids(replay: usize) -> [i32; IDS] {
 
 fn numbers(ty: TensorType, random: &mut Random) -> Array {
     let numbers: Vec<f64> = (0..ty.shape.elements()).map(|_| random.below(257) as f64 / 128.0 - 1.0).collect();
-    Array::from_f64(ty, &numbers)
+    Array::from_f64(ty, &numbers).unwrap()
 }
 
 /// An operation on tensors of the pool that keeps numbers within a few units.
@@ -193,7 +193,7 @@ fn random_layer(x: &Tensor, ids: &Tensor, random: &mut Random) -> Tensor {
     };
     let integers = |shape: &[usize], bound: usize, random: &mut Random| {
         let numbers: Vec<f64> = (0..shape.iter().product()).map(|_| random.below(bound) as f64).collect();
-        trace.constant(Array::from_f64(TensorType::new(DType::I32, shape), &numbers))
+        trace.constant(Array::from_f64(TensorType::new(DType::I32, shape), &numbers).unwrap())
     };
     match random.below(9) {
         0 => x.layer_norm(&numbers(&[columns], random), &numbers(&[columns], random), 0.1),
@@ -227,7 +227,7 @@ fn random_layer(x: &Tensor, ids: &Tensor, random: &mut Random) -> Tensor {
 /// Two words that make the mask of a dropout.
 fn key(random: &mut Random) -> Array {
     let words = [random.below(100) as f64, random.below(100) as f64];
-    Array::from_f64(TensorType::new(DType::U32, [2]), &words)
+    Array::from_f64(TensorType::new(DType::U32, [2]), &words).unwrap()
 }
 
 fn every_option() -> Vec<Options> {

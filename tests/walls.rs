@@ -3,8 +3,8 @@
 
 use gradus::backend::{Backend, Cpu, Reference};
 use gradus::ops::accumulated;
-use gradus::plan::{BufferKind, Options, Parts, Plan};
-use gradus::{Array, DType, Error, Program, Routine, Trace, gradient};
+use gradus::plan::{Buffer, BufferKind, Options, Parts, Plan};
+use gradus::{Array, DType, Error, Program, Routine, TensorType, Trace, gradient};
 use gradus_kernels::{Isa, bf16};
 
 /// A step on one state, `elements` of them, whose kernels take scratch of each worker.
@@ -96,9 +96,9 @@ fn a_program_that_refuses_a_plan_goes_on_with_its_own() {
 #[test]
 fn parts_that_reach_past_their_memory_make_no_plan() {
     let trace = Trace::new();
-    let table = trace.state("table", Array::zeros(DType::F32, [8, 16]));
+    let table = trace.state("table", Array::zeros(DType::F32, [8, 16]).unwrap());
     let ids = trace.input("ids", DType::I32, [4]);
-    let x = table.embedding(&ids).matmul(&trace.constant(Array::zeros(DType::F32, [16, 16])));
+    let x = table.embedding(&ids).matmul(&trace.constant(Array::zeros(DType::F32, [16, 16]).unwrap()));
     let slope = gradient(&x.sum_of_squares(&[0, 1]), &[&table]).unwrap().remove(0);
     let routine = Routine::new("step").assign(&table, &(&table - slope)).output("x", &x);
     let plan = trace.plan(&Cpu::new(2).unwrap(), &[routine], Options::default()).unwrap();
@@ -137,6 +137,23 @@ fn parts_that_reach_past_their_memory_make_no_plan() {
 }
 
 #[test]
+fn nothing_may_lie_nowhere_and_an_arena_be_without_end() {
+    let trace = Trace::new();
+    let y = trace.input("x", DType::F32, [0]).exp();
+    let plan = trace.plan(&Cpu::new(1).unwrap(), &[Routine::new("r").output("y", &y)], Options::default()).unwrap();
+    let mut parts = Parts::clone(&plan);
+    let (kind, ty) = (BufferKind::Transient, TensorType::new(DType::F32, [0]));
+    parts.buffers.push(Buffer { kind, ty, offset: usize::MAX - 63 });
+    parts.routines[0].steps[0].inputs[0].buffer = parts.buffers.len() - 1;
+    assert!(Plan::new(parts).unwrap_err().contains("not inside the arena"));
+    let mut parts = Parts { buffers: vec![], routines: vec![], ..Parts::clone(&plan) };
+    assert!(Plan::new(parts.clone()).is_ok());
+    (parts.regions.states, parts.regions.workers) = (64, usize::MAX);
+    assert_eq!(parts.regions.total(), usize::MAX);
+    assert!(Plan::new(parts).unwrap_err().contains("more bytes than can be counted"));
+}
+
+#[test]
 fn bad_data_leave_every_state_as_it_was() {
     // The rows that are picked are not asked for, only their gradient, which looks at the indices alone.
     for threads in [1, 3] {
@@ -155,7 +172,7 @@ fn bad_data_leave_every_state_as_it_was() {
         program.write("ids", &[0, 5, 4]).unwrap();
         assert!(matches!(program.run("r"), Err(Error::Index { index: 5, bound: 5, .. })));
         assert_eq!(program.scalar("count").unwrap(), 0.0);
-        assert_eq!(program.read("sum").unwrap(), Array::zeros(DType::F32, [5, 2]));
+        assert_eq!(program.read("sum").unwrap(), Array::zeros(DType::F32, [5, 2]).unwrap());
         program.write("ids", &[0, 4, 4]).unwrap();
         program.run("r").unwrap();
         assert_eq!(program.scalar("count").unwrap(), 1.0);

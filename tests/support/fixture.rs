@@ -23,7 +23,7 @@ impl Fixture {
             Dtype::I32 => (DType::I32, words.map(|word| i32::from_le_bytes(word) as f64).collect()),
             other => panic!("{name} is {other:?}"),
         };
-        Array::from_f64(TensorType::new(dtype, view.shape()), &numbers)
+        Array::from_f64(TensorType::new(dtype, view.shape()), &numbers).unwrap()
     }
 
     /// The names that start with this, without it.

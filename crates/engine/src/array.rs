@@ -15,13 +15,7 @@ impl Array {
     /// These numbers in this shape.
     pub fn new<T: Native>(shape: impl Into<Shape>, numbers: &[T]) -> Result<Array> {
         let ty = TensorType::new(T::DTYPE, shape);
-        if numbers.len() != ty.shape.elements() {
-            return Err(Error::Data {
-                name: "an array".to_string(),
-                expected: format!("{} ({} numbers)", ty, ty.shape.elements()),
-                given: format!("{} numbers", numbers.len()),
-            });
-        }
+        check_count(&ty, numbers.len())?;
         Ok(Array { ty, bytes: bytemuck::cast_slice(numbers).to_vec() })
     }
 
@@ -30,15 +24,21 @@ impl Array {
         Array { ty: TensorType::new(T::DTYPE, []), bytes: bytemuck::bytes_of(&number).to_vec() }
     }
 
-    /// Zeros.
-    pub fn zeros(dtype: DType, shape: impl Into<Shape>) -> Array {
+    /// Zeros, if there is memory for them.
+    pub fn zeros(dtype: DType, shape: impl Into<Shape>) -> Result<Array> {
         let ty = TensorType::new(dtype, shape);
-        Array { bytes: vec![0; ty.bytes()], ty }
+        match bytemuck::allocation::try_zeroed_vec(ty.bytes()) {
+            Ok(bytes) => Ok(Array { ty, bytes }),
+            Err(()) => {
+                let reason = "there is not so much memory; use smaller sizes".to_string();
+                Err(Error::Machine { what: format!("the {} bytes of {ty}", ty.bytes()), reason })
+            }
+        }
     }
 
     /// Numbers of any type from f64, rounded to the type; integers saturate.
-    pub fn from_f64(ty: TensorType, numbers: &[f64]) -> Array {
-        assert_eq!(numbers.len(), ty.shape.elements(), "numbers for {ty}");
+    pub fn from_f64(ty: TensorType, numbers: &[f64]) -> Result<Array> {
+        check_count(&ty, numbers.len())?;
         let bytes = match ty.dtype {
             DType::F64 => to_bytes(numbers, |x| x),
             DType::F32 => to_bytes(numbers, |x| x as f32),
@@ -47,7 +47,7 @@ impl Array {
             DType::I32 => to_bytes(numbers, |x| x as i32),
             DType::U32 => to_bytes(numbers, |x| x as u32),
         };
-        Array { ty, bytes }
+        Ok(Array { ty, bytes })
     }
 
     /// An array of this type with these bytes.
@@ -101,6 +101,14 @@ impl Array {
     fn read<T: Native>(&self, convert: impl Fn(T) -> f64) -> Vec<f64> {
         bytemuck::allocation::pod_collect_to_vec::<u8, T>(&self.bytes).into_iter().map(convert).collect()
     }
+}
+
+fn check_count(ty: &TensorType, count: usize) -> Result<()> {
+    if count == ty.shape.elements() {
+        return Ok(());
+    }
+    let (expected, given) = (format!("{ty} ({} numbers)", ty.shape.elements()), format!("{count} numbers"));
+    Err(Error::Data { name: "an array".to_string(), expected, given })
 }
 
 fn to_bytes<T: Native>(numbers: &[f64], convert: impl Fn(f64) -> T) -> Vec<u8> {

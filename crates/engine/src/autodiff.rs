@@ -12,6 +12,7 @@ pub struct Differentiation<'a> {
     pub inputs: &'a [Tensor],
     /// The results.
     pub outputs: &'a [Tensor],
+    op: &'static str,
     gradients: &'a [Option<Tensor>],
     wanted: &'a [bool],
 }
@@ -36,11 +37,15 @@ impl Differentiation<'_> {
         self.wanted[input]
     }
 
-    /// The rule of a fused operation: differentiates what it is made of instead.
+    /// The rule of a fused operation: differentiates what it is made of instead, which must give its results.
     pub fn through(&self, decomposition: impl FnOnce(&[Tensor]) -> Vec<Tensor>) -> Vec<Option<Tensor>> {
-        let trace = self.inputs[0].trace();
+        let trace = self.trace();
         let first_node = trace.graph().nodes().len();
         let outputs = decomposition(self.inputs);
+        if let Some(problem) = misfit(outputs.iter().map(Some), self.outputs, "result") {
+            self.refuse(format!("what its gradient goes through {problem}"));
+            return self.inputs.iter().map(|_| None).collect();
+        }
         let terms = backward(trace, &outputs, self.gradients, self.inputs, first_node);
         let mut found: Vec<Option<Tensor>> = terms.iter().map(|terms| added_up(terms)).collect();
         // A tensor that is an operand twice has one gradient, the sum of both: give it once.
@@ -51,6 +56,27 @@ impl Differentiation<'_> {
             }
         }
         found
+    }
+
+    /// Gradients that a rule gave for these operands; none, and an error of the trace, unless each is of its operand's
+    /// type.
+    pub(crate) fn checked(&self, given: Vec<Option<Tensor>>, operands: &[Tensor]) -> Vec<Option<Tensor>> {
+        match misfit(given.iter().map(Option::as_ref), operands, "operand") {
+            None => given,
+            Some(problem) => {
+                self.refuse(format!("its gradient {problem}"));
+                operands.iter().map(|_| None).collect()
+            }
+        }
+    }
+
+    fn trace(&self) -> &Trace {
+        self.outputs[0].trace()
+    }
+
+    fn refuse(&self, problem: String) {
+        let (op, inputs) = (self.op.to_string(), self.inputs.iter().map(Tensor::ty).collect());
+        self.trace().fail(Error::Parameter { op, inputs, problem, at: self.trace().location() });
     }
 }
 
@@ -193,27 +219,26 @@ fn differentiate(
     let inputs: Vec<Tensor> = node.inputs.iter().map(|&input| trace.tensor(input)).collect();
     let outputs: Vec<Tensor> =
         (0..node.outputs.len()).map(|output| trace.tensor(Value { node: index, output })).collect();
-    let rule = op.gradient(&Differentiation { inputs: &inputs, outputs: &outputs, gradients, wanted });
-    if let Some(problem) = wrong_rule(&rule, &inputs) {
-        let types = inputs.iter().map(Tensor::ty).collect();
-        trace.fail(Error::Parameter { op: op.name().to_string(), inputs: types, problem, at: node.location });
-        return inputs.iter().map(|_| None).collect();
-    }
-    rule
+    let at = Differentiation { inputs: &inputs, outputs: &outputs, op: op.name(), gradients, wanted };
+    at.checked(op.gradient(&at), &inputs)
 }
 
-/// What is wrong with the gradients that a rule gave, if anything is: each must be of its operand's type.
-fn wrong_rule(rule: &[Option<Tensor>], inputs: &[Tensor]) -> Option<String> {
-    if rule.len() != inputs.len() {
-        return Some(format!("its gradient gives {} tensors for {} operands", rule.len(), inputs.len()));
+/// How tensors differ from those that they stand for, if they do: there must be as many, of the same trace and types.
+fn misfit<'a>(
+    given: impl ExactSizeIterator<Item = Option<&'a Tensor>>,
+    wanted: &[Tensor],
+    what: &str,
+) -> Option<String> {
+    if given.len() != wanted.len() {
+        return Some(format!("gives {} tensors for {} {what}s", given.len(), wanted.len()));
     }
-    if rule.iter().flatten().any(|gradient| !gradient.is_of(inputs[0].trace())) {
-        return Some("its gradient gives a tensor of another trace".to_string());
-    }
-    rule.iter().zip(inputs).enumerate().find_map(|(index, (gradient, input))| {
-        let given = gradient.as_ref().filter(|gradient| !gradient.is_poisoned())?.ty();
-        let wanted = input.ty();
-        (given != wanted).then(|| format!("its gradient gives {given} for operand {index}, which is {wanted}"))
+    given.zip(wanted).enumerate().find_map(|(index, (given, wanted))| {
+        let given = given?;
+        if !given.is_of(wanted.trace()) {
+            return Some("gives a tensor of another trace".to_string());
+        }
+        let [have, want] = [given, wanted].map(Tensor::ty);
+        (have != want && !given.is_poisoned()).then(|| format!("gives {have} for {what} {index}, which is {want}"))
     })
 }
 

@@ -252,6 +252,14 @@ impl Mismatch {
         Mismatch::unless_shape("the key", input, &[2].into())
     }
 
+    /// Checks that there are so many operands.
+    pub fn unless_count(inputs: &[TensorType], count: usize) -> Result<(), Mismatch> {
+        if inputs.len() == count {
+            return Ok(());
+        }
+        Err(Mismatch::Parameter(format!("takes {count} operands, not {}", inputs.len())))
+    }
+
     /// Checks that all operands are floating point of one type.
     pub fn unless_same_float(inputs: &[TensorType]) -> Result<DType, Mismatch> {
         inputs.iter().try_for_each(Mismatch::unless_float)?;

@@ -94,6 +94,13 @@ pub struct Part {
     pub checkpoint: Option<usize>,
 }
 
+impl Part {
+    /// The part of what is made of something of this part and of what it reads: where gradients are read, a gradient is.
+    pub(crate) fn with(self, read: Part) -> Part {
+        Part { backward: self.backward || read.backward, ..self }
+    }
+}
+
 /// A node: where its values come from, what it reads, what it gives, and the user's line that asked for it.
 #[derive(Clone, Debug)]
 pub struct Node {

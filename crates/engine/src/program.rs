@@ -174,7 +174,9 @@ impl Program {
     }
 
     /// From now on another plan of the same states: what they hold stays, where the device allows in the same bytes.
-    /// Everything else begins anew. A plan that is refused changes nothing.
+    /// Everything else begins anew. A plan that is refused changes nothing, but that there are no outputs to read until a
+    /// routine runs. After a kernel panicked, every plan is refused.
+    #[track_caller]
     pub fn relink(&mut self, plan: Plan) -> Result<()> {
         let placed = |plan: &Plan| -> Vec<(Arc<str>, TensorType, usize)> {
             let states = plan.buffers.iter().filter_map(|buffer| match &buffer.kind {
@@ -187,8 +189,9 @@ impl Program {
             let problem = "the plans have other states; relink a plan of the same states".to_string();
             return Err(Error::Routine { problem, at: Location::caller() });
         }
+        self.last_run = None;
         self.executable.relink(&plan)?;
-        (self.leaves, self.last_run, self.plan) = (leaves(&plan), None, plan);
+        (self.leaves, self.plan) = (leaves(&plan), plan);
         Ok(())
     }
 

@@ -27,11 +27,12 @@ impl Shape {
     /// The last axis' size, 1 for a single number; and how many rows of that size there are.
     pub fn rows_and_columns(&self) -> (usize, usize) {
         let columns = self.0.last().copied().unwrap_or(1);
-        (self.0.iter().rev().skip(1).product(), columns)
+        let rows = self.0.iter().rev().skip(1).fold(1, |rows: usize, &size| rows.saturating_mul(size));
+        (rows, columns)
     }
 
     /// The same sizes with one axis replaced.
-    pub fn with(&self, axis: usize, size: usize) -> Shape {
+    pub(crate) fn with(&self, axis: usize, size: usize) -> Shape {
         let mut sizes = self.0.clone();
         sizes[axis] = size;
         Shape(sizes)
@@ -145,13 +146,13 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Elements one after another, last axis fastest.
+    /// Elements one after another, last axis fastest; strides that would overflow are the largest there is.
     pub fn dense(shape: &Shape) -> Layout {
         let mut strides = vec![0; shape.rank()];
-        let mut step = 1;
+        let mut step: usize = 1;
         for axis in (0..shape.rank()).rev() {
             strides[axis] = step;
-            step *= shape[axis];
+            step = step.saturating_mul(shape[axis]);
         }
         Layout { shape: shape.clone(), strides, offset: 0 }
     }
@@ -163,23 +164,24 @@ impl Layout {
 
     /// Whether, with the axes before `first` fixed, the elements lie one after another.
     pub fn is_dense_from(&self, first: usize) -> bool {
-        let mut step = 1;
+        let mut step: usize = 1;
         for axis in (first..self.shape.rank()).rev() {
             if self.shape[axis] > 1 && self.strides[axis] != step {
                 return false;
             }
-            step *= self.shape[axis];
+            step = step.saturating_mul(self.shape[axis]);
         }
         true
     }
 
-    /// One past the furthest element that the view touches; 0 if it has none.
+    /// One past the furthest element that the view touches, or the largest number if that would overflow; 0 if it has none.
     pub fn end(&self) -> usize {
         if self.shape.elements() == 0 {
             return 0;
         }
-        let reach = |(&size, &stride): (&usize, &usize)| (size - 1) * stride;
-        self.offset + self.shape.iter().zip(&self.strides).map(reach).sum::<usize>() + 1
+        let reach =
+            |end: usize, (&size, &stride): (&usize, &usize)| end.saturating_add((size - 1).saturating_mul(stride));
+        self.shape.iter().zip(&self.strides).fold(self.offset, reach).saturating_add(1)
     }
 
     /// The view with another shape over the same elements, if strides can say it.
@@ -255,5 +257,13 @@ mod tests {
             }
         }
         assert!(free >= 20, "only {free} reshapes were free");
+    }
+
+    #[test]
+    fn sizes_that_cannot_be_multiplied_are_the_largest() {
+        let huge = Layout::dense(&[2, usize::MAX, 3, 2].into());
+        assert_eq!(huge.strides, [usize::MAX, 6, 2, 1]);
+        assert_eq!((huge.end(), huge.shape.rows_and_columns()), (usize::MAX, (usize::MAX, 2)));
+        assert!(huge.is_dense());
     }
 }

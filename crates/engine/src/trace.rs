@@ -7,8 +7,8 @@
 use crate::error::Location;
 use crate::graph::{Graph, Initial, Node, Part, Role, Source, State, Value};
 use crate::handles::unique;
-use crate::ops::Operation;
-use crate::{Array, DType, Error, Result, Shape, TensorType};
+use crate::ops::{Operation, admission};
+use crate::{Array, DType, Error, Mismatch, Result, Shape, TensorType};
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::fmt;
@@ -65,6 +65,24 @@ pub struct Tensor {
     source: Option<(Rc<Cell<usize>>, usize)>,
 }
 
+/// What a cell held before, and holds again when this goes: also when user code panics and someone catches that.
+struct Restored<'a, T: Copy> {
+    cell: &'a Cell<T>,
+    before: T,
+}
+
+impl<'a, T: Copy> Restored<'a, T> {
+    fn replacing(cell: &'a Cell<T>, with: T) -> Restored<'a, T> {
+        Restored { cell, before: cell.replace(with) }
+    }
+}
+
+impl<T: Copy> Drop for Restored<'_, T> {
+    fn drop(&mut self) {
+        self.cell.set(self.before);
+    }
+}
+
 /// Fewer nodes than this are not worth forgetting.
 const NODES_KEPT: usize = 256;
 
@@ -111,7 +129,7 @@ impl Trace {
     pub fn constant(&self, numbers: impl Into<Arc<Array>>) -> Tensor {
         let numbers: Arc<Array> = numbers.into();
         if !numbers.ty().is_addressable() {
-            return self.fail(self.too_large("constant", numbers.ty()));
+            return self.fail(too_large("constant", numbers.ty(), self.location()));
         }
         let outputs = vec![numbers.ty().clone()];
         let source = Source::Constant(numbers);
@@ -135,38 +153,48 @@ impl Trace {
     /// As [`Trace::apply`], for an operation with one output.
     #[track_caller]
     pub fn apply_one(&self, op: impl Operation, inputs: &[&Tensor]) -> Tensor {
-        self.apply_shared(Arc::new(op), inputs).swap_remove(0)
+        self.apply_shared(Arc::new(op), inputs).into_iter().next().unwrap_or_else(|| self.poisoned())
     }
 
     #[track_caller]
     pub(crate) fn apply_shared(&self, op: Arc<dyn Operation>, inputs: &[&Tensor]) -> Vec<Tensor> {
         let at = self.location();
-        let poisoned = |count: usize| (0..count).map(|_| self.poisoned()).collect();
+        let poisoned = |op: &dyn Operation| (0..op.output_count()).map(|_| self.poisoned()).collect();
         if let Some(foreign) = inputs.iter().find(|input| !input.is_of(self)) {
             self.fail(foreign.foreign(op.name(), at));
         }
         let Some(values) = inputs.iter().map(|input| input.value()).collect::<Option<Vec<Value>>>() else {
-            return poisoned(op.output_count());
+            return poisoned(op.as_ref());
         };
         if self.check().is_err() {
-            return poisoned(op.output_count());
+            return poisoned(op.as_ref());
         }
         let types: Vec<TensorType> = inputs.iter().map(|input| input.ty()).collect();
-        match op.outputs(&types) {
-            Ok(outputs) if outputs.iter().any(|ty| !ty.is_addressable()) => {
-                self.fail(self.too_large(op.name(), &outputs[0]));
-                poisoned(op.output_count())
-            }
+        match self.admitted(op.as_ref(), types, at) {
             Ok(outputs) => {
-                debug_assert_eq!(outputs.len(), op.output_count(), "outputs of {}", op.name());
                 let count = outputs.len();
                 let node = self.record(Source::Op(op), values, outputs, at);
                 (0..count).map(|output| self.tensor(Value { node, output })).collect()
             }
-            Err(mismatch) => {
-                self.fail(Error::mismatch(op.name(), types, mismatch, at));
-                poisoned(op.output_count())
+            Err(error) => {
+                self.fail(error);
+                poisoned(op.as_ref())
             }
+        }
+    }
+
+    /// The types of an operation's results, if it takes these operands and what it says of itself fits them.
+    fn admitted(&self, op: &dyn Operation, inputs: Vec<TensorType>, at: Location) -> Result<Vec<TensorType>> {
+        let outputs = match op.outputs(&inputs) {
+            Ok(outputs) => outputs,
+            Err(mismatch) => return Err(Error::mismatch(op.name(), inputs, mismatch, at)),
+        };
+        if let Some(output) = outputs.iter().find(|output| !output.is_addressable()) {
+            return Err(too_large(op.name(), output, at));
+        }
+        match admission::check(op, &inputs, &outputs) {
+            Ok(()) => Ok(outputs),
+            Err(problem) => Err(Error::mismatch(op.name(), inputs, Mismatch::Parameter(problem), at)),
         }
     }
 
@@ -221,18 +249,14 @@ impl Trace {
 
     /// Runs `work` as part of whatever this says.
     pub(crate) fn in_part<R>(&self, part: Part, work: impl FnOnce() -> R) -> R {
-        let before = self.0.part.replace(part);
-        let result = work();
-        self.0.part.set(before);
-        result
+        let _before = Restored::replacing(&self.0.part, part);
+        work()
     }
 
     /// Runs `work` with every node it records attributed to the line and the layer of another node.
     pub(crate) fn attributing<R>(&self, location: Location, layer: Option<usize>, work: impl FnOnce() -> R) -> R {
-        let before = self.0.attributed_to.replace(Some(location));
-        let result = self.in_part(Part { layer, ..self.0.part.get() }, work);
-        self.0.attributed_to.set(before);
-        result
+        let _before = Restored::replacing(&self.0.attributed_to, Some(location));
+        self.in_part(Part { layer, ..self.0.part.get() }, work)
     }
 
     fn record(&self, source: Source, inputs: Vec<Value>, outputs: Vec<TensorType>, location: Location) -> usize {
@@ -280,13 +304,6 @@ impl Trace {
         self.0.attributed_to.get().unwrap_or(caller)
     }
 
-    /// What is said of a tensor whose sizes cannot even be multiplied.
-    #[track_caller]
-    fn too_large(&self, op: &str, ty: &TensorType) -> Error {
-        let problem = "it is more than a process can address; use smaller sizes".to_string();
-        Error::Shape { op: op.to_string(), inputs: vec![ty.clone()], problem, at: self.location() }
-    }
-
     #[track_caller]
     fn leaf(&self, name: &str, source: impl FnOnce(Arc<str>) -> Source, ty: TensorType) -> Tensor {
         let at = self.location();
@@ -294,12 +311,18 @@ impl Trace {
             return self.fail(Error::NameTaken { name: name.to_string(), at });
         }
         if !ty.is_addressable() {
-            return self.fail(self.too_large(&format!("tensor {name:?}"), &ty));
+            return self.fail(too_large(&format!("tensor {name:?}"), &ty, at));
         }
         let name: Arc<str> = name.into();
         self.0.names.borrow_mut().insert(name.clone());
         self.tensor(Value { node: self.record(source(name), vec![], vec![ty], at), output: 0 })
     }
+}
+
+/// What is said of a tensor whose sizes cannot even be multiplied.
+fn too_large(op: &str, ty: &TensorType, at: Location) -> Error {
+    let problem = "it is more than a process can address; use smaller sizes".to_string();
+    Error::Shape { op: op.to_string(), inputs: vec![ty.clone()], problem, at }
 }
 
 impl Tensor {

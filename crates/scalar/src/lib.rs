@@ -3,91 +3,70 @@
 //! The engine traces, joins and differentiates them; whatever carries a plan out (the CPU's vector loops, a code
 //! generator for another device) reads them. So they belong to none of these.
 
-/// A function of one to three numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[allow(missing_docs)]
-pub enum Function {
-    Neg,
-    Abs,
-    Exp,
-    Log,
-    Sqrt,
-    Tanh,
-    TanhSlope,
-    Sigmoid,
-    Erf,
-    Sin,
-    Cos,
-    Relu,
-    Silu,
-    GeluTanh,
-    GeluTanhSlope,
-    GeluErf,
-    /// Rounds to the nearest bf16: what storing and loading again would do.
-    RoundBf16,
-    /// Rounds to the nearest f16.
-    RoundF16,
-    Add,
-    Sub,
-    Mul,
-    Div,
-    Minimum,
-    Maximum,
-    Pow,
-    /// Comparisons give 1 for true and 0 for false.
-    Less,
-    LessEqual,
-    Equal,
-    NotEqual,
-    /// The second number where the first is not zero, else the third.
-    Select,
+/// The list of functions, by how many numbers they take: what an enum and its answers are made of.
+macro_rules! functions {
+    ($(of $arity:literal { $($(#[$doc:meta])* $function:ident,)* })*) => {
+        /// A function of one to three numbers.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[allow(missing_docs)]
+        pub enum Function {
+            $($($(#[$doc])* $function,)*)*
+        }
+
+        impl Function {
+            /// Every function.
+            pub const ALL: [Function; [$($(Function::$function,)*)*].len()] = [$($(Function::$function,)*)*];
+
+            /// How many numbers it takes.
+            pub fn arity(self) -> usize {
+                match self {
+                    $($(Function::$function)|* => $arity,)*
+                }
+            }
+        }
+    };
 }
 
-impl Function {
-    /// Every function.
-    pub const ALL: [Function; 30] = {
-        use Function::*;
-        [
-            Neg,
-            Abs,
-            Exp,
-            Log,
-            Sqrt,
-            Tanh,
-            TanhSlope,
-            Sigmoid,
-            Erf,
-            Sin,
-            Cos,
-            Relu,
-            Silu,
-            GeluTanh,
-            GeluTanhSlope,
-            GeluErf,
-            RoundBf16,
-            RoundF16,
-            Add,
-            Sub,
-            Mul,
-            Div,
-            Minimum,
-            Maximum,
-            Pow,
-            Less,
-            LessEqual,
-            Equal,
-            NotEqual,
-            Select,
-        ]
-    };
-
-    /// How many numbers it takes.
-    pub fn arity(self) -> usize {
-        match self {
-            Function::Select => 3,
-            function if function >= Function::Add => 2,
-            _ => 1,
-        }
+functions! {
+    of 1 {
+        Neg,
+        Abs,
+        Exp,
+        Log,
+        Sqrt,
+        Tanh,
+        TanhSlope,
+        Sigmoid,
+        Erf,
+        Sin,
+        Cos,
+        Relu,
+        Silu,
+        GeluTanh,
+        GeluTanhSlope,
+        GeluErf,
+        /// Rounds to the nearest bf16: what storing and loading again would do.
+        RoundBf16,
+        /// Rounds to the nearest f16.
+        RoundF16,
+    }
+    of 2 {
+        Add,
+        Sub,
+        Mul,
+        Div,
+        Minimum,
+        Maximum,
+        Pow,
+        /// Comparisons give 1 for true and 0 for false.
+        Less,
+        LessEqual,
+        Equal,
+        NotEqual,
+    }
+    of 3 {
+        /// The second number where the first is not zero, else the third.
+        Select,
     }
 }
 
@@ -111,6 +90,13 @@ pub struct Instruction {
     pub arguments: [Argument; 3],
 }
 
+impl Instruction {
+    /// The arguments that count.
+    pub fn used(&self) -> &[Argument] {
+        &self.arguments[..self.function.arity()]
+    }
+}
+
 /// A straight-line program on numbers; its value is `result`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScalarProgram {
@@ -129,7 +115,7 @@ impl ScalarProgram {
             Argument::Constant(_) => true,
         };
         let whole = |(index, instruction): (usize, &Instruction)| {
-            instruction.arguments[..instruction.function.arity()].iter().all(|argument| is_there(argument, index))
+            instruction.used().iter().all(|argument| is_there(argument, index))
         };
         self.instructions.iter().enumerate().all(whole) && is_there(&self.result, self.instructions.len())
     }

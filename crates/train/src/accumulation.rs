@@ -2,6 +2,7 @@
 
 use gradus_engine::ops::accumulated;
 use gradus_engine::{DType, Role, Routine, Tensor};
+use std::collections::HashSet;
 
 /// Sums of gradients in states, over any named tensors: [`GradientAccumulator::first`] begins them,
 /// [`GradientAccumulator::accumulate`] goes on, and what is updated from [`GradientAccumulator::gradients`] follows the
@@ -9,23 +10,28 @@ use gradus_engine::{DType, Role, Routine, Tensor};
 ///
 /// A tensor that is used twice has a sum for each use ([`gradus_engine::gradient_terms`]): then the sums do not depend on
 /// how the batch is cut.
+#[derive(Default)]
 pub struct GradientAccumulator {
     /// A value of each micro-batch, and the state that sums it.
     sums: Vec<(Tensor, Tensor)>,
     gradients: Vec<Tensor>,
     /// States in whose bytes a gradient of several sums is put together.
     joined: Vec<(Tensor, Tensor)>,
+    /// The names of the states.
+    names: HashSet<String>,
 }
 
 impl GradientAccumulator {
     /// Sums for these tensors, each with the terms of its gradient in a micro-batch.
     #[track_caller]
     pub fn new<'t>(named: impl IntoIterator<Item = (&'t str, &'t [Tensor])>) -> GradientAccumulator {
-        let mut accumulator = GradientAccumulator { sums: vec![], gradients: vec![], joined: vec![] };
+        let mut accumulator = GradientAccumulator::default();
         for (name, terms) in named {
             let use_name = |index: usize| if index == 0 { name.to_string() } else { format!("{name}.{index}") };
-            let sums: Vec<Tensor> =
-                terms.iter().enumerate().map(|(index, term)| accumulator.sum(&use_name(index), term)).collect();
+            let mut sums = vec![];
+            for (index, term) in terms.iter().enumerate() {
+                sums.push(accumulator.sum(&use_name(index), term));
+            }
             let gradient = added_up(&sums);
             if sums.len() > 1 {
                 // In place of the first sum, which the next step starts anew.
@@ -39,7 +45,11 @@ impl GradientAccumulator {
     /// A sum of something else over the micro-batches, such as the loss.
     #[track_caller]
     pub fn sum(&mut self, name: &str, value: &Tensor) -> Tensor {
-        let name = format!("accumulated.{name}");
+        let mut name = format!("accumulated.{name}");
+        // The second use of `w` is called as the first of `w.1` would be.
+        while !self.names.insert(name.clone()) {
+            name.push('_');
+        }
         let state = value.trace().zero_state_with_role(&name, Role::Gradient, DType::F32, value.shape());
         self.sums.push((value.clone(), state.clone()));
         state

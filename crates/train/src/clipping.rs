@@ -2,18 +2,13 @@
 
 use crate::config::Clip;
 use gradus_engine::Tensor;
+pub use gradus_engine::ops::clip_by_value;
 use serde::{Deserialize, Serialize};
 
 /// What all gradients of this norm are to be multiplied by, so that their norm is at most the threshold.
 #[track_caller]
 pub fn clip_by_norm(norm: &Tensor, threshold: &Tensor) -> Tensor {
     (threshold / (norm + 1e-6)).minimum(&norm.ones_like())
-}
-
-/// The gradients with each number at most so far from zero.
-#[track_caller]
-pub fn clip_by_value(gradients: &[Tensor], limit: f32) -> Vec<Tensor> {
-    gradients.iter().map(|gradient| gradient.clamp(-limit, limit)).collect()
 }
 
 /// Share of the old mean and variance kept at each step: about the last hundred steps count.

@@ -2,6 +2,7 @@
 
 use gradus_engine::{Array, Shape};
 use gradus_kernels::random::philox;
+use std::array::from_fn;
 
 /// What a weight holds before training. Random numbers depend on the seed, the weight's name and the place in it alone.
 ///
@@ -68,6 +69,34 @@ impl Initializer {
         Initializer::Uniform { low: -bound, high: bound }
     }
 
+    /// Why a weight of this shape cannot start from it, and what to do.
+    pub(crate) fn problem(self, shape: &Shape) -> Option<String> {
+        if let Initializer::Orthogonal { .. } = self
+            && orthogonal_products(shape) > MOST_PRODUCTS
+        {
+            return Some("to make so many rows orthogonal takes minutes; let them be normal, or fewer".to_string());
+        }
+        let from_zero = |number: f32| number.is_finite() && number >= 0.0;
+        let (is_fine, wanted) = match self {
+            Initializer::Zeros | Initializer::Ones => return None,
+            Initializer::Constant(number) => (number.is_finite(), "a finite number"),
+            Initializer::Uniform { low, high } => {
+                (low.is_finite() && high.is_finite() && low <= high, "two finite numbers, the smaller first")
+            }
+            Initializer::KaimingUniform { slope } | Initializer::KaimingNormal { slope } => {
+                (slope.is_finite(), "a finite slope")
+            }
+            Initializer::Normal { deviation } => (from_zero(deviation), "a finite deviation from 0 up"),
+            Initializer::TruncatedNormal { deviation, limit } => {
+                (from_zero(deviation) && from_zero(limit), "a finite deviation and limit from 0 up")
+            }
+            Initializer::XavierUniform { gain }
+            | Initializer::XavierNormal { gain }
+            | Initializer::Orthogonal { gain } => (from_zero(gain), "a finite gain from 0 up"),
+        };
+        (!is_fine).then(|| format!("it cannot start from {self:?}; give {wanted}"))
+    }
+
     /// The numbers of a weight of this name and shape.
     pub fn numbers(self, seed: u32, name: &str, shape: &Shape) -> Array {
         let (key, count) = ([seed, hash(name)], shape.elements());
@@ -95,12 +124,15 @@ impl Initializer {
 
 /// How many numbers enter one output, and how many outputs one number enters.
 fn fans(shape: &Shape) -> (f64, f64) {
+    // Sizes of a weight without numbers may be too large to be multiplied as integers.
     let (outputs, inputs, kernel) = match &shape[..] {
-        [] => (1, 1, 1),
-        [inputs] => (1, *inputs, 1),
-        [outputs, inputs, kernel @ ..] => (*outputs, *inputs, kernel.iter().product()),
+        [] => (1.0, 1.0, 1.0),
+        [inputs] => (1.0, *inputs as f64, 1.0),
+        [outputs, inputs, kernel @ ..] => {
+            (*outputs as f64, *inputs as f64, kernel.iter().map(|&size| size as f64).product())
+        }
     };
-    ((inputs * kernel).max(1) as f64, (outputs * kernel).max(1) as f64)
+    ((inputs * kernel).max(1.0), (outputs * kernel).max(1.0))
 }
 
 /// Between 0 and 1, neither of them.
@@ -157,28 +189,93 @@ fn truncated_normal(key: [u32; 2], index: usize, deviation: f64, limit: f64) -> 
     proposals.into_iter().find(|(_, taken)| *taken).map_or(0.0, |(number, _)| number as f32)
 }
 
-/// Normally distributed rows made orthogonal one after another.
+/// Normally distributed rows made orthogonal one after another, in f64: such rows are far enough from each other that what
+/// rounding leaves is below what f32 can tell.
 fn orthogonal(key: [u32; 2], shape: &Shape, gain: f64) -> Vec<f32> {
-    let rows = shape.first().copied().unwrap_or(1);
-    let columns = shape.elements().checked_div(rows).unwrap_or(0);
+    let [rows, columns] = as_matrix(shape);
     let (count, length) = (rows.min(columns), rows.max(columns));
-    let mut numbers: Vec<f64> = normal(key, count * length, 1.0).into_iter().map(f64::from).collect();
-    for row in 0..count {
-        let (before, after) = numbers.split_at_mut(row * length);
-        let own = &mut after[..length];
-        // What rounding left of the others in the first pass goes in the second.
-        for other in before.chunks_exact(length).chain(before.chunks_exact(length)) {
-            let share: f64 = other.iter().zip(&*own).map(|(a, b)| a * b).sum();
-            own.iter_mut().zip(other).for_each(|(own, other)| *own -= share * other);
+    let mut lines = Lines::new(&normal(key, count * length, 1.0), length);
+    for first in (0..count).step_by(TOGETHER) {
+        let (before, block) = lines.numbers.split_at_mut(first * lines.stride);
+        let (before, block) = (&*before, &mut block[..TOGETHER.min(count - first) * lines.stride]);
+        // Each of those before is read from memory once for the whole block.
+        for others in before.chunks_exact(AT_ONCE * lines.stride) {
+            block.chunks_exact_mut(lines.stride).for_each(|own| take_out::<AT_ONCE>(own, others));
         }
-        let norm = own.iter().map(|number| number * number).sum::<f64>().sqrt();
-        own.iter_mut().for_each(|number| *number /= norm);
+        for row in 0..block.len() / lines.stride {
+            let (before, rest) = block.split_at_mut(row * lines.stride);
+            let own = &mut rest[..lines.stride];
+            before.chunks_exact(lines.stride).for_each(|other| take_out::<1>(own, other));
+            let norm = own.iter().map(|number| number * number).sum::<f64>().sqrt();
+            own.iter_mut().for_each(|number| *number /= norm);
+        }
     }
     let at = |index: usize| {
         let (row, column) = (index / columns, index % columns);
-        if rows <= columns { numbers[row * length + column] } else { numbers[column * length + row] }
+        if rows <= columns { lines.at(row, column) } else { lines.at(column, row) }
     };
     (0..shape.elements()).map(|index| (gain * at(index)) as f32).collect()
+}
+
+/// Rows and columns of a weight as a matrix: the first axis and all others.
+fn as_matrix(shape: &Shape) -> [usize; 2] {
+    let rows = shape.first().copied().unwrap_or(1);
+    [rows, shape.elements().checked_div(rows).unwrap_or(0)]
+}
+
+/// Multiplications that it takes to make the rows of a weight orthogonal, about.
+fn orthogonal_products(shape: &Shape) -> f64 {
+    let [rows, columns] = as_matrix(shape).map(|size| size as f64);
+    rows.min(columns) * rows * columns
+}
+
+/// Those of a matrix of 5000 rows and columns, which take less than a minute.
+const MOST_PRODUCTS: f64 = 5000.0 * 5000.0 * 5000.0;
+
+/// Rows that are made orthogonal to those before them together, a multiple of those that are taken out at once.
+const TOGETHER: usize = 32;
+const AT_ONCE: usize = 4;
+/// Products that are summed side by side.
+const LANES: usize = 4;
+
+/// Rows of numbers, each filled up with zeros to a multiple of lanes.
+struct Lines {
+    numbers: Vec<f64>,
+    stride: usize,
+}
+
+impl Lines {
+    fn new(numbers: &[f32], length: usize) -> Lines {
+        let stride = length.next_multiple_of(LANES).max(LANES);
+        let mut lines = Lines { numbers: vec![0.0; numbers.len() / length.max(1) * stride], stride };
+        for (line, numbers) in lines.numbers.chunks_exact_mut(stride).zip(numbers.chunks_exact(length.max(1))) {
+            line.iter_mut().zip(numbers).for_each(|(to, &from)| *to = from.into());
+        }
+        lines
+    }
+
+    fn at(&self, line: usize, index: usize) -> f64 {
+        self.numbers[line * self.stride + index]
+    }
+}
+
+/// Takes from a line what it has in common with others of length 1 that are orthogonal to each other.
+fn take_out<const OTHERS: usize>(own: &mut [f64], others: &[f64]) {
+    let length = own.len();
+    let own = own.as_chunks_mut::<LANES>().0;
+    let count = own.len();
+    // All of one length, so that none is checked again at each place.
+    let others: [&[[f64; LANES]]; OTHERS] = from_fn(|other| &others[other * length..][..length].as_chunks().0[..count]);
+    let mut sums = [[0.0; LANES]; OTHERS];
+    for (index, own) in own.iter().enumerate() {
+        sums = from_fn(|row| from_fn(|lane| sums[row][lane] + own[lane] * others[row][index][lane]));
+    }
+    let shares = sums.map(|lanes| lanes.iter().sum::<f64>());
+    for (index, own) in own.iter_mut().enumerate() {
+        for (share, other) in shares.iter().zip(&others) {
+            *own = from_fn(|lane| own[lane] - share * other[index][lane]);
+        }
+    }
 }
 
 /// A name as a number (FNV-1a).
@@ -231,6 +328,12 @@ mod tests {
     }
 
     #[test]
+    fn sizes_beyond_any_integer_have_fans() {
+        let none = numbers(Initializer::XavierUniform { gain: 1.0 }, &[0, 1 << 40, 1 << 40]);
+        assert_eq!((none.len(), fans(&[0, 1 << 40, 1 << 40].into()).0), (0, 2f64.powi(80)));
+    }
+
+    #[test]
     fn truncated_numbers_keep_the_limit_whatever_it_is() {
         for (deviation, limit) in [(1.0, 2.0), (1.0, 1e-3), (1e-3, 1.0), (1.0, 2.6), (0.0, 1.0), (1.0, 0.0)] {
             let given = numbers(Initializer::TruncatedNormal { deviation, limit }, &[1000]);
@@ -241,7 +344,7 @@ mod tests {
 
     #[test]
     fn orthogonal_rows_or_columns_have_the_length_of_the_gain() {
-        for shape in [&[5, 5][..], &[4, 3, 3], &[9, 4], &[3], &[0, 3], &[]] {
+        for shape in [&[5, 5][..], &[4, 3, 3], &[9, 4], &[3], &[0, 3], &[], &[150, 150]] {
             let given = numbers(Initializer::Orthogonal { gain: 2.0 }, shape);
             let rows = shape.first().copied().unwrap_or(1);
             let columns = given.len().checked_div(rows).unwrap_or(0);

@@ -197,24 +197,34 @@ pub fn huber(predictions: &Tensor, targets: &Tensor, delta: f32, reduction: Redu
 /// The Huber loss divided by its `beta`: beyond it as steep as [`l1`], which it is for a `beta` of 0.
 #[track_caller]
 pub fn smooth_l1(predictions: &Tensor, targets: &Tensor, beta: f32, reduction: Reduction) -> Tensor {
-    if beta == 0.0 {
+    if !(beta >= 0.0 && beta.is_finite()) {
+        return predictions.parameter_error("smooth_l1", format!("a beta of {beta} is not finite and from 0 up"));
+    }
+    // Of which no f32 could tell the difference.
+    if beta < f32::MIN_POSITIVE {
         return l1(predictions, targets, reduction);
     }
-    huber(predictions, targets, beta, reduction) * (1.0 / beta)
+    of_differences("smooth_l1", predictions, targets, reduction, |difference| {
+        // What is not near is not divided by a small beta either, so that no slope is zero times infinity.
+        let (size, near) = (difference.abs(), difference.clamp(-beta, beta));
+        let is_near = size.less_equal(&size.full_like(beta));
+        is_near.select(&((&near / beta) * &near * 0.5), &(size - 0.5 * beta))
+    })
 }
 
-/// The divergence of distributions, given by their logarithms, from targets that are probabilities, element by element. A
-/// mean is over elements; for one over distributions divide the sum by their number.
+/// The divergence of distributions, given by their logarithms, from targets that are probabilities, element by element: not
+/// a number for a target below 0. A mean is over elements; for one over distributions divide the sum by their number.
 #[track_caller]
 pub fn kl_divergence(log_probabilities: &Tensor, targets: &Tensor, reduction: Reduction) -> Tensor {
     let [x, targets] = match same_shape("kl_divergence", log_probabilities, targets) {
         Ok(both) => both,
         Err(refused) => return refused,
     };
-    // Nothing of what has no probability.
-    let positive = targets.greater(&targets.zeros_like());
-    let logarithms = positive.select(&targets, &targets.ones_like()).log();
-    reduction.of(&positive.select(&(&targets * (logarithms - x)), &targets.zeros_like()))
+    // Nothing of what has no probability; what is below is none, and its logarithm no number.
+    let zeros = targets.zeros_like();
+    let is_zero = targets.equal(&zeros);
+    let logarithms = is_zero.select(&targets.ones_like(), &targets).log();
+    reduction.of(&is_zero.select(&zeros, &(&targets * (logarithms - x))))
 }
 
 /// The cosine of the angle between vectors along an axis. Lengths below 1e-8 count as that.

@@ -60,6 +60,7 @@ pub struct Parameters {
     /// What names start with.
     prefix: String,
     precision: Precision,
+    holds_logits: bool,
     training: Option<Training>,
 }
 
@@ -68,7 +69,8 @@ struct Shared {
     parameters: RefCell<Vec<(Parameter, Tensor)>>,
     /// Where in the list a name is.
     places: RefCell<HashMap<String, usize>>,
-    statistics: RefCell<HashMap<String, Tensor>>,
+    /// By name, with the number that each starts from.
+    statistics: RefCell<HashMap<String, (Tensor, f32)>>,
 }
 
 /// What is known only while a model is trained.
@@ -89,12 +91,29 @@ impl Parameters {
     /// None yet; in f32, and not training.
     pub fn new(trace: &Trace) -> Parameters {
         let (trace, shared) = (trace.clone(), Rc::default());
-        Parameters { trace, shared, prefix: String::new(), precision: Precision::F32, training: None }
+        Parameters {
+            trace,
+            shared,
+            prefix: String::new(),
+            precision: Precision::F32,
+            holds_logits: true,
+            training: None,
+        }
     }
 
     /// The same list, with names that start with `name.`.
     pub fn within(&self, name: impl fmt::Display) -> Parameters {
         Parameters { prefix: format!("{}{name}.", self.prefix), ..self.clone() }
+    }
+
+    /// The same list, traced for a machine that had better hold logits that fit into memory, or not.
+    pub(crate) fn holding_logits(&self, holds_logits: bool) -> Parameters {
+        Parameters { holds_logits, ..self.clone() }
+    }
+
+    /// Whether logits that fit into memory are held for the gradient of their loss.
+    pub(crate) fn holds_logits(&self) -> bool {
+        self.holds_logits
     }
 
     /// The same list, with matrix products in this precision. Weights, norms and losses stay in f32.
@@ -128,9 +147,13 @@ impl Parameters {
     #[track_caller]
     pub fn get(&self, name: &str, shape: impl Into<Shape>, initializer: Initializer) -> Tensor {
         let parameter = Parameter::new(format!("{}{name}", self.prefix), shape, initializer);
-        if parameter.name == UNSTORABLE {
+        let problem = match &parameter.name[..] {
+            UNSTORABLE => Some(format!("files cannot hold a tensor named {UNSTORABLE:?}")),
+            _ => initializer.problem(&parameter.shape),
+        };
+        if let Some(problem) = problem {
             let refused = self.trace.full(0.0, DType::F32, &parameter.shape);
-            return refused.parameter_error("a weight", format!("files cannot hold a tensor named {UNSTORABLE:?}"));
+            return refused.parameter_error(&format!("weight {:?}", parameter.name), problem);
         }
         let mut known = self.shared.parameters.borrow_mut();
         let mut places = self.shared.places.borrow_mut();
@@ -150,14 +173,14 @@ impl Parameters {
     pub fn statistics(&self, name: &str, shape: impl Into<Shape>, initial: f32) -> Tensor {
         let (name, shape) = (format!("{}{name}", self.prefix), shape.into());
         let mut known = self.shared.statistics.borrow_mut();
-        if let Some(tensor) = known.get(&name) {
-            let problem = || format!("it is of shape {shape} here; give each state its own name");
-            let same = tensor.shape() == shape;
-            return if same {
-                tensor.clone()
-            } else {
-                tensor.parameter_error(&format!("statistics {name:?}"), problem())
-            };
+        if let Some((tensor, before)) = known.get(&name) {
+            if tensor.shape() == shape && before.to_bits() == initial.to_bits() {
+                return tensor.clone();
+            }
+            let problem = format!(
+                "it started from {before} before and is {shape}, from {initial}, here; give each state its own name"
+            );
+            return tensor.parameter_error(&format!("statistics {name:?}"), problem);
         }
         // Their numbers are held by the trace, unlike those of weights.
         const MOST: usize = 1 << 24;
@@ -168,15 +191,20 @@ impl Parameters {
         }
         let numbers = Array::new(&shape, &vec![initial; shape.elements()]).expect("as many numbers as the shape has");
         let tensor = self.trace.state_with_role(&name, Role::Statistics, numbers);
-        known.insert(name, tensor.clone());
+        known.insert(name, (tensor.clone(), initial));
         tensor
     }
 
-    /// Has a training step assign a value to a state that is no weight; nothing if the model is not trained.
+    /// Has a training step assign a value to a state that is no weight, once; nothing if the model is not trained.
+    #[track_caller]
     pub fn update(&self, state: &Tensor, value: &Tensor) {
-        if let Some(training) = &self.training {
-            training.updates.borrow_mut().push((state.clone(), value.clone()));
+        let Some(training) = &self.training else { return };
+        let mut updates = training.updates.borrow_mut();
+        if updates.iter().any(|(known, _)| known.handle() == state.handle()) {
+            let problem = "the step assigns it already; use a layer that keeps count once, or make one for each use";
+            state.parameter_error("an update of statistics", problem.to_string());
         }
+        updates.push((state.clone(), value.clone()));
     }
 
     /// States and what a training step assigns to them, in the order of [`Parameters::update`].
@@ -190,6 +218,10 @@ impl Parameters {
     pub fn dropout(&self, x: &Tensor, rate: f32) -> Tensor {
         match self.random_stream() {
             Some((key, stream)) => x.dropout(rate, &key, stream),
+            // Refused when it is evaluated, too.
+            None if !(0.0..1.0).contains(&rate) => {
+                x.parameter_error("dropout", format!("the rate must be at least 0 and less than 1, not {rate}"))
+            }
             None => x.clone(),
         }
     }
@@ -257,7 +289,7 @@ impl Parameters {
     /// The shapes of weights, and of states that are none, by name.
     fn shapes(&self) -> BTreeMap<String, Shape> {
         let statistics = self.shared.statistics.borrow();
-        let others = statistics.iter().map(|(name, tensor)| (name.clone(), tensor.shape()));
+        let others = statistics.iter().map(|(name, (tensor, _))| (name.clone(), tensor.shape()));
         self.list().into_iter().map(|parameter| (parameter.name, parameter.shape)).chain(others).collect()
     }
 }
@@ -313,6 +345,41 @@ mod tests {
     }
 
     #[test]
+    fn what_a_weight_or_a_state_cannot_start_from_is_refused_at_the_users_line() {
+        let (nan, uniform) = (f32::NAN, |low, high| Initializer::Uniform { low, high });
+        let refused = [
+            Initializer::Constant(f32::INFINITY),
+            Initializer::Normal { deviation: nan },
+            Initializer::Normal { deviation: -0.1 },
+            uniform(1.0, 0.0),
+            uniform(nan, 0.0),
+            Initializer::TruncatedNormal { deviation: 1.0, limit: -2.0 },
+            Initializer::XavierUniform { gain: -1.0 },
+            Initializer::KaimingNormal { slope: nan },
+            Initializer::Orthogonal { gain: nan },
+        ];
+        let cases = refused.map(|initializer| (3, initializer, "cannot start from"));
+        for (size, initializer, part) in
+            cases.into_iter().chain([(10_000, Initializer::Orthogonal { gain: 1.0 }, "takes minutes")])
+        {
+            let trace = Trace::new();
+            let line = line!() + 1;
+            Parameters::new(&trace).get("w", [size, size], initializer);
+            let error = trace.check().unwrap_err().to_string();
+            assert!(error.contains(&format!("parameters.rs:{line}: weight \"w\"")) && error.contains(part), "{error}");
+        }
+        for (shape, initial) in [([2], 1.0), ([2], -0.0), ([3], 0.0)] {
+            let trace = Trace::new();
+            let parameters = Parameters::new(&trace);
+            parameters.statistics("mean", [2], 0.0);
+            let line = line!() + 1;
+            parameters.statistics("mean", shape, initial);
+            let error = trace.check().unwrap_err().to_string();
+            assert!(error.contains(&format!("parameters.rs:{line}: statistics \"mean\"")), "{error}");
+        }
+    }
+
+    #[test]
     fn initial_numbers_and_updates_reach_a_program() {
         let trace = Trace::new();
         let parameters = Parameters::new(&trace);
@@ -339,6 +406,11 @@ mod tests {
         let parameters = Parameters::new(&trace);
         let (x, key) = (trace.input("x", DType::F32, [64]), trace.input("key", DType::U32, [2]));
         assert_eq!(parameters.dropout(&x, 0.5).handle(), x.handle());
+        for rate in [f32::NAN, 1.0, -0.1] {
+            let other = Trace::new();
+            Parameters::new(&other).dropout(&other.input("x", DType::F32, [64]), rate);
+            assert!(other.check().unwrap_err().to_string().contains("less than 1"), "{rate}");
+        }
         let training = parameters.training(&key);
         let [first, second] = [training.clone(), training.within("layer")].map(|at| at.dropout(&x, 0.5));
         let again = parameters.training(&key).dropout(&x, 0.5);

@@ -28,16 +28,6 @@ impl fmt::Display for Length {
     }
 }
 
-impl Length {
-    /// The setting that makes a decay so long.
-    fn option(self) -> String {
-        match self {
-            Length::Steps(steps) => format!("`settings.decay_steps` {steps}"),
-            Length::Seconds(seconds) => format!("`settings.decay_time` {seconds:.0}s"),
-        }
-    }
-}
-
 /// How far a run is.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Elapsed {
@@ -149,8 +139,9 @@ impl Schedule {
         self.lowest + (self.highest - self.lowest) * self.decay.height(at)
     }
 
-    /// What a user should know of a run whose length is not that of the decay, in one line.
-    pub fn remark(&self, run: Length, at: Elapsed) -> Option<String> {
+    /// What a user should know of a run whose length is not that of the decay, in one line. `setting` tells what makes a
+    /// decay so long.
+    pub fn remark(&self, run: Length, at: Elapsed, setting: fn(Length) -> String) -> Option<String> {
         let until = self.decay.until;
         if self.decay.kind == ScheduleKind::Constant || run == until {
             return None;
@@ -159,7 +150,7 @@ impl Schedule {
             Length::Steps(step) => Elapsed { step, seconds: at.seconds },
             Length::Seconds(seconds) => Elapsed { step: at.step.max(self.warmup_steps), seconds },
         };
-        let (last, option) = (self.learning_rate(end(until)), run.option());
+        let (last, option) = (self.learning_rate(end(until)), setting(run));
         let longer = match (run, until) {
             (Length::Steps(run), Length::Steps(until)) => run > until,
             (Length::Seconds(run), Length::Seconds(until)) => run > until,
@@ -274,23 +265,21 @@ mod tests {
 
     #[test]
     fn a_run_of_another_length_than_its_fall_is_remarked_on() {
-        let remark = |kind, run, step| schedule(decay(kind, Length::Steps(END))).remark(Length::Steps(run), at(step));
+        let setting = |length: Length| format!("a decay to {length}");
+        let remark =
+            |kind, run, step| schedule(decay(kind, Length::Steps(END))).remark(Length::Steps(run), at(step), setting);
         assert_eq!(remark(ScheduleKind::Cosine, END, 0), None);
         assert_eq!(remark(ScheduleKind::Constant, 200, 50), None);
         for (run, step, parts) in [
-            (
-                200,
-                120,
-                ["ended at step 110", "stays at 1.0e-1", "`settings.learning_rate` X `settings.decay_steps` 200"],
-            ),
-            (200, 50, ["ends at step 110", "then stays at 1.0e-1", "`settings.decay_steps` 200 stretches it"]),
-            (60, 20, ["run ends at step 60", "is 5.5e-1", "`settings.decay_steps` 60 lets it fall to 1.0e-1"]),
+            (200, 120, ["ended at step 110", "stays at 1.0e-1", "`settings.learning_rate` X a decay to step 200"]),
+            (200, 50, ["ends at step 110", "then stays at 1.0e-1", "a decay to step 200 stretches it"]),
+            (60, 20, ["run ends at step 60", "is 5.5e-1", "a decay to step 60 lets it fall to 1.0e-1"]),
         ] {
             let text = remark(ScheduleKind::Cosine, run, step).unwrap();
             assert!(parts.iter().all(|part| text.contains(part)), "{text}");
         }
         let by_time = schedule(decay(ScheduleKind::Linear, Length::Steps(END)));
-        let text = by_time.remark(Length::Seconds(90.0), at(20)).unwrap();
-        assert!(text.contains("falls until step 110") && text.contains("`settings.decay_time` 90s"), "{text}");
+        let text = by_time.remark(Length::Seconds(90.0), at(20), setting).unwrap();
+        assert!(text.contains("falls until step 110") && text.contains("a decay to 90 s of training"), "{text}");
     }
 }

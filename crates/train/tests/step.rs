@@ -1,10 +1,15 @@
 //! The training step: accumulation, optimizers, clipping, and numbers that are not finite.
 
 use gradus_engine::backend::Cpu;
+use gradus_engine::{DType, Tensor};
 use gradus_train::config::{OptimizerKind, Precision};
 use gradus_train::models::ModelConfig;
 use gradus_train::optimizers::{Hyperparameters, Sgd};
-use gradus_train::step::{Batch, Outcome, StepConfig, StepScalars, TrainingStep, is_not_finite};
+use gradus_train::parameters::{Initializer, Parameters};
+use gradus_train::step::{
+    Batch, Culprit, Inputs, Objective, Outcome, StepConfig, StepScalars, TrainingStep, is_not_finite,
+};
+use std::rc::Rc;
 
 const BATCH: usize = 4;
 const SEQUENCE: usize = 12;
@@ -120,7 +125,7 @@ fn a_step_that_is_not_finite_changes_nothing_and_names_the_culprit() {
         let inputs = StepScalars { step: 9, learning_rate: 1e-3, clip_norm: 1.0, seed: 5 };
         let error = training.run(&batch, &inputs).unwrap_err();
         assert!(is_not_finite(&error), "{error}");
-        assert_eq!(training.culprit().unwrap(), Some(name));
+        assert_eq!(training.culprit().unwrap(), Culprit::Weight(name));
         assert_eq!(training.program().read("optimizer.step").unwrap(), count);
         assert_eq!(training.program().read("optimizer.first.transformer.wte.weight").unwrap(), moment);
         training.program_mut().write(name, &whole).unwrap();
@@ -139,7 +144,7 @@ fn a_gradient_that_is_not_finite_is_named_where_it_starts() {
     let batch = batch(&training, 9);
     let inputs = StepScalars { step: 9, learning_rate: 1e-3, clip_norm: 1.0, seed: 5 };
     assert!(is_not_finite(&training.run(&batch, &inputs).unwrap_err()));
-    assert_eq!(training.culprit().unwrap(), Some("transformer.ln_f.bias"));
+    assert_eq!(training.culprit().unwrap(), Culprit::Gradient("transformer.ln_f.bias"));
 }
 
 #[test]
@@ -162,4 +167,64 @@ fn bf16_learns_as_f32_does() {
     let (single, half) = (losses(Precision::F32), losses(Precision::Bf16));
     assert!((single[0].loss - half[0].loss).abs() < 0.02 * single[0].loss);
     assert!(half[59].loss < 0.8 * half[0].loss && (half[59].loss - single[59].loss).abs() < 0.3, "{:?}", half[59]);
+}
+
+/// A weight times a number, and what is said of the losses besides.
+struct Scaled {
+    counted: Option<usize>,
+    loss: fn(&Tensor) -> Tensor,
+}
+
+impl Objective for Scaled {
+    fn losses(&self, parameters: &Parameters, inputs: &Inputs) -> Tensor {
+        inputs.get("x", DType::F32, []) * parameters.get("w", [1], Initializer::Ones)
+    }
+
+    fn loss(&self, parameters: &Parameters, inputs: &Inputs) -> Tensor {
+        (self.loss)(&self.losses(parameters, inputs))
+    }
+
+    fn counted(&self, _: &Batch) -> Option<usize> {
+        self.counted
+    }
+}
+
+fn scaled(counted: Option<usize>, loss: fn(&Tensor) -> Tensor) -> StepConfig {
+    StepConfig::new(Rc::new(Scaled { counted, loss }), BATCH, Sgd::default())
+}
+
+#[test]
+fn steps_that_cannot_be_are_refused_before_they_are_traced() {
+    let fine = || scaled(None, Tensor::mean_all);
+    for (config, part) in [
+        (StepConfig { micro_batches: 0, ..fine() }, "0 micro-batches of 4 examples"),
+        (StepConfig { micro_batch: 0, ..fine() }, "1 micro-batches of 0 examples"),
+        (StepConfig { micro_batches: usize::MAX, ..fine() }, "a number from 1 up of each"),
+        (StepConfig { micro_batches: 1 << 50, ..fine() }, "more than a process can address"),
+        (StepConfig { clip_value: Some(f32::NAN), ..fine() }, "clipped at NaN"),
+        (StepConfig { clip_value: Some(-1.0), ..fine() }, "clipped at -1"),
+        (scaled(None, Tensor::clone), "`Objective::loss` gives f32[4]"),
+    ] {
+        let error = TrainingStep::new(config, &Cpu::new(1).unwrap()).err().expect(part).to_string();
+        assert!(error.contains(part), "{error}");
+    }
+}
+
+#[test]
+fn numbers_that_no_step_can_go_by_are_refused_and_change_nothing() {
+    let fine = StepScalars { step: 0, learning_rate: 0.1, clip_norm: 1.0, seed: 0 };
+    for (counted, inputs, part) in [
+        (None, StepScalars { clip_norm: f32::NAN, ..fine }, "clip at is NaN"),
+        (None, StepScalars { clip_norm: -1.0, ..fine }, "clip at is -1"),
+        (None, StepScalars { learning_rate: f32::NAN, ..fine }, "learning rate is NaN"),
+        (Some(0), fine, "0 of the batch's 4 losses"),
+        (Some(5), fine, "5 of the batch's 4 losses"),
+    ] {
+        let mut training = new(scaled(counted, Tensor::mean_all));
+        let mut batch = training.batch();
+        batch.write("x", &[1f32, 2., 3., 4.]).unwrap();
+        let error = training.run(&batch, &inputs).unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+        assert_eq!(training.program().read("w").unwrap().to_f64(), [1.0]);
+    }
 }

@@ -4,10 +4,12 @@ mod support;
 
 use gradus_engine::backend::Cpu;
 use gradus_engine::{Array, DType, Tensor};
-use gradus_train::config::{Clip, ScheduleKind};
+use gradus_train::config::{Clip, Precision, ScheduleKind};
+use gradus_train::layers::{BatchNorm, Linear};
 use gradus_train::optimizers::{AdamW, Group, GroupedOptimizer, Sgd};
 use gradus_train::parameters::{Initializer, Parameters};
 use gradus_train::run::{Event, Observer, Stop, Unwatched};
+use gradus_train::schedule::Length;
 use gradus_train::step::{Batch, Inputs, TrainingStep};
 use gradus_train::trainer::{Arrays, GoesOn, Hooks, Settings, Trainer};
 use gradus_train::{Error, Result};
@@ -147,7 +149,9 @@ fn however_it_is_driven_the_bits_are_the_same() {
 
 #[test]
 fn batches_that_end_end_the_run() {
-    let batch = || [("x", Array::zeros(DType::F32, [BATCH, 2])), ("class", Array::zeros(DType::I32, [BATCH]))];
+    let batch = || {
+        [("x", Array::zeros(DType::F32, [BATCH, 2]).unwrap()), ("class", Array::zeros(DType::I32, [BATCH]).unwrap())]
+    };
     let summary = trainer(settings(), 0.0).train(Arrays::new((0..7).map(move |_| batch())), &mut Unwatched).unwrap();
     assert_eq!((summary.steps, summary.interrupted), (7, false));
 }
@@ -169,7 +173,10 @@ fn steps_that_are_not_finite_change_nothing_and_five_in_a_row_are_an_error() {
         assert_ne!(states(&trainer), before);
         (0..4).for_each(|_| assert!(trainer.step(&batch).unwrap().loss.is_nan()));
         let error = trainer.step(&batch).unwrap_err();
-        assert!(matches!(error, Error::Diverged(_)) && error.to_string().contains("head.bias"), "{error}");
+        assert!(
+            matches!(error, Error::Diverged(_)) && error.to_string().contains("the gradient of head.bias"),
+            "{error}"
+        );
     }
 }
 
@@ -191,6 +198,40 @@ fn statistics_follow_the_whole_batch() {
         let mean = trainer.read("mean").unwrap().to_vec::<f32>().unwrap();
         assert_eq!(mean, [0.5 * 8.0 + 0.5 * 4.5], "{micro_batch} at once");
     }
+}
+
+#[test]
+fn the_mean_over_micro_batches_is_divided_not_multiplied() {
+    let counting = |parameters: &Parameters, inputs: &Inputs| {
+        let x = inputs.get("x", DType::F32, []); // [b]
+        let last = parameters.statistics("last", [1], 0.0);
+        parameters.update(&last, &x.mean(&[0]).reshape([1]));
+        &x * parameters.get("w", [1], Initializer::Ones)
+    };
+    let settings = Settings { batch: 7, micro_batch: 1, ..settings() };
+    let mut trainer = Trainer::new(counting, settings, Arc::new(Cpu::new(1).unwrap())).unwrap();
+    let mut batch = trainer.batch();
+    batch.write("x", &[3f32; 7]).unwrap();
+    trainer.step(&batch).unwrap();
+    // 21 times the seventh as it is in f32 is a little more.
+    assert_eq!(trainer.read("last").unwrap().to_f64(), [3.0]);
+}
+
+#[test]
+fn a_compiled_function_computes_in_the_precision_of_the_settings() {
+    let product = |parameters: &Parameters, inputs: &Inputs| {
+        Linear::without_bias(parameters, 1, 1).forward(&inputs.get("x", DType::F32, [1]))
+    };
+    let numbers = [Precision::F32, Precision::Bf16].map(|precision| {
+        let settings = Settings { precision, ..settings() };
+        let mut trainer = Trainer::new(product, settings, Arc::new(Cpu::new(1).unwrap())).unwrap();
+        trainer.program_mut().write("weight", &[1f32]).unwrap();
+        let mut program = trainer.compile(1, product).unwrap();
+        program.write("x", &[1.001f32]).unwrap();
+        program.run("forward").unwrap();
+        program.scalar("output").unwrap()
+    });
+    assert_eq!(numbers, [1.001, 1.0]);
 }
 
 /// Held-out points, looked at by whoever hangs on the run.
@@ -248,10 +289,45 @@ fn models_and_settings_that_cannot_be_are_refused_in_a_line() {
     assert!(text.contains("input \"x\"") && text.contains("trainer.rs"), "{text}");
     let text = refused(|_, inputs| inputs.get("clip_norm", DType::F32, [2]), settings());
     assert!(text.contains("\"clip_norm\"") && text.contains("tests/trainer.rs"), "{text}");
+    let text = refused(
+        |parameters, inputs| {
+            parameters.get("idle", [2], Initializer::Ones);
+            network(0.0)(parameters, inputs)
+        },
+        settings(),
+    );
+    assert!(text.contains("on weight \"idle\""), "{text}");
+    let text = refused(
+        |parameters, inputs| network(0.0)(parameters, inputs) * parameters.trace().input("own", DType::F32, []),
+        settings(),
+    );
+    assert!(text.contains("\"own\" is made by the model itself") && text.contains("tests/trainer.rs:"), "{text}");
+    let text = refused(
+        |parameters, inputs| {
+            let x = inputs.get("x", DType::F32, [2]).reshape([BATCH, 2]);
+            x * parameters.get("w", [1], Initializer::Ones)
+        },
+        settings(),
+    );
+    assert!(text.contains("tests/trainer.rs:") && text.contains("from `Inputs::rows`"), "{text}");
+    let text = refused(
+        |parameters, inputs| {
+            let norm = BatchNorm::new(parameters, 2);
+            norm.forward(&norm.forward(&inputs.get("x", DType::F32, [2])))
+        },
+        settings(),
+    );
+    assert!(text.contains("the step assigns it already") && text.contains("tests/trainer.rs:"), "{text}");
+    let named: fn(&Parameters, &Inputs) -> Tensor = |parameters, inputs| {
+        network(0.0)(parameters, inputs) * parameters.get("optimizer.step", [1], Initializer::Ones)
+    };
+    let text = refused(named, settings());
+    assert!(text.contains("a state named \"optimizer.step\" itself"), "{text}");
     for (settings, part) in [
         (Settings { micro_batch: 5, ..settings() }, "`settings.micro_batch` 5 does not divide `settings.batch` 12"),
         (Settings { steps: None, schedule: ScheduleKind::Linear, ..settings() }, "has no end"),
         (Settings { batch: 0, ..settings() }, "batch"),
+        (Settings { folder: Some("".into()), ..settings() }, "`settings.folder` is empty"),
         (Settings { learning_rate: f64::NAN, ..settings() }, "learning_rate"),
     ] {
         let text = refused(fine, settings);
@@ -266,6 +342,44 @@ fn models_and_settings_that_cannot_be_are_refused_in_a_line() {
     if small.rows() != BATCH {
         assert!(trainer.step(&small).unwrap_err().to_string().contains("12 at a time"));
     }
+}
+
+/// A number of examples that is written down is no error where there are never fewer at once.
+#[test]
+fn a_micro_batch_that_is_stated_is_the_only_one_that_is_traced() {
+    let fixed = |parameters: &Parameters, inputs: &Inputs| {
+        inputs.get("x", DType::F32, [2]).reshape([BATCH, 2]) * parameters.get("w", [1], Initializer::Ones)
+    };
+    Trainer::new(fixed, Settings { micro_batch: BATCH, ..settings() }, Arc::new(Cpu::new(1).unwrap())).unwrap();
+}
+
+#[test]
+fn remarks_name_the_settings_that_there_are() {
+    let stated =
+        Settings { steps: Some(3), schedule: ScheduleKind::Linear, decay: Some(Length::Steps(9)), ..settings() };
+    let mut watcher = Watcher::default();
+    trainer(stated, 0.0).train(points, &mut watcher).unwrap();
+    assert!(watcher.notes.iter().any(|note| note.contains("`settings.decay` Steps(3)")), "{:?}", watcher.notes);
+}
+
+/// Names that the sums over micro-batches might take too.
+#[test]
+fn weights_may_be_called_as_sums_are() {
+    let twice = |parameters: &Parameters, inputs: &Inputs| {
+        let x = inputs.get("x", DType::F32, []);
+        let weight = |name: &str| parameters.get(name, [1], Initializer::Ones);
+        (&x * weight("w") + weight("w.1")) * weight("w") + weight("loss") * weight("statistics.0")
+    };
+    let step = |micro_batch: usize| {
+        let settings = Settings { batch: 4, micro_batch, optimizer: Sgd::default().into(), ..settings() };
+        let mut trainer = Trainer::new(twice, settings, Arc::new(Cpu::new(1).unwrap())).unwrap();
+        let mut batch = trainer.batch();
+        batch.write("x", &[1f32, 2., 3., 4.]).unwrap();
+        trainer.step(&batch).unwrap();
+        ["w", "w.1", "loss", "statistics.0"].map(|name| trainer.read(name).unwrap().to_f64()[0])
+    };
+    assert_eq!(step(1), step(4));
+    assert!(step(1).iter().all(|number| *number != 1.0));
 }
 
 /// Asks to stop at once.

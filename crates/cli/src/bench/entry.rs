@@ -1,10 +1,11 @@
 //! What can be measured: a name, the work of one run, and how to time it.
 
 use super::statistics::Spread;
-use gradus_engine::backend::Cpu;
+use gradus_engine::backend::Backend;
 use gradus_kernels::limits::Limit;
 use gradus_train::Result;
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Kinds of entries, each with a name to choose it by.
@@ -78,9 +79,9 @@ impl Work {
 
 /// How to measure.
 pub struct Setting {
-    /// The threads and the instruction set.
-    pub cpu: Cpu,
-    /// The number of threads.
+    /// The device.
+    pub backend: Arc<dyn Backend>,
+    /// The number of its threads.
     pub threads: usize,
     /// Time for each entry, if not what suits it.
     pub time: Option<Duration>,

@@ -66,7 +66,7 @@ impl Kernel {
     fn measure(&self, setting: &Setting) -> Result<Sample> {
         let trace = Trace::new();
         let routine = (self.trace)(&trace)?;
-        let mut program = trace.compile(&setting.cpu, &[routine])?;
+        let mut program = trace.compile(&*setting.backend, &[routine])?;
         fill_inputs(&mut program)?;
         let time = setting.time.unwrap_or(TIME);
         let seconds = match self.counted {

@@ -15,9 +15,9 @@ use crate::args::BenchArgs;
 use crate::{defaults, print};
 use baseline::Baseline;
 use entry::{Benchmark, Group, Setting};
-use gradus_engine::backend::Cpu;
+use gradus_train::config::DeviceChoice;
 use gradus_train::files::atomic;
-use gradus_train::{Error, Result};
+use gradus_train::{Error, Result, device};
 use indicatif::{ProgressBar, ProgressStyle};
 use report::Document;
 use std::io::IsTerminal;
@@ -69,7 +69,13 @@ fn entries() -> Vec<Benchmark> {
 fn setting(args: &BenchArgs) -> Result<Setting> {
     let threads = args.threads.unwrap_or_else(defaults::threads);
     let time = args.time.map(|time| Duration::from_secs_f64(time.0));
-    Ok(Setting { cpu: Cpu::new(threads)?, threads, time, profile: args.profile, is_child: args.child })
+    Ok(Setting {
+        backend: device::backend(DeviceChoice::Cpu, threads)?,
+        threads,
+        time,
+        profile: args.profile,
+        is_child: args.child,
+    })
 }
 
 /// Prints the names of what is chosen.
@@ -147,7 +153,7 @@ mod tests {
     #[test]
     fn kernels_of_each_kind_run() {
         let setting = Setting {
-            cpu: Cpu::new(2).unwrap(),
+            backend: device::backend(2).unwrap(),
             threads: 2,
             time: Some(Duration::ZERO),
             profile: false,

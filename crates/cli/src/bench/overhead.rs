@@ -53,5 +53,5 @@ fn program(setting: &Setting) -> Result<Program> {
     }
     let apart = Options { simplify: false, ..Options::default() };
     let routine = Routine::new("step").assign(&state, &x);
-    Ok(trace.compile_with(&setting.cpu, &[routine], apart)?)
+    Ok(trace.compile_with(&*setting.backend, &[routine], apart)?)
 }

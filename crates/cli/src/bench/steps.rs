@@ -102,7 +102,7 @@ fn measure_apart(name: &str, setting: &Setting) -> Result<Sample> {
 fn measure(configuration: &Configuration, precision: Precision, setting: &Setting) -> Result<Sample> {
     let Configuration { model, batch, .. } = configuration;
     let config = StepConfig { precision, ..StepConfig::plain(model.clone(), *batch) };
-    let mut step = TrainingStep::new(config, &setting.cpu)?;
+    let mut step = TrainingStep::new(config, &*setting.backend)?;
     step.initialize(1)?;
     let count = batch * model.context;
     let ids = tokens(count + 1, model.vocabulary);

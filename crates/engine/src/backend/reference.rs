@@ -5,7 +5,7 @@ use super::{Backend, DeviceMemory, Executable, stopwatch};
 use crate::graph::{Graph, Initial, Source, State, Value};
 use crate::ops::{Effect, Elementwise, Matmul, Operation, Reals};
 use crate::plan::{Buffer, BufferId, BufferKind, FusionLimits, Machine, Operand, Plan, Reading, Scratch, Step};
-use crate::{Array, DType, Layout, Result};
+use crate::{Array, DType, Error, Layout, Result, TensorType};
 use std::time::Duration;
 
 /// The backend that computes in f64, whatever the element types say.
@@ -33,6 +33,10 @@ impl Machine for Reference {
     }
 
     fn absorbs(&self, _product: &Matmul, _epilogue: &Elementwise) -> bool {
+        true
+    }
+
+    fn holds_logits(&self) -> bool {
         true
     }
 
@@ -79,6 +83,20 @@ fn first_value(buffer: &Buffer) -> Reals {
     }
 }
 
+/// The results of a step by its operation's meaning, which must have as many numbers as the plan has room for.
+pub(crate) fn results(step: &Step, inputs: &[Reals]) -> Result<Vec<Reals>> {
+    let types: Vec<TensorType> = step.outputs.iter().map(Operand::ty).collect();
+    let results = step.op.reference(&inputs.iter().collect::<Vec<_>>(), &types);
+    let (given, wanted) = (results.iter().map(|result| result.data.len()), types.iter().map(|ty| ty.shape.elements()));
+    if given.clone().eq(wanted.clone()) {
+        return Ok(results);
+    }
+    let [given, wanted]: [Vec<usize>; 2] = [given.collect(), wanted.collect()];
+    let problem = format!("`reference` gives results of {given:?} numbers; they must be of {wanted:?}");
+    let inputs = step.inputs.iter().map(Operand::ty).collect();
+    Err(Error::Parameter { op: step.op.name().to_string(), inputs, problem, at: step.location })
+}
+
 impl ReferenceExecutable {
     /// Replays a routine; after each step, `done` is told its number.
     fn replay(&mut self, routine: usize, done: &mut dyn FnMut(usize)) -> Result<()> {
@@ -89,11 +107,9 @@ impl ReferenceExecutable {
             if let Effect::Faults(check) = step.effect()
                 && let Some(detail) = check.detail(&inputs[check.input()])
             {
-                return Err(check.error(step.op.name(), detail, step.location));
+                return Err(check.error(step.op.name(), step.inputs[check.input()].dtype, detail, step.location));
             }
-            let types: Vec<_> = step.outputs.iter().map(Operand::ty).collect();
-            let outputs = step.op.reference(&inputs.iter().collect::<Vec<_>>(), &types);
-            for (operand, value) in step.outputs.iter().zip(outputs) {
+            for (operand, value) in step.outputs.iter().zip(results(step, &inputs)?) {
                 self.values[operand.buffer] = value;
             }
             done(index);
@@ -135,7 +151,8 @@ impl Executable for ReferenceExecutable {
 
     fn read(&self, operand: &Operand, bytes: &mut [u8]) -> Result<()> {
         let picked = self.values[operand.buffer].picked(&operand.layout);
-        bytes.copy_from_slice(Array::from_f64(operand.ty(), &picked.data).bytes());
+        let array = Array::from_f64(operand.ty(), &picked.data).expect("a number for every element of a look");
+        bytes.copy_from_slice(array.bytes());
         Ok(())
     }
 

@@ -53,6 +53,7 @@ impl Operation for Accumulation {
     }
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, Mismatch> {
+        Mismatch::unless_count(inputs, self.operands + self.sums.len())?;
         let outputs = self.op.outputs(&inputs[..self.operands])?;
         for (&sum, earlier) in self.sums.iter().zip(&inputs[self.operands..]) {
             Mismatch::unless_shape("an earlier sum", earlier, &outputs[sum].shape)?;
@@ -80,8 +81,10 @@ impl Operation for Accumulation {
     }
 
     fn in_place(&self) -> Vec<(usize, usize)> {
+        // A sum begins with the earlier one: over another operand, that would be lost.
+        let own = self.op.in_place().into_iter().filter(|(output, _)| !self.sums.contains(output));
         let over_earlier = self.sums.iter().enumerate().map(|(index, &sum)| (sum, self.operands + index));
-        self.op.in_place().into_iter().chain(over_earlier).collect()
+        own.chain(over_earlier).collect()
     }
 
     fn effect(&self, inputs: &[TensorType]) -> Effect {

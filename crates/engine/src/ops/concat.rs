@@ -184,8 +184,9 @@ impl Tensor {
     #[track_caller]
     pub fn pad(&self, axis: isize, [before, after]: [usize; 2], number: f32) -> Tensor {
         let Some(index) = self.axis("pad", axis) else { return self.trace().poisoned() };
-        let edge = |count: usize| self.trace().full(number, self.dtype(), self.shape().with(index, count));
-        let (first, last) = (edge(before), edge(after));
+        // In no closure, whose line would be taken for the caller's.
+        let first = self.trace().full(number, self.dtype(), self.shape().with(index, before));
+        let last = self.trace().full(number, self.dtype(), self.shape().with(index, after));
         let all = [(before, &first), (1, self), (after, &last)];
         let pieces: Vec<&Tensor> = all.into_iter().filter(|(count, _)| *count > 0).map(|(_, piece)| piece).collect();
         if pieces.len() == 1 { self.clone() } else { Tensor::concat(&pieces, axis) }

@@ -51,7 +51,7 @@ pub fn custom_gradient(
     let at = Location::caller();
     let owned: Vec<Tensor> = operands.iter().map(|&operand| operand.clone()).collect();
     let results = forward(&owned);
-    let Some(trace) = results.first().map(|result| result.trace().clone()) else { return vec![] };
+    let Some(trace) = results.first().or(owned.first()).map(|result| result.trace().clone()) else { return vec![] };
     let op = CustomGradient { results: results.len(), rule: Arc::new(backward) };
     let all: Vec<&Tensor> = results.iter().chain(operands.iter().copied()).collect();
     trace.attributing(at, trace.part().layer, || trace.apply(op, &all))
@@ -72,12 +72,16 @@ impl Operation for CustomGradient {
     }
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, Mismatch> {
-        Ok(inputs[..self.results].to_vec())
+        match inputs.get(..self.results) {
+            Some(results) => Ok(results.to_vec()),
+            None => Err(Mismatch::Parameter(format!("takes at least {} operands", self.results))),
+        }
     }
 
     fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
         let gradients: Vec<Tensor> = (0..self.results).map(|result| at.gradient(result)).collect();
-        let given = (self.rule)(&at.inputs[self.results..], at.outputs, &gradients);
+        let operands = &at.inputs[self.results..];
+        let given = at.checked((self.rule)(operands, at.outputs, &gradients), operands);
         std::iter::repeat_n(None, self.results).chain(given).collect()
     }
 

@@ -15,7 +15,8 @@ impl Trace {
             let problem = format!("a range has at most {WHOLE} numbers; add to a smaller one");
             return self.fail(Error::mismatch("arange", vec![ty], Mismatch::Parameter(problem), self.location()));
         }
-        self.constant(Array::from_f64(ty, &(0..count).map(|number| number as f64).collect::<Vec<f64>>()))
+        let numbers: Vec<f64> = (0..count).map(|number| number as f64).collect();
+        self.constant(Array::from_f64(ty, &numbers).expect("as many numbers as were counted"))
     }
 }
 

@@ -3,6 +3,7 @@
 //! [`Operation`] has no default methods, so an operation with a part missing does not compile. What the planner and the
 //! machines know of an operation, they learn from it: no list elsewhere names one. The list below drives the tests.
 
+pub(crate) mod admission;
 mod cases;
 mod reals;
 mod slices;
@@ -181,11 +182,12 @@ impl Check {
         }
     }
 
-    /// What the detail of a fault says.
-    pub fn error(&self, op: &str, detail: u32, at: Location) -> Error {
+    /// What the detail of a fault says, of an operand of this element type.
+    pub fn error(&self, op: &str, operand: crate::DType, detail: u32, at: Location) -> Error {
         match self {
             Check::Indices { bound, .. } => {
-                Error::Index { op: op.to_string(), index: detail as i32 as i64, bound: *bound, at }
+                let index = if operand == crate::DType::U32 { detail as i64 } else { detail as i32 as i64 };
+                Error::Index { op: op.to_string(), index, bound: *bound, at }
             }
             Check::Finite { name, .. } => Error::NonFinite { name: name.clone(), element: detail as usize, at },
         }
@@ -218,6 +220,16 @@ pub(crate) fn own_kernels(op: &dyn Operation) -> Option<&dyn Kernels> {
     let (Lowering::Kernels(kernels) | Lowering::SideBySide(_, kernels)) = op.lowering() else { return None };
     let same_type = (op as &dyn Any).type_id() == (kernels as &dyn Any).type_id();
     (same_type && std::ptr::addr_eq(op, kernels)).then_some(kernels)
+}
+
+/// What tells operations of the same text apart: the type, and that of the operation whose sums go on, if it is one that
+/// goes on.
+pub(crate) fn types_of(op: &dyn Operation) -> [TypeId; 2] {
+    let inner = match op.form() {
+        Form::Accumulation(accumulation) => accumulation.inner(),
+        _ => op,
+    };
+    [op, inner].map(|op| (op as &dyn Any).type_id())
 }
 
 /// An operation that only looks at its operand's bytes in another way.
@@ -262,7 +274,7 @@ pub struct Cost {
 impl Cost {
     /// So many operations for each element of the first result, and every operand and result moved once.
     pub fn per_element(operations: u64, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
-        let operations = operations * outputs[0].shape.elements() as u64;
+        let operations = operations.saturating_mul(outputs[0].shape.elements() as u64);
         Cost { work: Work::Elements, operations, bytes: Cost::traffic(inputs, outputs) }
     }
 
@@ -349,7 +361,6 @@ pub use layer_norm::LayerNormGradient;
 pub use linear_cross_entropy::{LinearCrossEntropy, LinearCrossEntropyGradient, LinearCrossEntropyWithGradient};
 pub use matmul::{FusedMatmul, Matmul, ProductTypes};
 pub use pool2d::{Pool1dOptions, Pool2dOptions};
-pub use rotary::{rotary_tables, rotary_tables_from};
 pub use top_k::{Order, Sorted};
 pub use updates::{Adafactor, AdafactorInputs, AdafactorOutputs, SecondMoment};
 pub use updates::{AdamW, AdamWInputs, AdamWOutputs};

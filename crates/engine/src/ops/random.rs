@@ -126,12 +126,18 @@ impl Tensor {
     }
 
     /// An index along the last axis for every row of these logits [..., classes], i32: each class as often as its softmax
-    /// says, to within 2^-24. The key and stream are those of [`Tensor::random_uniform`].
+    /// says, to within 2^-24. A row whose softmax says nothing, with a logit that is NaN or infinite or with minus infinity
+    /// alone, is an error of the replay. The key and stream are those of [`Tensor::random_uniform`].
     #[track_caller]
     pub fn random_categorical(&self, key: &Tensor, stream: u32) -> Tensor {
+        if self.axis_to_choose_from("random_categorical", -1).is_none() {
+            return self.trace().poisoned();
+        }
+        let logits = self.cast(DType::F32);
+        let largest = logits.max_keep(&[-1]).check_finite("the largest logit of a row");
         // Never zero, whose logarithm would leave the class no chance even where it is the only one.
         let uniform = key.random_uniform(stream, self.shape()).clamp(2f32.powi(-25), 1.0);
-        (self.cast(DType::F32) - (-uniform.log()).log()).argmax(-1)
+        (logits - largest - (-uniform.log()).log()).argmax(-1)
     }
 }
 
@@ -171,6 +177,24 @@ mod tests {
             let found = drawn.iter().filter(|&&index| index == class as f64).count() as f64 / 40_000.0;
             assert!((found - share as f64).abs() < 0.01 && (share > 0.0 || found == 0.0), "class {class}: {found}");
         }
+    }
+
+    #[test]
+    fn rows_that_no_class_can_be_drawn_from_are_an_error() {
+        let trace = Trace::new();
+        let key = trace.constant(Array::new([2], &[17u32, 4]).unwrap());
+        let logits = trace.input("logits", DType::F32, [2, 3]);
+        let routine = Routine::new("r").output("drawn", &logits.random_categorical(&key, 1));
+        let mut program = trace.compile(&Cpu::new(1).unwrap(), &[routine]).unwrap();
+        let low = f32::NEG_INFINITY;
+        for bad in [[f32::NAN, 0.0, 1.0], [low; 3], [0.0, f32::INFINITY, 0.0]] {
+            program.write("logits", &[[0.0, low, low], bad].concat()).unwrap();
+            let error = program.run("r").unwrap_err().to_string();
+            assert!(error.contains("the largest logit of a row is not finite (element 1)"), "{error}");
+        }
+        program.write("logits", &[low, 0.0, low, 9.0, low, low]).unwrap();
+        program.run("r").unwrap();
+        assert_eq!(program.read("drawn").unwrap().to_f64(), [1.0, 0.0]);
     }
 
     #[test]

@@ -304,45 +304,54 @@ impl Tensor {
     /// in f32.
     #[track_caller]
     pub fn variance(&self, axes: &[isize]) -> Tensor {
+        self.wide_variance(axes).cast(self.dtype())
+    }
+
+    /// The variance, not rounded to 16 bits yet.
+    #[track_caller]
+    fn wide_variance(&self, axes: &[isize]) -> Tensor {
         let (x, count) = (self.cast(widened(self.dtype())), self.count_over(axes));
-        let squares = (&x - x.mean_keep(axes)).sum_of_squares(axes);
-        (squares * (1.0 / count as f32)).cast(self.dtype())
+        (&x - x.mean_keep(axes)).sum_of_squares(axes) * (1.0 / count as f32)
     }
 
     /// The square root of the variance over these axes, divided by the count. Its gradient at 0 is 0.
     #[track_caller]
     pub fn standard_deviation(&self, axes: &[isize]) -> Tensor {
-        self.variance(axes).root(2.0)
+        self.wide_variance(axes).root(2.0).cast(self.dtype())
     }
 
-    /// The logarithm of the sum of exponentials over these axes, without overflow.
+    /// The logarithm of the sum of exponentials over these axes, without overflow; of 16-bit numbers in f32.
     #[track_caller]
     pub fn log_sum_exp(&self, axes: &[isize]) -> Tensor {
+        let x = self.cast(widened(self.dtype()));
         // Whatever is subtracted and added again changes nothing; infinities would.
-        let largest = self.max(axes).stop_gradient();
+        let largest = x.max(axes).stop_gradient();
         let finite = largest.abs().less(&largest.full_like(f32::INFINITY));
         let shift = finite.select(&largest, &largest.zeros_like());
-        let below = self - self.keep_axes(shift.clone(), axes);
-        below.exp().sum(axes).log() + shift
+        let below = &x - x.keep_axes(shift.clone(), axes);
+        (below.exp().sum(axes).log() + shift).cast(self.dtype())
     }
 
     /// The norm of this order over these axes: `(sum of |x|^p)^(1/p)`. Order 0 counts what is not zero, infinity is the
-    /// largest absolute value, minus infinity the smallest. Its gradient where all is zero is 0.
+    /// largest absolute value, minus infinity the smallest. Its gradient where all is zero is 0. Of 16-bit numbers it is
+    /// computed in f32.
     #[track_caller]
     pub fn norm(&self, order: f32, axes: &[isize]) -> Tensor {
         if order.is_nan() {
             return self
                 .parameter_error("norm", "there is no norm of order NaN; take a number or infinity".to_string());
         }
-        let size = self.abs();
-        match order {
-            0.0 => self.not_equal(&self.zeros_like()).sum(axes),
+        let x = self.cast(widened(self.dtype()));
+        let size = x.abs();
+        let norm = match order {
+            0.0 => x.not_equal(&x.zeros_like()).sum(axes),
             1.0 => size.sum(axes),
-            2.0 => self.sum_of_squares(axes).root(2.0),
+            2.0 => x.sum_of_squares(axes).root(2.0),
             f32::INFINITY => size.max(axes),
             f32::NEG_INFINITY => size.min(axes),
             _ => size.power(order).sum(axes).root(order),
-        }
+        };
+        norm.cast(self.dtype())
     }
 
     /// To a power, of numbers that are not negative; where they are zero, the gradient is 0.
@@ -385,7 +394,7 @@ impl Tensor {
         let repeated = |&axis: &usize| axis < added || shape[axis - added] != own[axis];
         let axes: Vec<isize> = (0..own.rank()).filter(repeated).map(|axis| axis as isize).collect();
         // With as many sums as terms, they are shared out well without cutting any.
-        let many = shape.elements() * shape.elements() >= own.elements();
+        let many = shape.elements().saturating_mul(shape.elements()) >= own.elements();
         let sum = if many { self.sum_in_order(&axes) } else { self.sum(&axes) };
         sum.reshape(shape)
     }

@@ -1,7 +1,7 @@
 //! Rotary positions: pairs of numbers of a query or key turned by an angle that grows with its place.
 
 use super::*;
-use crate::{Array, DType, Shape};
+use crate::{Array, DType, Error, Shape, Trace};
 use gradus_cuda::{Source, sources};
 use gradus_kernels::rotary as kernel;
 
@@ -116,8 +116,7 @@ impl Operation for Rotary {
             }
         }
         cases.push(Case::new("heads of a projection, by the tables", &[&[2, 5, 12]], |x| {
-            let (cos, sin) = rotary_tables(5, 4, 100.0);
-            let (cos, sin) = (x[0].trace().constant(cos), x[0].trace().constant(sin));
+            let [cos, sin] = x[0].trace().rotary_tables(5, 4, 100.0);
             vec![x[0].reshape([2, 5, 3, 4]).permute(&[0, 2, 1, 3]).rotary(&cos, &sin)]
         }));
         cases
@@ -158,26 +157,49 @@ impl Kernels for Rotary {
     }
 }
 
-/// Cosines and sines [places, depth / 2] of the angles `place * theta^(-2 i / depth)`, computed in f64 and stored
-/// in f32.
-pub fn rotary_tables(places: usize, depth: usize, theta: f64) -> (Array, Array) {
-    let frequency = |pair: usize| theta.powf(-2.0 * pair as f64 / depth as f64);
-    rotary_tables_from(places, &(0..depth / 2).map(frequency).collect::<Vec<f64>>())
-}
+/// The largest table: a trace holds its numbers.
+const LARGEST_TABLE: usize = 1 << 28;
 
-/// As [`rotary_tables`], of the angles `place * frequencies[i]`.
-pub fn rotary_tables_from(places: usize, frequencies: &[f64]) -> (Array, Array) {
-    let half = frequencies.len();
-    let angle = |index: usize| (index / half) as f64 * frequencies[index % half];
-    let table = |function: fn(f64) -> f64| {
-        let numbers: Vec<f64> = (0..places * half).map(|index| function(angle(index))).collect();
-        Array::from_f64(TensorType::new(DType::F32, [places, half]), &numbers)
-    };
-    (table(f64::cos), table(f64::sin))
+impl Trace {
+    /// Cosines and sines [places, depth / 2] of the angles `place * theta^(-2 i / depth)`, computed in f64 and stored
+    /// in f32.
+    #[track_caller]
+    pub fn rotary_tables(&self, places: usize, depth: usize, theta: f64) -> [Tensor; 2] {
+        if !depth.is_multiple_of(2) || depth / 2 > LARGEST_TABLE || !(theta > 0.0 && theta.is_finite()) {
+            let problem = format!("{depth} numbers on base {theta}: the numbers must be even, and the base above 0");
+            return self.no_tables(problem);
+        }
+        let frequency = |pair: usize| theta.powf(-2.0 * pair as f64 / depth as f64);
+        self.rotary_tables_from(places, &(0..depth / 2).map(frequency).collect::<Vec<f64>>())
+    }
+
+    /// As [`Trace::rotary_tables`], of the angles `place * frequencies[i]`.
+    #[track_caller]
+    pub fn rotary_tables_from(&self, places: usize, frequencies: &[f64]) -> [Tensor; 2] {
+        let half = frequencies.len();
+        if places.saturating_mul(half) > LARGEST_TABLE || !frequencies.iter().all(|frequency| frequency.is_finite()) {
+            let problem = format!("{half} frequencies at {places} places: at most {LARGEST_TABLE} angles, all finite");
+            return self.no_tables(problem);
+        }
+        let angle = |index: usize| (index / half) as f64 * frequencies[index % half];
+        let table = |function: fn(f64) -> f64| {
+            let numbers: Vec<f64> = (0..places * half).map(|index| function(angle(index))).collect();
+            let table = Array::from_f64(TensorType::new(DType::F32, [places, half]), &numbers);
+            table.expect("a number for every place and frequency")
+        };
+        [self.constant(table(f64::cos)), self.constant(table(f64::sin))]
+    }
+
+    #[track_caller]
+    fn no_tables(&self, problem: String) -> [Tensor; 2] {
+        let refused =
+            self.fail(Error::Parameter { op: "rotary_tables".into(), inputs: vec![], problem, at: self.location() });
+        [refused.clone(), refused]
+    }
 }
 
 impl Tensor {
-    /// With rotary positions: [..., t, d] turned by the angles of the tables [t, d / 2] of [`rotary_tables`].
+    /// With rotary positions: [..., t, d] turned by the angles of the tables [t, d / 2] of [`Trace::rotary_tables`].
     #[track_caller]
     pub fn rotary(&self, cos: &Tensor, sin: &Tensor) -> Tensor {
         self.trace().apply_one(Rotary { inverse: false }, &[self, cos, sin])
@@ -187,15 +209,29 @@ impl Tensor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Error, Trace};
+    use crate::GradientTape;
+    use crate::backend::Reference;
 
     #[test]
     fn tables_hold_the_angles_of_each_place() {
-        let (cos, sin) = rotary_tables(3, 4, 100.0);
+        let tape = GradientTape::on(Reference);
+        let tables = tape.watch(Array::scalar(0f32)).trace().rotary_tables(3, 4, 100.0);
+        let [cos, sin] = tables.map(|table| tape.read(&table).unwrap().to_f64());
         let angles = [0.0, 0.0, 1.0, 0.1, 2.0, 0.2f64];
         for (index, angle) in angles.into_iter().enumerate() {
-            assert!((cos.to_f64()[index] - angle.cos()).abs() < 1e-7);
-            assert!((sin.to_f64()[index] - angle.sin()).abs() < 1e-7);
+            assert!((cos[index] - angle.cos()).abs() < 1e-7);
+            assert!((sin[index] - angle.sin()).abs() < 1e-7);
+        }
+    }
+
+    #[test]
+    fn tables_that_cannot_be_are_errors_of_the_trace() {
+        for (places, depth, theta) in
+            [(usize::MAX, 4, 1e4), (0, usize::MAX - 1, 1e4), (1 << 40, 1 << 40, 1e4), (3, 5, 1e4), (3, 4, f64::NAN)]
+        {
+            let trace = Trace::new();
+            trace.rotary_tables(places, depth, theta);
+            assert!(matches!(trace.check(), Err(Error::Parameter { .. })), "{places} {depth} {theta}");
         }
     }
 

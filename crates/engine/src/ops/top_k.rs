@@ -227,7 +227,7 @@ impl Tensor {
     /// As [`Tensor::argmax`]; the axis stays with size 1.
     #[track_caller]
     pub fn argmax_keep(&self, axis: isize) -> Tensor {
-        self.top_k(axis, 1, Order::Descending).indices
+        self.first_along("argmax", axis, Order::Descending)
     }
 
     /// Where the smallest element along an axis is, i32: the first of equal ones, the first NaN if there is one.
@@ -240,6 +240,29 @@ impl Tensor {
     #[track_caller]
     pub fn argmin_keep(&self, axis: isize) -> Tensor {
         // NaN is the largest in either direction.
-        if self.dtype().is_float() { (-self).argmax_keep(axis) } else { self.top_k(axis, 1, Order::Ascending).indices }
+        match self.dtype().is_float() {
+            true => (-self).first_along("argmin", axis, Order::Descending),
+            false => self.first_along("argmin", axis, Order::Ascending),
+        }
+    }
+
+    /// Where the first element in order is along an axis, which must have one.
+    #[track_caller]
+    fn first_along(&self, op: &str, axis: isize, order: Order) -> Tensor {
+        match self.axis_to_choose_from(op, axis) {
+            Some(_) => self.top_k(axis, 1, order).indices,
+            None => self.trace().poisoned(),
+        }
+    }
+
+    /// As [`Tensor::axis`], of an axis that has elements.
+    #[track_caller]
+    pub(super) fn axis_to_choose_from(&self, op: &str, axis: isize) -> Option<usize> {
+        let index = self.axis(op, axis)?;
+        if self.shape()[index] > 0 {
+            return Some(index);
+        }
+        self.parameter_error(op, format!("axis {index} has no elements to choose from"));
+        None
     }
 }

@@ -59,16 +59,14 @@ macro_rules! view_operation {
             vec![]
         }
         fn effect(&self, _inputs: &[TensorType]) -> Effect {
-        Effect::Pure
-    }
-
-    fn accumulates(&self) -> Vec<usize> {
-        vec![]
-    }
-
-    fn form(&self) -> Form<'_> {
-        Form::Opaque
-    }
+            Effect::Pure
+        }
+        fn accumulates(&self) -> Vec<usize> {
+            vec![]
+        }
+        fn form(&self) -> Form<'_> {
+            Form::Opaque
+        }
         fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
             let dense = Layout::dense(&inputs[0].shape);
             let layout = |output: usize| self.view(output, &dense).expect("a dense operand can be viewed");

@@ -19,6 +19,10 @@ pub trait Machine {
     /// Whether a matrix product takes this program as its epilogue.
     fn absorbs(&self, product: &Matmul, epilogue: &Elementwise) -> bool;
 
+    /// Whether logits that fit into memory had better be held for the gradient of their loss, rather than computed a block at
+    /// a time with the loss.
+    fn holds_logits(&self) -> bool;
+
     /// Whether the kernel of an operation on rows does itself what would be a pass before or after it
     /// ([`RowOperation`](crate::ops::RowOperation)).
     fn takes_in(&self, op: &dyn Operation) -> bool;

@@ -140,7 +140,7 @@ impl Operand {
     pub fn is_whole(&self, buffers: &[Buffer]) -> bool {
         self.layout.offset == 0
             && self.layout.is_dense()
-            && self.layout.shape.elements() * self.dtype.size() == buffers[self.buffer].bytes()
+            && self.layout.shape.elements().saturating_mul(self.dtype.size()) == buffers[self.buffer].bytes()
     }
 }
 
@@ -216,9 +216,10 @@ pub struct Regions {
 }
 
 impl Regions {
-    /// The size of the arena.
+    /// The size of the arena; the largest number if it would overflow, which no plan has.
     pub fn total(&self) -> usize {
-        self.states + self.inputs + self.constants + self.transients + self.workers
+        let Regions { states, inputs, constants, transients, workers } = *self;
+        [states, inputs, constants, transients, workers].into_iter().fold(0, usize::saturating_add)
     }
 }
 

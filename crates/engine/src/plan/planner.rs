@@ -5,7 +5,7 @@ use super::text::RoutineText;
 use super::{Buffer, Machine, Options, Parts, Plan, PlannedRoutine, Regions, Report, Request, debug_check, wrong_plan};
 use super::{lower, memory, schedule, simplify, verify};
 use crate::graph::Graph;
-use crate::{Handles, Result};
+use crate::{Error, Handles, Result};
 use std::cell::OnceCell;
 
 /// Routines that are ordered and weighed, and wait for a limit: the fastest plan that keeps it is found quickly.
@@ -48,6 +48,9 @@ pub struct Estimate {
 /// fewer gaps.
 const LAST_TRIED: usize = 8;
 
+/// More bytes than any machine has, and few enough to be added up a few times.
+const MOST_BYTES: usize = usize::MAX / 8;
+
 impl<'a> Planner<'a> {
     /// Takes routines over one graph as far as it goes without a limit. What each stage made is shown to `report`,
     /// with the stage's name.
@@ -66,6 +69,7 @@ impl<'a> Planner<'a> {
             debug_check(|| graph.verify());
             report("simplify", &graph);
             let lowered = lower::lower(&graph, &request, &mut buffers, machine);
+            check_countable(&buffers.all, 0)?;
             shown("lower", &lowered.0, &buffers.all, report);
             let routine = schedule::schedule(lowered, &mut buffers, machine, options)?;
             shown("schedule", &routine.routine, &buffers.all, report);
@@ -74,7 +78,8 @@ impl<'a> Planner<'a> {
         }
         let worker_scratch = worker_scratch.next_multiple_of(machine.alignment());
         let mut buffers = buffers.all;
-        let workers = machine.workers() * worker_scratch;
+        let workers = machine.workers().saturating_mul(worker_scratch);
+        check_countable(&buffers, workers)?;
         let regions = Regions { workers, ..memory::place_what_persists(&mut buffers, machine.alignment()) };
         let measured = |routine| Ways::of(routine, &buffers, machine, options.recompute).map(Measured::new);
         let routines = scheduled.into_iter().map(measured).collect::<Result<_>>()?;
@@ -167,6 +172,16 @@ impl<'a> Planner<'a> {
         };
         last.chain([0]).reduce(smaller).expect("a ladder has a rung")
     }
+}
+
+/// Refuses buffers that are too many bytes to be counted, with room to spare: where these pass, sums of some of them, of
+/// copies that are made again and of the gaps between them do not overflow.
+fn check_countable(buffers: &[Buffer], workers: usize) -> Result<()> {
+    let needed = buffers.iter().fold(workers, |sum, buffer| sum.saturating_add(buffer.bytes()));
+    if needed <= MOST_BYTES {
+        return Ok(());
+    }
+    Err(Error::TooLarge { needed, available: MOST_BYTES })
 }
 
 /// Verifies and shows what a stage made of a routine.

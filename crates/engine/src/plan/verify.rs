@@ -12,6 +12,7 @@ type Verdict = std::result::Result<(), String>;
 
 /// Checks what persists, and every routine.
 pub fn verify(parts: &Parts) -> Verdict {
+    limit(parts)?;
     let contents = contents_before_replays(parts)?;
     for routine in &parts.routines {
         let about = |problem| format!("routine {:?}: {problem}", routine.name);
@@ -80,20 +81,23 @@ fn contents_before_replays(parts: &Parts) -> Result<Contents, String> {
     Ok(contents)
 }
 
+/// Where the workers' scratch begins, at the end of the arena.
+fn limit(parts: &Parts) -> Result<usize, String> {
+    let regions = &parts.regions;
+    let before = [regions.states, regions.inputs, regions.constants, regions.transients];
+    let limit = before.into_iter().try_fold(0, usize::checked_add);
+    let limit = limit.filter(|limit| limit.checked_add(regions.workers).is_some());
+    limit.ok_or_else(|| "the regions are more bytes than can be counted".to_string())
+}
+
 /// A buffer's first byte and its end: aligned, and in the arena before the workers' scratch.
 fn bounds(parts: &Parts, id: BufferId) -> Result<(usize, usize), String> {
     let buffer = parts.buffers.get(id).ok_or_else(|| format!("there is no buffer {id}"))?;
-    let regions = &parts.regions;
-    let limit = [regions.states, regions.inputs, regions.constants, regions.transients]
-        .into_iter()
-        .try_fold(0, usize::checked_add)
-        .filter(|limit| limit.checked_add(regions.workers).is_some());
+    let limit = limit(parts)?;
     let end = buffer.offset.checked_add(buffer.bytes()).filter(|_| buffer.ty.is_addressable());
-    match (end, limit) {
-        (Some(end), Some(limit)) if end <= limit && buffer.offset.is_multiple_of(parts.alignment) => {
-            Ok((buffer.offset, end))
-        }
-        _ => Err(format!("buffer {id} at {} is not aligned or not inside the arena", buffer.offset)),
+    match end.filter(|&end| end <= limit && buffer.offset.is_multiple_of(parts.alignment)) {
+        Some(end) => Ok((buffer.offset, end)),
+        None => Err(format!("buffer {id} at {} is not aligned or not inside the arena", buffer.offset)),
     }
 }
 
@@ -164,6 +168,9 @@ impl<'a> Replay<'a> {
             written.push(scratch);
         }
         self.state_written |= written.iter().any(|&id| self.buffer(id).offset < self.parts.regions.states);
+        if step.effect().check().is_some_and(|check| check.input() >= step.inputs.len()) {
+            return Err("what it looks for is in an operand that is not there".to_string());
+        }
         if self.may_fault(step) && self.state_written {
             return Err("bad data may end the replay here, when a state has been written".to_string());
         }
@@ -191,7 +198,8 @@ impl<'a> Replay<'a> {
     /// An operand must lie inside of its buffer, whose value must still be there.
     fn readable(&self, operand: &Operand) -> Verdict {
         let id = operand.buffer;
-        let buffer = self.parts.buffers.get(id).ok_or_else(|| format!("there is no buffer {id}"))?;
+        bounds(self.parts, id)?;
+        let buffer = self.buffer(id);
         let elements = buffer.ty.shape.elements();
         if operand.dtype != buffer.ty.dtype || end(&operand.layout).is_none_or(|end| end > elements) {
             return Err(format!("an operand reaches past buffer {id} or is of another type"));
@@ -284,7 +292,7 @@ fn numbers(layout: &Layout) -> Numbers {
     let mut runs: Vec<(usize, usize)> = vec![];
     for (&size, &stride) in layout.shape.iter().zip(&layout.strides).filter(|&(&size, _)| size != 1) {
         match runs.last_mut() {
-            Some((count, step)) if *step == size * stride => (*count, *step) = (*count * size, stride),
+            Some((count, step)) if *step == size.saturating_mul(stride) => (*count, *step) = (*count * size, stride),
             _ => runs.push((size, stride)),
         }
     }

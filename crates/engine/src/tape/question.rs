@@ -3,9 +3,9 @@
 
 use crate::error::Location;
 use crate::graph::{Graph, Initial, Node, Source, State, Value};
-use crate::ops::{Argument, Elementwise, Form, Instruction, ScalarProgram};
+use crate::ops::{Argument, Elementwise, Form, ScalarProgram, types_of};
 use crate::{Array, DType, Error, Result, Routine, Shape, Tensor, TensorType, Trace};
-use std::any::{Any, TypeId};
+use std::any::TypeId;
 use std::sync::Arc;
 
 /// The routine of a question's program.
@@ -71,7 +71,7 @@ impl Question {
             node.inputs.iter().for_each(|input| self.structure.value(place_of[input.node], input.output));
             match &node.source {
                 Source::Op(op) => {
-                    self.structure.operations.push((op.as_ref() as &dyn Any).type_id());
+                    self.structure.operations.extend(types_of(op.as_ref()));
                     match elementwise(node) {
                         Some(op) => self.structure.elementwise(op, &mut self.numbers),
                         None => self.structure.other(&op.attributes()),
@@ -172,7 +172,7 @@ impl Structure {
         self.words.push(op.program.instructions.len());
         for instruction in &op.program.instructions {
             self.words.push(instruction.function as usize);
-            used(instruction).iter().for_each(|&argument| self.argument(argument, numbers));
+            instruction.used().iter().for_each(|&argument| self.argument(argument, numbers));
         }
         self.argument(op.program.result, numbers);
     }
@@ -194,11 +194,6 @@ fn elementwise(node: &Node) -> Option<&Elementwise> {
         Form::Elementwise(op) => Some(op),
         _ => None,
     }
-}
-
-/// The arguments that an instruction reads.
-fn used(instruction: &Instruction) -> &[Argument] {
-    &instruction.arguments[..instruction.function.arity()]
 }
 
 /// The program with those of its numbers that vary as further operands.
@@ -223,7 +218,7 @@ fn numbers_of(node: &Node, at: Location) -> Result<Arc<Array>> {
     match &node.source {
         Source::Constant(array) | Source::State(State { initial: Initial::Numbers(array), .. }) => Ok(array.clone()),
         Source::State(State { initial: Initial::Zeros, .. }) => {
-            Ok(Arc::new(Array::zeros(node.outputs[0].dtype, &node.outputs[0].shape)))
+            Ok(Arc::new(Array::zeros(node.outputs[0].dtype, &node.outputs[0].shape)?))
         }
         Source::Input(_) | Source::Op(_) => {
             let problem = format!("{} has no numbers on a tape; watch them instead", node.label());

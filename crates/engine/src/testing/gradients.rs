@@ -109,7 +109,7 @@ impl Traced {
         }
         let mut program = self.trace.compile(&Cpu::with_isa(1, isa).unwrap(), &[routine]).unwrap();
         for (index, (input, numbers)) in case.inputs.iter().zip(&self.numbers).enumerate() {
-            program.write_array(&format!("x{index}"), &Array::from_f64(input.ty.clone(), numbers)).unwrap();
+            program.write_array(&format!("x{index}"), &Array::from_f64(input.ty.clone(), numbers).unwrap()).unwrap();
         }
         program.run("case").unwrap();
         (0..self.second_tensors.len()).map(|index| program.read(&format!("d{index}")).unwrap()).collect()

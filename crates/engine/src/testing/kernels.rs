@@ -117,7 +117,7 @@ fn weighted_sum(outputs: &[&Tensor], random: &mut Random) -> Tensor {
     let mut total: Option<Tensor> = None;
     for output in outputs {
         let weights: Vec<f64> = (0..output.shape().elements()).map(|_| random.below(7) as f64 / 4.0 - 0.5).collect();
-        let weights = output.trace().constant(Array::from_f64(output.ty(), &weights));
+        let weights = output.trace().constant(Array::from_f64(output.ty(), &weights).unwrap());
         let term = (*output * weights).cast(DType::F32).sum_all();
         total = Some(match total {
             Some(total) => total + term,
@@ -157,7 +157,7 @@ impl Traced {
     fn compile(&self, backend: &dyn Backend, options: Options) -> Program {
         let mut program = self.trace.compile_with(backend, &[self.routine()], options).unwrap();
         for (name, ty, numbers) in &self.feeds {
-            program.write_array(name, &Array::from_f64(ty.clone(), numbers)).unwrap();
+            program.write_array(name, &Array::from_f64(ty.clone(), numbers).unwrap()).unwrap();
         }
         program
     }
@@ -187,7 +187,7 @@ fn same_bits(a: &[Array], b: &[Array]) -> bool {
 /// What is left of the numbers in a 16-bit type.
 fn round(input: &CaseInput, dtype: DType, numbers: &[f64]) -> Vec<f64> {
     match input.ty.dtype {
-        DType::F32 => Array::from_f64(TensorType::new(dtype, &input.ty.shape), numbers).to_f64(),
+        DType::F32 => Array::from_f64(TensorType::new(dtype, &input.ty.shape), numbers).unwrap().to_f64(),
         _ => numbers.to_vec(),
     }
 }

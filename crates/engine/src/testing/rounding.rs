@@ -77,7 +77,7 @@ fn moved(
 /// Moves the numbers that the type cannot hold; those that it can, such as a class or the largest of some numbers, stay
 /// what they are in any kernel.
 fn round(output: &mut Reals, ty: &TensorType, random: &mut Random) {
-    let (unit, held) = (unit(ty.dtype), Array::from_f64(ty.clone(), &output.data).to_f64());
+    let (unit, held) = (unit(ty.dtype), Array::from_f64(ty.clone(), &output.data).unwrap().to_f64());
     for (x, held) in output.data.iter_mut().zip(held) {
         if *x != held {
             *x *= 1.0 + [unit, -unit][random.below(2)];

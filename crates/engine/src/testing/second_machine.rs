@@ -1,11 +1,11 @@
 //! A machine that is unlike the CPU in everything a planner can ask, over reference arithmetic: what holds on both does
 //! not rest on either.
 
-use crate::backend::{Backend, DeviceMemory, Executable};
+use crate::backend::{Backend, DeviceMemory, Executable, results};
 use crate::graph::{Initial, State};
 use crate::ops::{Check, Effect, Elementwise, Form, Matmul, Operation, Reals};
 use crate::plan::{BufferId, BufferKind, FusionLimits, Machine, Operand, Plan, Reading, Scratch, Step};
-use crate::{Array, DType, Error, Layout, Result, TensorType};
+use crate::{Array, DType, Error, Layout, Result};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -32,6 +32,10 @@ impl Machine for SecondMachine {
     }
 
     fn absorbs(&self, _product: &Matmul, _epilogue: &Elementwise) -> bool {
+        false
+    }
+
+    fn holds_logits(&self) -> bool {
         false
     }
 
@@ -126,16 +130,18 @@ impl SecondExecutable {
             Effect::Faults(check) => fault(step, &check, &mut inputs[check.input()]),
             _ => None,
         };
-        let types: Vec<TensorType> = step.outputs.iter().map(Operand::ty).collect();
         // Scratch and results are garbage until they are written, whatever lay there; in place or not.
         for buffer in step.scratch.iter().copied().chain(step.outputs.iter().map(|output| output.buffer)) {
             let range = self.range(buffer);
             self.memory[range].fill(GARBAGE);
         }
-        let outputs = step.op.reference(&inputs.iter().collect::<Vec<_>>(), &types);
-        for ((output, value), ty) in step.outputs.iter().zip(outputs).zip(&types) {
+        let results = match results(step, &inputs) {
+            Ok(results) => results,
+            Err(error) => return Some(error),
+        };
+        for (output, value) in step.outputs.iter().zip(results) {
             let range = self.range(output.buffer);
-            self.memory[range].copy_from_slice(Array::from_f64(ty.clone(), &value.data).bytes());
+            self.memory[range].copy_from_slice(Array::from_f64(output.ty(), &value.data).unwrap().bytes());
         }
         fault
     }
@@ -143,7 +149,8 @@ impl SecondExecutable {
 
 /// What a check does not let pass; the numbers are made harmless, so that the step can be carried out all the same.
 fn fault(step: &Step, check: &Check, numbers: &mut Reals) -> Option<Error> {
-    let error = check.error(step.op.name(), check.detail(numbers)?, step.location);
+    let operand = step.inputs[check.input()].dtype;
+    let error = check.error(step.op.name(), operand, check.detail(numbers)?, step.location);
     if let Check::Indices { bound, .. } = check {
         numbers.data.iter_mut().for_each(|index| *index = index.clamp(0.0, (*bound as f64 - 1.0).max(0.0)));
     }
@@ -191,7 +198,7 @@ impl Executable for SecondExecutable {
     }
 
     fn read(&self, operand: &Operand, bytes: &mut [u8]) -> Result<()> {
-        bytes.copy_from_slice(Array::from_f64(operand.ty(), &self.numbers(operand).data).bytes());
+        bytes.copy_from_slice(Array::from_f64(operand.ty(), &self.numbers(operand).data).unwrap().bytes());
         Ok(())
     }
 

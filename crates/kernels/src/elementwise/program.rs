@@ -121,7 +121,7 @@ fn last_uses(program: &ScalarProgram, inputs: usize) -> LastUses {
     uses.read(program.result, count);
     for (index, instruction) in program.instructions.iter().enumerate().rev() {
         if uses.results[index].is_some() {
-            for argument in &instruction.arguments[..instruction.function.arity()] {
+            for argument in instruction.used() {
                 uses.read(*argument, index);
             }
         }

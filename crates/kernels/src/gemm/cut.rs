@@ -86,7 +86,7 @@ impl Cut {
         };
         let block_words = if rows_in_place { block_in_place(depth, panel).1 } else { DEPTH_PACKED };
         let depth_blocks = parts_of(depth, block_words * panel.steps).max(1);
-        let tile_work = (tile_rows * tile_columns * depth).max(1);
+        let tile_work = (tile_rows * tile_columns).saturating_mul(depth).max(1);
         Cut {
             sizes,
             products,
@@ -169,13 +169,15 @@ fn fastest(
     panel: Panel,
 ) -> (usize, usize) {
     let Sizes { rows, columns, depth } = sizes;
-    let work = products * rows * columns * depth;
+    // Sizes that no machine holds are planned too, before they are refused.
+    let work = [rows, columns, depth].into_iter().fold(products, usize::saturating_mul);
     // With few tiles, a worker that is held up holds up all.
     let enough = if workers == 1 { 1 } else { (workers * TILES_PER_WORKER).min(work / PART_WORK) };
     let time = |&(tile_rows, tile_columns): &(usize, usize)| {
         let tiles = products * parts_of(rows, tile_rows) * parts_of(columns, tile_columns);
         let numbers = tile_rows * tile_columns + cost.0 * tile_rows + cost.1 * tile_columns;
-        (tiles < enough, tiles.div_ceil(workers) * (numbers * depth + TILE_WORK))
+        let tile_time = numbers.saturating_mul(depth).saturating_add(TILE_WORK);
+        (tiles < enough, tiles.div_ceil(workers).saturating_mul(tile_time))
     };
     limits
         .map(|(down, across)| (even_share(rows, down, panel.rows), even_share(columns, across, panel.columns)))

@@ -67,8 +67,7 @@ impl Store {
         let lock = File::open(run_folder).map_err(Error::io("read", run_folder))?;
         // Some file systems have no locks; a run there relies on its user.
         if let Err(TryLockError::WouldBlock) = lock.try_lock() {
-            let problem =
-                "another process is training in this folder; wait for it, stop it, or choose another `settings.out`";
+            let problem = "another run is training in this folder; wait for it, stop it, or choose another folder";
             return Err(Error::checkpoint(run_folder, problem));
         }
         atomic::remove_leftovers(run_folder)?;

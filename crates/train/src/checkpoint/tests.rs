@@ -237,7 +237,7 @@ fn one_process_writes_at_a_time_and_others_may_read() {
     let mut store = Store::open(folder.path()).unwrap();
     save(&mut store, 5, 2);
     let error = Store::open(folder.path()).err().unwrap().to_string();
-    assert!(error.contains("another process is training") && error.contains("`settings.out`"), "{error}");
+    assert!(error.contains("another run is training") && error.contains("choose another folder"), "{error}");
     is_of_step(&newest_whole(folder.path()).unwrap().unwrap(), 5);
     drop(store);
     Store::open(folder.path()).unwrap();

@@ -2,7 +2,7 @@
 
 use super::{Linear, computed};
 use crate::parameters::{Initializer, Parameters};
-use gradus_engine::ops::{AttentionOptions, ProductTypes, rotary_tables};
+use gradus_engine::ops::{AttentionOptions, ProductTypes};
 use gradus_engine::{DType, Tensor};
 
 /// What attention is like.
@@ -152,19 +152,10 @@ impl MultiHeadAttention {
 /// the place, slower for each pair. `base` is usually 10000.
 #[track_caller]
 pub fn rotary_positions(heads: &Tensor, base: f64) -> Tensor {
-    /// Numbers of the tables of angles, which the trace holds.
-    const MOST: usize = 1 << 26;
     let shape = heads.shape();
     let &[.., places, depth] = &shape[..] else {
         return heads.parameter_error("rotary_positions", "takes heads [..., places, depth]".to_string());
     };
-    if depth % 2 != 0 || places.saturating_mul(depth) > MOST || !(base > 0.0 && base.is_finite()) {
-        let problem = format!(
-            "{places} places of {depth} numbers on base {base}: the numbers must be even, all together at most {MOST}, and \
-             the base above 0"
-        );
-        return heads.parameter_error("rotary_positions", problem);
-    }
-    let (cos, sin) = rotary_tables(places, depth, base); // [t, d / 2] each
-    heads.rotary(&heads.trace().constant(cos), &heads.trace().constant(sin))
+    let [cos, sin] = heads.trace().rotary_tables(places, depth, base); // [t, d / 2] each
+    heads.rotary(&cos, &sin)
 }

@@ -36,12 +36,11 @@ impl Filters {
         Filters { weight, bias, computed: computed(parameters) }
     }
 
-    /// Operand and weights in the precision of products, convolved; the bias is added to what comes of it.
+    /// Operand, weights and bias in the precision of products.
     #[track_caller]
-    fn forward(&self, x: &Tensor, convolve: impl FnOnce(&Tensor, &Tensor, Option<&Tensor>) -> Tensor) -> Tensor {
-        let (given, computed) = (given(x, self.computed), self.computed);
-        let bias = self.bias.as_ref().map(|bias| bias.cast(computed));
-        convolve(&x.cast(computed), &self.weight.cast(computed), bias.as_ref()).cast(given)
+    fn operands(&self, x: &Tensor) -> (Tensor, Tensor, Option<Tensor>) {
+        let bias = self.bias.as_ref().map(|bias| bias.cast(self.computed));
+        (x.cast(self.computed), self.weight.cast(self.computed), bias)
     }
 }
 
@@ -69,7 +68,8 @@ impl Conv2d {
     /// [n, channels, h, w] to [n, filters, oh, ow].
     #[track_caller]
     pub fn forward(&self, x: &Tensor) -> Tensor {
-        self.filters.forward(x, |x, weight, bias| x.conv2d(weight, bias, self.options))
+        let (operand, weight, bias) = self.filters.operands(x);
+        operand.conv2d(&weight, bias.as_ref(), self.options).cast(given(x, self.filters.computed))
     }
 }
 
@@ -97,7 +97,8 @@ impl Conv1d {
     /// [n, channels, l] to [n, filters, ol].
     #[track_caller]
     pub fn forward(&self, x: &Tensor) -> Tensor {
-        self.filters.forward(x, |x, weight, bias| x.conv1d(weight, bias, self.options))
+        let (operand, weight, bias) = self.filters.operands(x);
+        operand.conv1d(&weight, bias.as_ref(), self.options).cast(given(x, self.filters.computed))
     }
 }
 

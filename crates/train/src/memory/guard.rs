@@ -38,23 +38,24 @@ unsafe impl GlobalAlloc for Guarded {
     }
 }
 
-/// A limit is guarded until this is dropped.
+/// A limit is guarded until this is dropped, or another is.
 #[derive(Debug)]
 #[must_use]
-pub struct Armed(());
+pub struct Armed(usize);
 
 impl Drop for Armed {
     fn drop(&mut self) {
-        watch::disarm();
+        watch::disarm(self.0);
     }
 }
 
-/// Guards a limit from now on.
-pub fn arm(limit: &Limit) -> Armed {
-    // The guard is the command's, and there is nobody to translate what it says.
-    let refusal = limit.not_enough().replace("`settings.memory`", "--memory");
-    watch::arm(limit.bytes.max(limit.least), &refusal);
-    Armed(())
+/// How the command's user states the limit.
+pub const OPTION: &str = "--memory";
+
+/// Guards a limit from now on, which was stated by this setting: there is nobody to translate what the guard says.
+pub fn arm(limit: &Limit, setting: &str) -> Armed {
+    let refusal = limit.not_enough().replace("`settings.memory`", setting);
+    Armed(watch::arm(limit.bytes.max(limit.least), &refusal, setting))
 }
 
 /// Says what the process does from now on, for the refusal.
@@ -110,9 +111,11 @@ mod watch;
 mod watch {
     use super::Doing;
 
-    pub fn arm(_limit: u64, _refusal: &str) {}
+    pub fn arm(_limit: u64, _refusal: &str, _setting: &str) -> usize {
+        0
+    }
 
-    pub fn disarm() {}
+    pub fn disarm(_guard: usize) {}
 
     pub fn doing(_what: Doing) {}
 

@@ -250,12 +250,12 @@ impl CausalModel for ModelConfig {
     }
 
     /// The logits are held for the gradient if those of one sequence are fewer than the weights, so that every
-    /// micro-batch computes the same; else they are computed a block at a time, twice.
+    /// micro-batch computes the same, and the machine does not do better otherwise; else they are computed a block at a time.
     #[track_caller]
     fn losses(&self, parameters: &Parameters, hidden: &Tensor, targets: &Tensor) -> Tensor {
         let head = self.head(parameters); // [v, c]
         let weights: usize = parameters.list().iter().map(|weight| weight.shape.elements()).sum();
-        if targets.size(-1).saturating_mul(self.vocabulary) <= weights {
+        if parameters.holds_logits() && targets.size(-1).saturating_mul(self.vocabulary) <= weights {
             return self.logits(parameters, hidden).cross_entropy_rows(targets, Some(IGNORED_TARGET));
         }
         rounded(parameters, hidden).linear_cross_entropy_rows(&head, targets, Some(IGNORED_TARGET))

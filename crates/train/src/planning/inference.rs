@@ -44,7 +44,8 @@ impl InferenceMemory {
 
     fn within(stated: Option<Budget>, held: Held, threads: usize) -> InferenceMemory {
         let limit = Limit::of(stated);
-        InferenceMemory { limit, besides: Besides::Process(held, threads), _guard: Some(guard::arm(&limit)) }
+        let guard = guard::arm(&limit, guard::OPTION);
+        InferenceMemory { limit, besides: Besides::Process(held, threads), _guard: Some(guard) }
     }
 
     /// The first of some plans, the largest of which comes first, that fits where the work takes so many bytes besides;

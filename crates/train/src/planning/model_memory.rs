@@ -2,6 +2,7 @@
 
 use super::run_memory::{arena_besides, counted};
 use super::{Chosen, Refusal, StepPlans};
+use crate::memory::guard::{self, Armed, Doing};
 use crate::memory::{Budget, Held, Limit, Outside, STEP_BYTES};
 use crate::step::{Batch, StepConfig};
 use crate::trainer::Batches;
@@ -18,6 +19,8 @@ pub struct ModelMemory {
     limit: Limit,
     /// What it holds besides the arena.
     pub outside: Outside,
+    /// Keeps the limit, if one is stated.
+    pub guard: Option<Armed>,
 }
 
 impl ModelMemory {
@@ -25,14 +28,19 @@ impl ModelMemory {
     pub fn of(config: &StepConfig, batch: usize, stated: Option<Budget>, backend: &dyn Backend) -> Result<ModelMemory> {
         if let Some(device) = backend.memory()? {
             let outside = Outside { data: 0, runtime: device.besides };
-            return Ok(ModelMemory { limit: Limit::of_device(stated, device.available), outside });
+            return Ok(ModelMemory { limit: Limit::of_device(stated, device.available), outside, guard: None });
         }
-        let traced = StepConfig { micro_batch: 1, micro_batches: batch, ..config.clone() }.traced()?;
+        let micro_batch = config.micro_batch.max(1);
+        let smallest = StepConfig { micro_batch, micro_batches: batch / micro_batch, ..config.clone() };
+        let traced = smallest.traced(backend).map_err(|error| for_one_size(config, batch, error, backend))?;
         let (of_batch, of_one) = (Batch::size(&traced.fields, batch), Batch::size(&traced.fields, 1));
         let steps = traced.trace.to_graph().nodes().len() as u64 * STEPS_PER_NODE;
         let runtime = Held::now_resident().with_threads(backend.workers()) + steps * STEP_BYTES;
         let outside = Outside { data: Batches::bytes(of_batch) + of_one as u64, runtime };
-        Ok(ModelMemory { limit: Limit::of(stated), outside })
+        let limit = Limit::of(stated);
+        let guard = stated.map(|_| guard::arm(&limit, "`settings.memory`"));
+        guard::doing(Doing::Planning);
+        Ok(ModelMemory { limit, outside, guard })
     }
 
     /// Chooses the micro-batch, if that is open, and what is computed again; or refuses with the smallest budget.
@@ -56,4 +64,16 @@ impl ModelMemory {
             None => Err(Error::Config(Refusal::of(&plans, config, batch, backend)?.message(&self.limit, &needed))),
         }
     }
+}
+
+/// The error of a model that can be traced for a whole batch, and for no part of it, where any micro-batch would do.
+fn for_one_size(config: &StepConfig, batch: usize, error: Error, backend: &dyn Backend) -> Error {
+    let whole = StepConfig { micro_batch: batch, micro_batches: 1, ..config.clone() };
+    if config.micro_batch > 0 || batch == 1 || whole.traced(backend).is_err() {
+        return error;
+    }
+    Error::Config(format!(
+        "{error}; traced for 1 example of the {batch}: take how many there are from `Inputs::rows`, or give \
+         `settings.micro_batch` {batch}"
+    ))
 }

@@ -35,9 +35,10 @@ impl Refusal {
         let smallest = plans.smallest()?.arena();
         let mut changes = vec![];
         for (options, changed) in changes_to(config) {
-            let needs = StepPlans::new(&changed, batch, Recompute::Auto, backend).smallest()?.arena();
-            if needs < smallest {
-                changes.push(Change { options, smallest: needs });
+            // A model that can only be traced for its own micro-batch is not helped by another.
+            let Ok(changed) = StepPlans::new(&changed, batch, Recompute::Auto, backend).smallest() else { continue };
+            if changed.arena() < smallest {
+                changes.push(Change { options, smallest: changed.arena() });
             }
         }
         changes.sort_by_key(|change| change.smallest);
@@ -50,9 +51,10 @@ impl Refusal {
     pub(super) fn message(&self, limit: &Limit, needed: &dyn Fn(usize) -> u64) -> String {
         let stated_as = |arena: usize| limit.smallest(needed(arena));
         let smallest = stated_as(self.smallest);
-        let helps = |change: &&Change| needed(change.smallest) < needed(self.smallest);
-        let told = |change: &Change| format!("{} ({})", change.options, stated_as(change.smallest));
-        let changes: Vec<String> = self.changes.iter().filter(helps).map(told).collect();
+        let figures = self.changes.iter().map(|change| (&change.options, stated_as(change.smallest)));
+        // What is rounded to the same figure is no help.
+        let helpful = figures.filter(|(_, figure)| *figure != smallest);
+        let changes: Vec<String> = helpful.map(|(options, figure)| format!("{options} ({figure})")).collect();
         let less = match changes.split_last() {
             Some((last, [])) => format!("; less with {last}"),
             Some((last, others)) => format!("; less with {} or {last}", others.join(", ")),
@@ -83,4 +85,22 @@ fn changes_to(config: &StepConfig) -> Vec<(String, StepConfig)> {
         changes.push((setting, StepConfig { objective, ..base.clone() }));
     }
     changes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::Budget;
+
+    #[test]
+    fn a_change_that_comes_to_the_same_figure_is_not_told() {
+        let change = |options: &str, smallest| Change { options: options.to_string(), smallest };
+        let changes = vec![change("sgd", 20_000_000), change("lion", 49_999_990)];
+        let refusal = Refusal { smallest: 50_000_000, changes };
+        let message = refusal.message(&Limit::of_any_machine(Some(Budget::megabytes(1))), &|arena| arena as u64);
+        assert!(
+            message.ends_with("needs 50.2MB at least, so give `settings.memory` 50.2MB; less with sgd (20.2MB)"),
+            "{message}"
+        );
+    }
 }

@@ -40,7 +40,7 @@ pub struct RunMemory {
     /// By how much the heap grew while a step was planned.
     planning: u64,
     /// Keeps the limit while the run lasts.
-    _guard: Option<Armed>,
+    guard: Option<Armed>,
 }
 
 impl RunMemory {
@@ -51,13 +51,14 @@ impl RunMemory {
         }
         let held = rehearsal::of_training(config, backend)?;
         let (limit, device) = (Limit::of(config.memory), None);
-        Ok(RunMemory { limit, held, device, reading: READING_BYTES, planning: 0, _guard: Some(guard::arm(&limit)) })
+        let guard = Some(guard::arm(&limit, guard::OPTION));
+        Ok(RunMemory { limit, held, device, reading: READING_BYTES, planning: 0, guard })
     }
 
     /// On a device, whose own account is all that is kept; the process takes of the host what it needs.
     fn on_device(limit: Limit, device: DeviceMemory) -> RunMemory {
         let (held, device) = (Held::now_resident(), Some(device));
-        RunMemory { limit, held, device, reading: READING_BYTES, planning: 0, _guard: None }
+        RunMemory { limit, held, device, reading: READING_BYTES, planning: 0, guard: None }
     }
 
     /// For a run that is only asked about, whatever the machine has; `--batch auto` takes what fits here.
@@ -68,7 +69,7 @@ impl RunMemory {
         let of = if config.batch == BatchSize::Auto { Limit::of } else { Limit::of_any_machine };
         let held = rehearsal::of_training(config, backend)?;
         let (limit, device) = (of(config.memory), None);
-        Ok(RunMemory { limit, held, device, reading: READING_BYTES, planning: 0, _guard: None })
+        Ok(RunMemory { limit, held, device, reading: READING_BYTES, planning: 0, guard: None })
     }
 
     /// What it takes to read the corpus is known.
@@ -99,6 +100,11 @@ impl RunMemory {
     pub fn smallest_budget(&self, config: &TrainConfig, arena: usize) -> u64 {
         let training = counted(arena) + self.outside(config).total();
         if self.device.is_some() { training } else { training.max(self.stages(config).smallest) }
+    }
+
+    /// What keeps the limit, once all is chosen.
+    pub fn into_guard(self) -> Option<Armed> {
+        self.guard
     }
 
     fn arena(&self, config: &TrainConfig) -> usize {

@@ -17,9 +17,9 @@ pub struct Field {
 }
 
 impl Field {
-    /// Bytes of so many examples.
+    /// Bytes of so many examples, or as many as can be counted.
     pub(super) fn bytes(&self, rows: usize) -> usize {
-        rows * self.shape.elements() * self.dtype.size()
+        rows.saturating_mul(self.shape.elements()).saturating_mul(self.dtype.size())
     }
 
     /// The type of so many examples.
@@ -148,7 +148,7 @@ impl Batch {
 
     /// Bytes that batches of so many rows take.
     pub(crate) fn size(fields: &[Field], rows: usize) -> usize {
-        fields.iter().map(|field| field.bytes(rows)).sum()
+        fields.iter().fold(0, |sum: usize, field| sum.saturating_add(field.bytes(rows)))
     }
 
     pub(super) fn is_of(&self, fields: &Arc<[Field]>) -> bool {

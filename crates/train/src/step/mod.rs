@@ -15,7 +15,7 @@ mod replay;
 
 pub use batch::{Batch, Field, Inputs};
 pub use objective::Objective;
-pub use replay::{Outcome, StepScalars, TrainingStep, is_not_finite};
+pub use replay::{Culprit, Outcome, StepScalars, TrainingStep, is_not_finite};
 
 use crate::accumulation::{GradientAccumulator, added_up};
 use crate::clipping::{clip_by_norm, clip_by_value};
@@ -25,7 +25,7 @@ use crate::parameters::{Parameter, Parameters};
 use crate::{Error, Result};
 use gradus_engine::backend::Backend;
 use gradus_engine::plan::{Options, Planner};
-use gradus_engine::{DType, Routine, Tensor, Trace, gradient_terms};
+use gradus_engine::{DType, Location, Routine, Tensor, TensorType, Trace, gradient_terms};
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -111,7 +111,7 @@ impl StepConfig {
 
     /// What plans the program within any limit of memory, taking none itself.
     pub fn planner<'a>(&self, backend: &'a dyn Backend, options: Options) -> Result<Planner<'a>> {
-        let Traced { trace, routines, .. } = self.traced()?;
+        let Traced { trace, routines, .. } = self.traced(backend)?;
         Ok(trace.planner(backend, &routines, options)?)
     }
 
@@ -120,32 +120,76 @@ impl StepConfig {
         self.micro_batches > 1 || self.relinkable
     }
 
-    pub(crate) fn traced(&self) -> Result<Traced> {
+    /// Refuses numbers that no step can have, before anything is traced.
+    fn check(&self) -> Result<()> {
+        let (size, count) = (self.micro_batch, self.micro_batches);
+        if size.checked_mul(count).is_none_or(|batch| batch == 0) {
+            return Err(Error::Config(format!(
+                "a batch of {count} micro-batches of {size} examples is none; give a number from 1 up of each"
+            )));
+        }
+        match self.clip_value {
+            Some(limit) if limit.is_nan() || limit <= 0.0 => {
+                Err(Error::Config(format!("gradients cannot be clipped at {limit}; give a number above 0, or none")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Traces the step for a machine.
+    pub(crate) fn traced(&self, machine: &dyn Backend) -> Result<Traced> {
+        self.check()?;
         let trace = Trace::new();
         let scalars = Scalars::new(&trace);
         let inputs = Inputs::new(&trace, self.micro_batch);
         let plain = Parameters::new(&trace);
-        let parameters = plain.with_precision(self.precision);
-        let evaluate = Routine::new("evaluate").output("loss", &self.objective.loss(&parameters, &inputs));
+        let parameters = plain.with_precision(self.precision).holding_logits(machine.holds_logits());
+        let loss = self.objective.loss(&parameters, &inputs);
+        trace.check()?;
         let model = self.differentiated(scalars, &parameters, &inputs)?;
-        let mut routines = vec![evaluate];
+        if loss.ty() != TensorType::new(DType::F32, []) {
+            let given = loss.ty();
+            return Err(Error::Config(format!(
+                "`Objective::loss` gives {given}; give the mean loss, one number in f32"
+            )));
+        }
+        let mut routines = vec![Routine::new("evaluate").output("loss", &loss)];
         if self.accumulates() {
             routines.extend(self.over_several(&model));
         } else {
             routines.extend(self.over_one(&model));
         }
+        check_names(&trace, |name, _| {
+            format!("the step has a state named {name:?} itself; call the model's otherwise")
+        })?;
         routines.extend(self.objective.routines(&plain)?);
         trace.check()?;
         let (fields, losses) = (inputs.fields(), model.losses);
+        self.check_batch(&fields)?;
         Ok(Traced { trace, routines, fields, parameters: parameters.list(), losses })
+    }
+
+    /// Refuses a batch whose bytes cannot be counted.
+    fn check_batch(&self, fields: &[Field]) -> Result<()> {
+        const ADDRESSABLE: usize = 1 << 47;
+        let rows = self.micro_batch * self.micro_batches;
+        if Batch::size(fields, rows) <= ADDRESSABLE {
+            return Ok(());
+        }
+        Err(Error::Config(format!("a batch of {rows} examples is more than a process can address; take fewer")))
     }
 
     fn differentiated(&self, scalars: Scalars, parameters: &Parameters, inputs: &Inputs) -> Result<Differentiated> {
         let parameters = parameters.training(&scalars.dropout_key);
         let losses = self.objective.losses(&parameters, inputs);
-        parameters.trace().check()?;
+        check_names(parameters.trace(), |name, at| {
+            format!(
+                "{at}: {name:?} is made by the model itself, which is traced several times; take inputs from `Inputs::get` \
+                 and states from `Parameters`"
+            )
+        })?;
         let (ty, rows) = (losses.ty(), self.micro_batch);
-        if ty.shape.first() != Some(&rows) || ty.dtype != DType::F32 {
+        if ty.shape.first() != Some(&rows) || ty.dtype != DType::F32 || ty.shape.elements() == 0 {
             return Err(Error::Config(format!(
                 "the losses of {rows} examples are {ty}; give each example its own in f32, [{rows}, ...], and leave the \
                  mean over them out: it is taken over the whole batch"
@@ -158,8 +202,10 @@ impl StepConfig {
         if weights.is_empty() {
             return Err(Error::Config("the model has no parameters to train; make them with `Parameters::get`".into()));
         }
-        let terms = gradient_terms(&(&total * &scalars.loss_share), &weights.iter().collect::<Vec<_>>())?;
-        let names = parameters.list().into_iter().map(|parameter| parameter.name).collect();
+        let names: Vec<String> = parameters.list().into_iter().map(|parameter| parameter.name).collect();
+        let share = &total * &scalars.loss_share;
+        let terms = gradient_terms(&share, &weights.iter().collect::<Vec<_>>());
+        let terms = terms.map_err(|error| unused_weight(&share, &names, &weights).unwrap_or(error.into()))?;
         Ok(Differentiated { scalars, parameters, names, weights, total, terms, losses: ty.shape.elements() })
     }
 
@@ -182,7 +228,7 @@ impl StepConfig {
             Routine::new("update").times_per_step(1).output("loss", &(&summed * &model.scalars.loss_share));
         for (index, (state, value)) in model.parameters.updates().iter().enumerate() {
             let sum = accumulator.sum(&format!("statistics.{index}"), value);
-            update = update.assign(state, &(sum * (1.0 / self.micro_batches as f32)));
+            update = update.assign(state, &(sum / self.micro_batches as f32));
         }
         let further = Routine::new("accumulate").times_per_step(self.micro_batches.saturating_sub(1));
         let gradients = accumulator.gradients();
@@ -203,7 +249,7 @@ impl StepConfig {
         let clipped: Vec<Tensor>;
         let (gradients, scale) = match self.clip_value {
             Some(limit) => {
-                clipped = clip_by_value(gradients, limit);
+                clipped = clip_by_value(&gradients.iter().collect::<Vec<_>>(), limit);
                 (&clipped[..], one.clone())
             }
             None => (gradients, clip_by_norm(&norm, &model.scalars.clip_norm)),
@@ -212,6 +258,23 @@ impl StepConfig {
         let weights = model.names.iter().map(|name| &name[..]).zip(&model.weights);
         self.optimizer.update(routine, weights, gradients, &numbers)
     }
+}
+
+/// The error of the trace; a name that was taken is told in words of the place where that can happen.
+fn check_names(trace: &Trace, taken: impl FnOnce(&str, Location) -> String) -> Result<()> {
+    match trace.check() {
+        Err(gradus_engine::Error::NameTaken { name, at }) => Err(Error::Config(taken(&name, at))),
+        checked => Ok(checked?),
+    }
+}
+
+/// The error of a weight that the losses have no gradient for, if there is one.
+fn unused_weight(total: &Tensor, names: &[String], weights: &[Tensor]) -> Option<Error> {
+    let unused = weights.iter().position(|weight| gradient_terms(total, &[weight]).is_err())?;
+    Some(Error::Config(format!(
+        "the losses do not depend, in a way that can be differentiated, on weight {:?}; use it, or leave it out",
+        names[unused]
+    )))
 }
 
 /// The sum of squares of each weight's gradient, to find where a number that is not finite came from.

@@ -14,13 +14,13 @@ pub trait Objective {
     /// over the whole batch.
     fn losses(&self, parameters: &Parameters, inputs: &Inputs) -> Tensor;
 
-    /// The mean loss of a micro-batch, for evaluation: one number.
+    /// The mean loss of a micro-batch, for evaluation: one number. To be stated where not all losses count.
     #[track_caller]
     fn loss(&self, parameters: &Parameters, inputs: &Inputs) -> Tensor {
         self.losses(parameters, inputs).mean_all()
     }
 
-    /// How many losses of a batch count, if not all do: the others must be zero.
+    /// How many losses of a batch count, if not all do: the others must be zero. A batch of which none counts is refused.
     fn counted(&self, _: &Batch) -> Option<usize> {
         None
     }

@@ -7,6 +7,7 @@ use crate::{Error, Result};
 use gradus_engine::Program;
 use gradus_engine::backend::Backend;
 use gradus_engine::plan::Options;
+use std::fmt;
 use std::sync::Arc;
 
 /// What a step gave.
@@ -31,6 +32,27 @@ pub struct StepScalars {
     pub seed: u32,
 }
 
+/// What is not finite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Culprit<'a> {
+    /// The weight of this name.
+    Weight(&'a str),
+    /// The gradient of this weight.
+    Gradient(&'a str),
+    /// The norm of all gradients, each of which is.
+    Norm,
+}
+
+impl fmt::Display for Culprit<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Culprit::Weight(name) => write!(f, "the weight {name}"),
+            Culprit::Gradient(name) => write!(f, "the gradient of {name}"),
+            Culprit::Norm => write!(f, "the norm of the gradients"),
+        }
+    }
+}
+
 /// A linked training step.
 pub struct TrainingStep {
     program: Program,
@@ -50,7 +72,7 @@ impl TrainingStep {
 
     /// Links a step that is planned; weights and optimizer are zero until written.
     pub fn link(Chosen { config, plan }: Chosen, backend: &dyn Backend) -> Result<TrainingStep> {
-        let traced = config.traced()?;
+        let traced = config.traced(backend)?;
         let (fields, parameters, losses) = (traced.fields, traced.parameters, traced.losses);
         Ok(TrainingStep { program: Program::link(plan, backend)?, config, fields, parameters, losses })
     }
@@ -107,8 +129,9 @@ impl TrainingStep {
     pub fn run(&mut self, batch: &Batch, inputs: &StepScalars) -> Result<Outcome> {
         let StepConfig { micro_batch, micro_batches, .. } = self.config;
         self.check(batch, micro_batch * micro_batches)?;
-        let counted = self.config.objective.counted(batch).unwrap_or(self.losses * micro_batches);
-        self.program.write("loss_share", &[1.0 / counted.max(1) as f32])?;
+        let counted = self.counted(batch, self.losses * micro_batches)?;
+        check_scalars(inputs)?;
+        self.program.write("loss_share", &[1.0 / counted as f32])?;
         self.program.write("learning_rate", &[inputs.learning_rate])?;
         self.program.write("clip_norm", &[inputs.clip_norm])?;
         let last = if self.config.accumulates() { "update" } else { "step" };
@@ -125,6 +148,17 @@ impl TrainingStep {
         }
         self.program.run(last)?;
         Ok(Outcome { loss: self.program.scalar("loss")?, gradient_norm: self.program.scalar("gradient_norm")? })
+    }
+
+    /// How many of all losses of a batch count.
+    fn counted(&self, batch: &Batch, all: usize) -> Result<usize> {
+        match self.config.objective.counted(batch) {
+            None => Ok(all),
+            Some(counted) if (1..=all).contains(&counted) => Ok(counted),
+            Some(counted) => Err(Error::Config(format!(
+                "{counted} of the batch's {all} losses are said to count; leave out batches of which none does"
+            ))),
+        }
     }
 
     /// The mean loss over one micro-batch, without dropout.
@@ -156,25 +190,36 @@ impl TrainingStep {
     }
 
     /// After a step that was refused: the weight that is not finite itself, the first layer's first; else the one whose
-    /// gradient is not, the last layer's first, since that is where a gradient starts. `None` if all are finite and only
-    /// their norm is not.
-    pub fn culprit(&mut self) -> Result<Option<&str>> {
+    /// gradient is not, the last layer's first, since that is where a gradient starts.
+    pub fn culprit(&mut self) -> Result<Culprit<'_>> {
         for parameter in &self.parameters {
             let numbers = self.program.bytes(&parameter.name)?;
             let mut numbers =
                 numbers.chunks_exact(4).map(|bytes| f32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
             if !numbers.all(f32::is_finite) {
-                return Ok(Some(&parameter.name));
+                return Ok(Culprit::Weight(&parameter.name));
             }
         }
         self.program.run("diagnose")?;
         for parameter in self.parameters.iter().rev() {
             if !self.program.scalar(&parameter.name)?.is_finite() {
-                return Ok(Some(&parameter.name));
+                return Ok(Culprit::Gradient(&parameter.name));
             }
         }
-        Ok(None)
+        Ok(Culprit::Norm)
     }
+}
+
+/// Refuses numbers that would make weights of no use.
+fn check_scalars(inputs: &StepScalars) -> Result<()> {
+    let StepScalars { learning_rate, clip_norm, .. } = *inputs;
+    if !(0.0..=f32::MAX).contains(&learning_rate) {
+        return Err(Error::Config(format!("the learning rate is {learning_rate}; give a finite number from 0 up")));
+    }
+    if clip_norm.is_nan() || clip_norm < 0.0 {
+        return Err(Error::Config(format!("the norm to clip at is {clip_norm}; give a number from 0 up, or infinity")));
+    }
+    Ok(())
 }
 
 /// Whether an error of [`TrainingStep::run`] says that a number was not finite, which a run can survive.

@@ -94,7 +94,7 @@ impl Batches {
 
     /// Bytes that batches of so many bytes take: those filled ahead and the one in use.
     pub fn bytes(batch: usize) -> u64 {
-        ((AHEAD + 1) * batch) as u64
+        (AHEAD as u64 + 1).saturating_mul(batch as u64)
     }
 
     /// The next batch, waiting for it if it is not filled yet; none if there are no more.
@@ -219,13 +219,14 @@ mod tests {
         assert_eq!(found, [5, 6, 7, 8]);
         assert_eq!(first(&mut batches), None);
         let mut none =
-            Batches::new(Box::new(Arrays::new([[("x", Array::zeros(DType::I32, [3, 2]))]])), room(), 4).unwrap();
+            Batches::new(Box::new(Arrays::new([[("x", Array::zeros(DType::I32, [3, 2]).unwrap())]])), room(), 4)
+                .unwrap();
         assert_eq!(first(&mut none), None);
     }
 
     #[test]
     fn what_cannot_be_filled_is_told_and_batches_can_be_dropped_at_any_time() {
-        let wrong = [[("x", Array::zeros(DType::F32, [3, 2]))]];
+        let wrong = [[("x", Array::zeros(DType::F32, [3, 2]).unwrap())]];
         let mut batches = Batches::new(Box::new(Arrays::new(wrong)), room(), 0).unwrap();
         let error = batches.next().unwrap_err().to_string();
         assert!(error.contains("\"x\"") && error.contains("i32[3, 2]") && error.contains("f32[3, 2]"), "{error}");
@@ -234,5 +235,6 @@ mod tests {
         let mut batches = Batches::new(Box::new(panics), room(), 0).unwrap();
         assert!(batches.next().unwrap_err().to_string().contains("panicked"));
         drop(Batches::new(Box::new(|_: u64, _: &mut Batch| Ok(())), room(), 0).unwrap());
+        assert_eq!((Batches::bytes(10), Batches::bytes(usize::MAX)), (50, u64::MAX));
     }
 }

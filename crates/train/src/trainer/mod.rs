@@ -47,6 +47,7 @@ pub use settings::Settings;
 
 use crate::Result;
 use crate::checkpoint::{Contents, Store};
+use crate::memory::guard::{self, Doing};
 use crate::memory::heap;
 use crate::parameters::Parameters;
 use crate::planning::ModelMemory;
@@ -95,6 +96,7 @@ impl Trainer {
             batch: settings.batch,
             limits: settings.limits(),
             schedule: settings.schedule(found.as_ref().map(|found| &found.progress)),
+            decay_setting: Settings::decay_setting,
             clip: settings.clip,
             seed: settings.seed,
             every: Every {
@@ -108,12 +110,13 @@ impl Trainer {
             adaptive: None,
             resumed: None,
             saved: None,
-            _memory: None,
+            _guard: memory.guard,
         };
         match found {
             Some(found) => session.restore(found)?,
             None => session.training.initialize(settings.seed)?,
         }
+        guard::doing(Doing::Training);
         Ok(Trainer { run: Run::new(&session)?, session, hooks: Box::new(NoHooks) })
     }
 
@@ -172,10 +175,11 @@ impl Trainer {
     }
 
     /// A program of its own with the weights as they are: its routine `forward` gives the `output` of this function for so
-    /// many examples at once.
+    /// many examples at once, in the precision of the settings.
     pub fn compile(&self, examples: usize, forward: impl FnOnce(&Parameters, &Inputs) -> Tensor) -> Result<Program> {
         let trace = Trace::new();
-        let output = forward(&Parameters::new(&trace), &Inputs::new(&trace, examples));
+        let parameters = Parameters::new(&trace).with_precision(self.session.training.config().precision);
+        let output = forward(&parameters, &Inputs::new(&trace, examples));
         let mut program =
             trace.compile(&*self.session.backend, &[Routine::new("forward").output("output", &output)])?;
         let names: Vec<String> = program.states().map(|(name, _, _)| name.to_string()).collect();

@@ -84,7 +84,10 @@ impl Run {
             memory_bytes: session.predicted.predicted(),
             resumed_at: session.resumed.as_ref().map(|progress| progress.step),
         });
-        if let Some(remark) = session.limits.length().and_then(|length| session.schedule.remark(length, self.so_far()))
+        if let Some(remark) = session
+            .limits
+            .length()
+            .and_then(|length| session.schedule.remark(length, self.so_far(), session.decay_setting))
         {
             observer.event(&Event::Note(&remark));
         }
@@ -199,11 +202,7 @@ impl Run {
     /// A step whose numbers are not finite changed nothing; several in a row end the run.
     fn skip(&mut self, session: &mut Session, observer: &mut dyn Observer) -> Result<Outcome> {
         self.skipped_in_a_row += 1;
-        let from = match session.training.culprit()? {
-            Some(name) => format!("the gradient of {name}"),
-            None => "the norm of the gradients".to_string(),
-        };
-        let reason = format!("{from} is not finite");
+        let reason = format!("{} is not finite", session.training.culprit()?);
         observer.event(&Event::Skipped { step: self.step, reason: &reason });
         if self.skipped_in_a_row >= SKIPPED_IN_A_ROW_MAX {
             let again = match session.saved {

@@ -5,8 +5,8 @@ use crate::Result;
 use crate::checkpoint::{Contents, Found, Progress, Store};
 use crate::config::Clip;
 use crate::memory::Account;
+use crate::memory::guard::Armed;
 use crate::models::ModelConfig;
-use crate::planning::RunMemory;
 use crate::schedule::{Length, Schedule};
 use crate::step::TrainingStep;
 use gradus_engine::backend::Backend;
@@ -55,6 +55,8 @@ pub(crate) struct Session {
     pub batch: usize,
     pub limits: Limits,
     pub schedule: Schedule,
+    /// The setting that makes a decay so long, for remarks.
+    pub decay_setting: fn(Length) -> String,
     pub clip: Clip,
     pub seed: u32,
     pub every: Every,
@@ -70,7 +72,7 @@ pub(crate) struct Session {
     /// The step of the newest checkpoint.
     pub saved: Option<u64>,
     /// Keeps the limit of the process's memory while the run lasts.
-    pub _memory: Option<RunMemory>,
+    pub _guard: Option<Armed>,
 }
 
 /// The folder of a run and its checkpoints.

@@ -103,6 +103,9 @@ impl Settings {
         if let Clip::Norm(limit) | Clip::Value(limit) = self.clip {
             within("clip", limit, 1e-30..=1e30)?;
         }
+        if self.folder.as_ref().is_some_and(|folder| folder.as_os_str().is_empty()) {
+            return Err(Error::Config("`settings.folder` is empty; name a folder, or None to write nothing".into()));
+        }
         if self.micro_batch > 0 && !self.batch.is_multiple_of(self.micro_batch) {
             return Err(Error::Config(format!(
                 "`settings.micro_batch` {} does not divide `settings.batch` {}; choose one that does, or 0 to have it chosen",
@@ -116,6 +119,11 @@ impl Settings {
             )));
         }
         Ok(())
+    }
+
+    /// The setting that makes a decay so long.
+    pub(super) fn decay_setting(length: Length) -> String {
+        format!("`settings.decay` {length:?}")
     }
 
     pub(super) fn limits(&self) -> Limits {

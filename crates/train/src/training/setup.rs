@@ -118,6 +118,7 @@ fn prepare_in(
         batch: config.batch.size(),
         limits: Limits { steps, seconds: config.time_seconds },
         schedule,
+        decay_setting: resume::decay_setting,
         clip: config.clip,
         seed: config.seed,
         every: Every { validation: config.eval_every, sample: config.sample_every, save: config.save_every },
@@ -131,7 +132,7 @@ fn prepare_in(
         adaptive: matches!(config.batch, BatchSize::Adaptive(_)).then_some(adaptive),
         resumed: None,
         saved: None,
-        _memory: Some(memory),
+        _guard: memory.into_guard(),
     };
     let text = Text { config, tokenizer, train, validation };
     fill_weights(&mut session, &text, found)?;

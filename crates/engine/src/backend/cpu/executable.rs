@@ -8,7 +8,7 @@ use crate::error::Location;
 use crate::graph::{Initial, State};
 use crate::ops::Check;
 use crate::plan::{BufferId, BufferKind, Machine, Operand, Plan, Reading, Scratch, Step};
-use crate::{Error, Result};
+use crate::{DType, Error, Result};
 use gradus_kernels::{Fault, FaultCell, Job};
 use std::ops::Range;
 use std::time::Duration;
@@ -25,12 +25,14 @@ pub(super) struct CpuExecutable {
     worker_scratch: (usize, usize),
     /// Where each buffer lies: offset and bytes.
     offsets: Vec<(usize, usize)>,
+    /// A kernel panicked: states may be half written, and no other plan goes on from them.
+    half_written: bool,
 }
 
 struct LinkedStep {
     jobs: Vec<Box<dyn Job>>,
-    /// What its kernels look for in the data.
-    check: Option<Check>,
+    /// What its kernels look for in the data, and the element type of the operand that they look at.
+    check: Option<(Check, DType)>,
     /// What its kernel said when it panicked, if that is a function from outside.
     panicked: Option<Panicked>,
     op: &'static str,
@@ -47,8 +49,9 @@ impl CpuExecutable {
             }
         }
         let (fault, cpu) = (Box::default(), cpu.clone());
+        let (worker_scratch, offsets) = ((0, 0), vec![]);
         let mut executable =
-            CpuExecutable { routines: vec![], arena, fault, cpu, worker_scratch: (0, 0), offsets: vec![] };
+            CpuExecutable { routines: vec![], arena, fault, cpu, worker_scratch, offsets, half_written: false };
         executable.link_routines(plan)?;
         Ok(executable)
     }
@@ -73,7 +76,8 @@ impl CpuExecutable {
 
     fn link_step(&mut self, plan: &Plan, index: usize, step: &Step) -> Result<LinkedStep> {
         check_layouts(&self.cpu, step)?;
-        let check = step.effect().check().cloned();
+        let looked_at = |check: &Check| (check.clone(), step.inputs[check.input()].dtype);
+        let check = step.effect().check().map(looked_at);
         let fault = check.as_ref().map(|_| Fault::new(&*self.fault, index as u32));
         let base = self.arena.at(0);
         let address = |id: BufferId| base.wrapping_add(plan.buffers[id].offset);
@@ -133,14 +137,14 @@ impl CpuExecutable {
                 // time, and `&mut self` keeps others out of the arena meanwhile.
                 unsafe { self.cpu.pool.run(job.as_ref(), scratch, scratch_bytes) };
             }
-            if let Some(check) = &step.check
+            if let Some((check, operand)) = &step.check
                 && let Some((_, detail)) = self.fault.take()
             {
-                return Err(check.error(step.op, detail, step.location));
+                return Err(check.error(step.op, *operand, detail, step.location));
             }
             if let Some(message) = step.panicked.as_ref().and_then(|panicked| panicked.get()) {
                 let (op, message, at) = (step.op.to_string(), message.clone(), step.location);
-                // States may be half written: nothing goes on from them.
+                self.half_written = true;
                 self.routines.clear();
                 return Err(Error::Panicked { op, message, at });
             }
@@ -160,16 +164,25 @@ impl Executable for CpuExecutable {
     }
 
     fn relink(&mut self, plan: &Plan) -> Result<()> {
+        if self.half_written {
+            return Err(Error::Unlinked);
+        }
         // All that can be refused is, before anything changes.
         check_regions(&self.cpu, plan)?;
         for step in plan.routines.iter().flat_map(|routine| &routine.steps) {
             check_layouts(&self.cpu, step)?;
             check_scratch(plan, step, self.cpu.scratch(step)?)?;
         }
+        let bytes = self.arena.addresses().len();
         self.arena.resize(plan.regions.total())?;
         // The jobs point to where the arena was; whatever happens now, none of them is left.
         self.routines.clear();
-        self.link_routines(plan)
+        let linked = self.link_routines(plan);
+        if linked.is_err() {
+            // An operation changed its mind. What the old plan has outside of the replays can still be read.
+            self.arena.resize(bytes)?;
+        }
+        linked
     }
 
     fn addresses(&self) -> Option<Range<usize>> {
@@ -207,7 +220,7 @@ impl Executable for CpuExecutable {
 mod tests {
     use super::*;
     use crate::plan::Options;
-    use crate::{DType, Routine, Trace};
+    use crate::{Routine, Trace};
 
     #[test]
     fn what_was_left_without_jobs_does_not_run() {

@@ -114,6 +114,10 @@ impl Machine for Cpu {
         true
     }
 
+    fn holds_logits(&self) -> bool {
+        true
+    }
+
     fn takes_in(&self, _op: &dyn Operation) -> bool {
         false
     }
@@ -130,8 +134,8 @@ impl Machine for Cpu {
     }
 
     fn scratch(&self, step: &Step) -> Result<Scratch> {
-        if let Lowering::Slices(_) = step.op.lowering() {
-            return Ok(Scratch::default());
+        if let Lowering::Slices(kernel) = step.op.lowering() {
+            return slices::checked_cut(kernel, step).map(|_| Scratch::default());
         }
         // Jobs are built to be asked, at addresses that nothing follows; nothing raises a fault meanwhile.
         let nowhere = |_| std::ptr::without_provenance_mut(ALIGNMENT);

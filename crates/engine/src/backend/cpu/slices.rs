@@ -3,7 +3,7 @@
 use super::Linked;
 use super::linker::LinkedOperand;
 use crate::ops::{Cut, Effect, Lowering, Numbers, NumbersMut, Operation, SliceKernel};
-use crate::plan::Step;
+use crate::plan::{Operand, Step};
 use crate::{DType, Error, Result, TensorType};
 use gradus_kernels::{In, Job, Out, chunk, parts_of};
 use std::any::Any;
@@ -46,12 +46,11 @@ pub(super) fn link(
     inputs: &[LinkedOperand],
     outputs: &[LinkedOperand],
 ) -> Result<Linked> {
-    let types: Vec<TensorType> = step.inputs.iter().map(|input| input.ty()).collect();
-    let results: Vec<TensorType> = step.outputs.iter().map(|output| output.ty()).collect();
-    let cut = kernel.cut(&types);
-    if let Err(problem) = check(step, &cut, &types, &results, inputs, outputs) {
-        return Err(Error::Parameter { op: step.op.name().to_string(), inputs: types, problem, at: step.location });
+    let cut = checked_cut(kernel, step)?;
+    if overlap(inputs, outputs) {
+        return Err(refused(step, OVER_OPERANDS.to_string()));
     }
+    let (types, results) = (types(&step.inputs), types(&step.outputs));
     let rows = match &cut {
         Cut::Whole => 1,
         Cut::Rows(_) => results[0].shape[0],
@@ -80,15 +79,28 @@ pub(super) fn link(
     Ok(Linked { jobs: vec![Box::new(job)], scratch: 0, panicked: Some(panicked) })
 }
 
-/// What must hold for slices to be lent apart from each other; else what is wrong with the operation.
-fn check(
-    step: &Step,
-    cut: &Cut,
-    types: &[TensorType],
-    results: &[TensorType],
-    inputs: &[LinkedOperand],
-    outputs: &[LinkedOperand],
-) -> Result<(), String> {
+const OVER_OPERANDS: &str = "a kernel on slices does not write over its operands; let `in_place` give nothing";
+
+/// How the work of a step is cut, if the step is such that slices can be lent wherever its buffers lie.
+pub(super) fn checked_cut(kernel: &dyn SliceKernel, step: &Step) -> Result<Cut> {
+    let (types, results) = (types(&step.inputs), types(&step.outputs));
+    let cut = kernel.cut(&types);
+    match check(step, &cut, &types, &results) {
+        Ok(()) => Ok(cut),
+        Err(problem) => Err(refused(step, problem)),
+    }
+}
+
+fn types(operands: &[Operand]) -> Vec<TensorType> {
+    operands.iter().map(Operand::ty).collect()
+}
+
+fn refused(step: &Step, problem: String) -> Error {
+    Error::Parameter { op: step.op.name().to_string(), inputs: types(&step.inputs), problem, at: step.location }
+}
+
+/// What must hold for slices to be lent; else what is wrong with the operation.
+fn check(step: &Step, cut: &Cut, types: &[TensorType], results: &[TensorType]) -> Result<(), String> {
     if types.len() > MOST || results.len() > MOST || results.is_empty() {
         return Err(format!("a kernel on slices has up to {MOST} operands and 1 to {MOST} results"));
     }
@@ -96,11 +108,8 @@ fn check(
         let remedy = "let `effect` be pure, and look for bad data with an operation before it";
         return Err(format!("a kernel on slices cannot raise a fault; {remedy}"));
     }
-    let outs: Vec<Out<u8>> = outputs.iter().map(LinkedOperand::bytes_mut).collect();
-    let over_operand = inputs.iter().any(|input| outs.iter().any(|out| input.bytes().overlaps(out)));
-    let over_result = outs.iter().enumerate().any(|(at, out)| outs[..at].iter().any(|o| o.as_in().overlaps(out)));
-    if over_operand || over_result {
-        return Err("a kernel on slices does not write over its operands; let `in_place` give nothing".to_string());
+    if !step.op.in_place().is_empty() {
+        return Err(OVER_OPERANDS.to_string());
     }
     if let Cut::Rows(operands) = cut {
         let rows = results[0].shape.first().copied();
@@ -113,6 +122,14 @@ fn check(
         }
     }
     Ok(())
+}
+
+/// Whether a result lies over an operand or another result, whatever the operation said to the planner.
+fn overlap(inputs: &[LinkedOperand], outputs: &[LinkedOperand]) -> bool {
+    let outs: Vec<Out<u8>> = outputs.iter().map(LinkedOperand::bytes_mut).collect();
+    let over_operand = inputs.iter().any(|input| outs.iter().any(|out| input.bytes().overlaps(out)));
+    let over_result = outs.iter().enumerate().any(|(at, out)| outs[..at].iter().any(|o| o.as_in().overlaps(out)));
+    over_operand || over_result
 }
 
 impl Job for SliceJob {
@@ -159,6 +176,8 @@ impl Job for SliceJob {
         if let Err(payload) = outcome {
             // Of several parts that panic, one is told.
             let _ = self.panicked.set(message(payload.as_ref()));
+            // What the kernel panicked with may panic once more when it is dropped, past all that catches it.
+            std::mem::forget(payload);
         }
     }
 }

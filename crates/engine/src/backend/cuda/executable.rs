@@ -6,7 +6,7 @@ use crate::error::Location;
 use crate::graph::{Initial, State};
 use crate::ops::Check;
 use crate::plan::{BufferId, BufferKind, Machine, Operand, Plan, PlannedRoutine, Reading};
-use crate::{Error, Result};
+use crate::{DType, Error, Result};
 use gradus_cuda::{Device, Memory, Replay, Steps};
 use std::ops::Range;
 use std::sync::Arc;
@@ -33,6 +33,8 @@ struct LinkedRoutine {
 
 struct LinkedCheck {
     check: Check,
+    /// The type of the operand that it looks at.
+    operand: DType,
     op: &'static str,
     location: Location,
 }
@@ -84,7 +86,8 @@ impl CudaExecutable {
 fn checks(routine: &PlannedRoutine) -> Vec<Option<LinkedCheck>> {
     let steps = routine.steps.iter().map(|step| {
         let check = step.effect().check()?.clone();
-        Some(LinkedCheck { check, op: step.op.name(), location: step.location })
+        let operand = step.inputs[check.input()].dtype;
+        Some(LinkedCheck { check, operand, op: step.op.name(), location: step.location })
     });
     steps.collect()
 }
@@ -117,8 +120,9 @@ impl LinkedRoutine {
     fn fault(&self, raised: Option<(u32, u32)>) -> Result<()> {
         let Some((step, detail)) = raised else { return Ok(()) };
         let found = self.checks.get(step as usize).and_then(Option::as_ref);
-        let LinkedCheck { check, op, location } = found.expect("only steps that look for something raise faults");
-        Err(check.error(op, detail, *location))
+        let LinkedCheck { check, operand, op, location } =
+            found.expect("only steps that look for something raise faults");
+        Err(check.error(op, *operand, detail, *location))
     }
 }
 

@@ -147,6 +147,10 @@ impl Machine for Cuda {
         product.is_followed_on_cuda(epilogue)
     }
 
+    fn holds_logits(&self) -> bool {
+        false
+    }
+
     fn takes_in(&self, _op: &dyn Operation) -> bool {
         true
     }

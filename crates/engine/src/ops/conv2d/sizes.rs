@@ -147,8 +147,9 @@ pub(super) fn output_shape(g: &Geometry) -> Shape {
 
 /// A multiplication and an addition for every output element and weight of its filter.
 pub(super) fn cost(g: &Geometry, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
-    let products = output_shape(g).elements() * g.channels * g.kernel[0] * g.kernel[1];
-    Cost { work: Work::Convolution, operations: 2 * products as u64, bytes: Cost::traffic(inputs, outputs) }
+    // Channels and kernel are sizes of the weight, so that their product can be counted.
+    let products = output_shape(g).elements().saturating_mul(g.channels * g.kernel[0] * g.kernel[1]) as u64;
+    Cost { work: Work::Convolution, operations: products.saturating_mul(2), bytes: Cost::traffic(inputs, outputs) }
 }
 
 /// Calls `visit` with the index in input, weights and output of every product of the convolution: all that is

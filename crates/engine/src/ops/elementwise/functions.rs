@@ -223,7 +223,10 @@ pub(super) fn evaluate(program: &ScalarProgram, inputs: &[f64]) -> f64 {
         Argument::Constant(number) => number as f64,
     };
     for instruction in &program.instructions {
-        let arguments = instruction.arguments.map(|argument| number(argument, &results));
+        let mut arguments = [0.0; 3];
+        for (to, &from) in arguments.iter_mut().zip(instruction.used()) {
+            *to = number(from, &results);
+        }
         results.push(apply(instruction.function, &arguments));
     }
     number(program.result, &results)
@@ -240,8 +243,7 @@ pub(super) fn text(program: &ScalarProgram) -> String {
     };
     let mut text = String::new();
     for (index, instruction) in program.instructions.iter().enumerate() {
-        let arguments: Vec<String> =
-            instruction.arguments[..instruction.function.arity()].iter().map(argument).collect();
+        let arguments: Vec<String> = instruction.used().iter().map(argument).collect();
         text += &format!("r{index} = {:?}({}); ", instruction.function, arguments.join(", "));
     }
     text + &argument(&program.result)

@@ -33,9 +33,23 @@ impl Trace {
     /// A tensor with the same number everywhere.
     #[track_caller]
     pub fn full(&self, number: f32, dtype: DType, shape: impl Into<Shape>) -> Tensor {
+        let shape = shape.into();
+        if let Err(mismatch) = unless_of_type(number, dtype) {
+            let ty = TensorType::new(dtype, shape);
+            return self.fail(crate::Error::mismatch("full", vec![ty], mismatch, self.location()));
+        }
         let one = Elementwise::copy(Argument::Constant(number), TensorType::new(dtype, []));
         self.apply_one(one, &[]).broadcast(shape)
     }
+}
+
+/// Checks that a type has a number: any, if it is floating point; else those that are whole and in its range.
+fn unless_of_type(number: f32, dtype: DType) -> Result<(), Mismatch> {
+    let (least, most) = if dtype == DType::U32 { (0.0, 2f64.powi(32)) } else { (-2f64.powi(31), 2f64.powi(31)) };
+    if dtype.is_float() || (number.fract() == 0.0 && (least..most).contains(&(number as f64))) {
+        return Ok(());
+    }
+    Err(Mismatch::DType(format!("{number} is no {dtype}; give a number of that type, or cast to f32 first")))
 }
 
 /// The shape that the operands of a function broadcast to, or why it does not take them.
@@ -225,19 +239,12 @@ impl Tensor {
     /// A function of this tensor of integers and a number, which must be one of its type.
     #[track_caller]
     fn with_whole_constant(&self, function: Function, number: f32, number_first: bool) -> Tensor {
-        let (least, most) =
-            if self.dtype() == DType::U32 { (0.0, 2f64.powi(32)) } else { (-2f64.powi(31), 2f64.powi(31)) };
-        if number.fract() != 0.0 || !(least..most).contains(&(number as f64)) {
-            let mismatch = Mismatch::DType(format!("{number} is no {}; cast the operand first", self.dtype()));
-            let name = format!("{function:?}").to_lowercase();
-            return self.trace().fail(crate::Error::mismatch(
-                &name,
-                vec![self.ty()],
-                mismatch,
-                self.trace().location(),
-            ));
+        if let Err(mismatch) = unless_of_type(number, self.dtype()) {
+            let (name, at) = (format!("{function:?}").to_lowercase(), self.trace().location());
+            return self.trace().fail(crate::Error::mismatch(&name, vec![self.ty()], mismatch, at));
         }
-        let number = self.trace().constant(Array::from_f64(TensorType::new(self.dtype(), []), &[number as f64]));
+        let number = Array::from_f64(TensorType::new(self.dtype(), []), &[number as f64]).expect("a single number");
+        let number = self.trace().constant(number);
         self.trace().function(function, &if number_first { [&number, self] } else { [self, &number] })
     }
 }

@@ -58,8 +58,7 @@ impl Elementwise {
             Argument::Constant(number) => like.full_like(*number),
         };
         for instruction in &self.program.instructions {
-            let arguments = &instruction.arguments[..instruction.function.arity()];
-            let operands: Vec<Tensor> = arguments.iter().map(|argument| tensor(argument, &results)).collect();
+            let operands: Vec<Tensor> = instruction.used().iter().map(|argument| tensor(argument, &results)).collect();
             results.push(like.trace().function(instruction.function, &operands.iter().collect::<Vec<_>>()));
         }
         tensor(&self.program.result, &results).cast(self.dtype)

@@ -32,15 +32,12 @@ impl FusedMatmul {
 
     /// The program alone, and where its operands besides the product begin, if the product is a result too.
     pub(crate) fn epilogue_of_kept_product(&self) -> Option<(Elementwise, usize)> {
-        self.kept.then(|| (self.epilogue.clone(), self.product_operands()))
-    }
-
-    fn product_operands(&self) -> usize {
-        2 + self.matmul.has_bias as usize
+        self.kept.then(|| (self.epilogue.clone(), self.matmul.operands()))
     }
 
     fn product_type(&self, inputs: &[TensorType]) -> Result<TensorType, Mismatch> {
-        Ok(self.matmul.outputs(&inputs[..self.product_operands()])?.remove(0))
+        Mismatch::unless_count(inputs, self.matmul.operands() + self.epilogue.input_count - 1)?;
+        Ok(self.matmul.outputs(&inputs[..self.matmul.operands()])?.remove(0))
     }
 }
 
@@ -61,14 +58,14 @@ impl Operation for FusedMatmul {
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, Mismatch> {
         let product = self.product_type(inputs)?;
         let operands: Vec<TensorType> =
-            [&product].into_iter().chain(&inputs[self.product_operands()..]).cloned().collect();
+            [&product].into_iter().chain(&inputs[self.matmul.operands()..]).cloned().collect();
         let result = self.epilogue.outputs(&operands)?;
         Ok(self.kept.then_some(product).into_iter().chain(result).collect())
     }
 
     fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
         at.through(|x| {
-            let (operands, others) = x.split_at(self.product_operands());
+            let (operands, others) = x.split_at(self.matmul.operands());
             let product = &x[0].trace().apply_one(self.matmul, &operands.iter().collect::<Vec<_>>());
             let operands: Vec<&Tensor> = [product].into_iter().chain(others).collect();
             let result = product.trace().apply_one(self.epilogue.clone(), &operands);
@@ -77,7 +74,7 @@ impl Operation for FusedMatmul {
     }
 
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
-        let (operands, others) = inputs.split_at(self.product_operands());
+        let (operands, others) = inputs.split_at(self.matmul.operands());
         let result = &outputs[outputs.len() - 1..];
         let (product, epilogue) = (self.matmul.cost(operands, result), self.epilogue.cost(others, result));
         Cost { operations: product.operations + epilogue.operations, bytes: Cost::traffic(inputs, outputs), ..product }
@@ -87,7 +84,7 @@ impl Operation for FusedMatmul {
         // The sums of an f32 result that stands for the product gather in its own bytes, before operands are read.
         match self.kept || self.epilogue.dtype != DType::F32 {
             true => {
-                let first = self.product_operands();
+                let first = self.matmul.operands();
                 (first..first + self.epilogue.input_count - 1).map(|input| (self.kept as usize, input)).collect()
             }
             false => vec![],
@@ -107,7 +104,7 @@ impl Operation for FusedMatmul {
     }
 
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
-        let (operands, others) = inputs.split_at(self.product_operands());
+        let (operands, others) = inputs.split_at(self.matmul.operands());
         let result = &outputs[outputs.len() - 1..];
         let product = self.matmul.reference(operands, result).remove(0);
         let operands: Vec<&Reals> = [&product].into_iter().chain(others.iter().copied()).collect();
@@ -126,12 +123,12 @@ impl Operation for FusedMatmul {
 
 impl Kernels for FusedMatmul {
     fn takes(&self, input: usize, layout: &Layout) -> bool {
-        input >= self.product_operands() || self.matmul.takes(input, layout)
+        input >= self.matmul.operands() || self.matmul.takes(input, layout)
     }
 
     fn cpu(&self, linker: &mut Linker<'_>) -> Result<(), Unsupported> {
         let result = linker.output(self.kept as usize);
-        let others = (self.product_operands()..linker.input_count()).map(|index| linker.input(index).source());
+        let others = (self.matmul.operands()..linker.input_count()).map(|index| linker.input(index).source());
         let sources = [Ok(None)].into_iter().chain(others.map(|source| source.map(Some)));
         let sources: Vec<_> = sources.collect::<Result<_, _>>()?;
         let target = result.target()?;
@@ -148,7 +145,7 @@ impl Kernels for FusedMatmul {
     fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
         let result = linker.output(self.kept as usize);
         let kept = self.kept.then(|| linker.output(0));
-        let others = (self.product_operands()..linker.input_count()).map(|index| linker.input(index)).collect();
+        let others = (self.matmul.operands()..linker.input_count()).map(|index| linker.input(index)).collect();
         super::cuda::link_fused((&self.matmul, &self.epilogue), linker, others, kept, &result);
         Ok(())
     }

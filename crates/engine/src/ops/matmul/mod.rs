@@ -77,6 +77,10 @@ impl Matmul {
         cuda::absorbs(self, epilogue)
     }
 
+    fn operands(&self) -> usize {
+        2 + self.has_bias as usize
+    }
+
     /// A product beside which the columns of its second operand are summed.
     pub(super) fn with_column_sums(types: ProductTypes) -> Matmul {
         Matmul { has_bias: false, types, column_sums: true }
@@ -100,6 +104,7 @@ impl Operation for Matmul {
     }
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, Mismatch> {
+        Mismatch::unless_count(inputs, self.operands())?;
         self.types.check(inputs)?;
         Mismatch::unless_rank("the first operand", &inputs[0], 2)?;
         Mismatch::unless_rank("the second operand", &inputs[1], 2)?;

@@ -108,7 +108,7 @@ impl Operation for AvgPool2dGradient {
     }
 
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
-        let operations = inputs[0].shape.elements() * self.window.window_elements();
+        let operations = inputs[0].shape.elements().saturating_mul(self.window.window_elements());
         Cost { work: Work::Elements, operations: operations as u64, bytes: Cost::traffic(inputs, outputs) }
     }
 

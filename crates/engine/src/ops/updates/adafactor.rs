@@ -201,7 +201,7 @@ mod tests {
 
         let trace = Trace::new();
         let tensor = |shape: &[usize], numbers: &[f64]| {
-            trace.constant(Array::from_f64(TensorType::new(DType::F32, shape), numbers))
+            trace.constant(Array::from_f64(TensorType::new(DType::F32, shape), numbers).unwrap())
         };
         let second_moment = &SecondMoment::Factored { rows: tensor(&[2], &r), columns: tensor(&[3], &c) };
         let rule = Adafactor { clip: clip as f32, weight_decay: decay as f32, ..Adafactor::default() };

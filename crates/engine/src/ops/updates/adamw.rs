@@ -99,7 +99,7 @@ impl Operation for AdamW {
         check_beta("beta2", self.beta2)?;
         check_not_negative("epsilon", self.epsilon)?;
         check_not_negative("weight_decay", self.weight_decay)?;
-        outputs_of_update(inputs, 2)
+        outputs_of_update(inputs, 2, 3)
     }
 
     fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {

@@ -66,7 +66,7 @@ mod tests {
     #[test]
     fn the_norm_of_all_gradients_is_cut_to_the_limit() {
         let trace = Trace::new();
-        let half = |numbers: &[f64]| Array::from_f64(TensorType::new(DType::F16, [numbers.len()]), numbers);
+        let half = |numbers: &[f64]| Array::from_f64(TensorType::new(DType::F16, [numbers.len()]), numbers).unwrap();
         let (x, y) = (trace.constant(half(&[3.0, 0.0])), trace.constant(half(&[-4.0])));
         let numbers = |tensor: &Tensor| {
             backend::evaluate(&trace.to_graph(), &[tensor.handle().unwrap()], |_| None).remove(0).data

@@ -87,7 +87,7 @@ impl Operation for Lion {
         check_beta("beta1", self.beta1)?;
         check_beta("beta2", self.beta2)?;
         check_not_negative("weight_decay", self.weight_decay)?;
-        outputs_of_update(inputs, 1)
+        outputs_of_update(inputs, 1, 2)
     }
 
     fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {

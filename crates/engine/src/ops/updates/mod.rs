@@ -21,8 +21,9 @@ use gradus_cuda::{Source, sources};
 use gradus_kernels::updates as kernel;
 
 /// Checks the operands that every update starts with, weight and gradient, and that what follows is `moments`
-/// tensors like the weight and then single numbers, the gradient's scale last; gives the types of the results.
-fn outputs_of_update(inputs: &[TensorType], moments: usize) -> Result<Vec<TensorType>, Mismatch> {
+/// tensors like the weight and then `numbers` single numbers, the gradient's scale last; gives the types of the results.
+fn outputs_of_update(inputs: &[TensorType], moments: usize, numbers: usize) -> Result<Vec<TensorType>, Mismatch> {
+    Mismatch::unless_count(inputs, 2 + moments + numbers)?;
     let weight = &inputs[0];
     Mismatch::unless_float(&inputs[1])?;
     Mismatch::unless_shape("the gradient, like the weight,", &inputs[1], &weight.shape)?;

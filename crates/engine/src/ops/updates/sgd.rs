@@ -80,7 +80,7 @@ impl Operation for Sgd {
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, Mismatch> {
         check_beta("momentum", self.momentum)?;
         check_not_negative("weight_decay", self.weight_decay)?;
-        outputs_of_update(inputs, 1)
+        outputs_of_update(inputs, 1, 2)
     }
 
     fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {

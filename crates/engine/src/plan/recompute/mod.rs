@@ -40,6 +40,9 @@ impl Ways {
             Recompute::Auto => Ladder::climb(&flow, evicted),
             _ => {
                 evicted.extend(evicted_by(policy, &flow, &routine.steps));
+                // A policy may name what is checkpointed once more.
+                evicted.sort_unstable();
+                evicted.dedup();
                 Ladder::fixed(&flow, evicted)
             }
         };

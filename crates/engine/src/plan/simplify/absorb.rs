@@ -51,7 +51,8 @@ impl Rewrite<'_> {
         let inputs = product.inputs.iter().chain(&others).map(|input| self.map[input]).collect();
         let kept_type = kept.then(|| product.outputs[0].clone());
         let outputs = kept_type.into_iter().chain(node.outputs.clone()).collect();
-        let new = self.new.push(Node { source: Source::Op(op), inputs, outputs, ..node.clone() });
+        let part = node.part.with(product.part);
+        let new = self.new.push(Node { source: Source::Op(op), inputs, outputs, part, ..node.clone() });
         let result = Value { node: new, output: kept as usize };
         self.map.insert(Value { node: index, output: 0 }, result);
         if kept {

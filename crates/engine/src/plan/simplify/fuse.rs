@@ -1,7 +1,7 @@
 //! Joins element-wise chains: a result that only one other element-wise operation reads never reaches memory.
 
 use super::Rewrite;
-use crate::graph::{Graph, Node, Source, Value};
+use crate::graph::{Graph, Node, Part, Source, Value};
 use crate::ops::{Argument, Elementwise, Form, Function, Instruction, Lowering, ScalarProgram};
 use crate::plan::{FusionLimits, Request};
 use crate::{DType, TensorType};
@@ -19,8 +19,8 @@ pub(super) fn fuse(graph: &Graph, request: &Request, limits: FusionLimits) -> (G
             rewrite.push(index, Node { inputs, ..node.clone() });
             continue;
         };
-        let (program, inputs) = join(program, &inputs, &rewrite.new, &programs, limits);
-        let node = Node { source: Source::Op(Arc::new(program.clone())), inputs, ..node.clone() };
+        let Fused { program, inputs, part } = join(program, node.part, &inputs, &rewrite.new, &programs, limits);
+        let node = Node { source: Source::Op(Arc::new(program.clone())), inputs, part, ..node.clone() };
         let new = rewrite.push(index, node);
         programs.insert(new, (program, readers[index] == 1));
     }
@@ -47,14 +47,22 @@ pub(super) fn elementwise_of(node: &Node) -> Option<Elementwise> {
     }
 }
 
+/// A program that others were taken into, what it reads, and the part of the step that all of it belongs to.
+struct Fused {
+    program: Elementwise,
+    inputs: Vec<Value>,
+    part: Part,
+}
+
 /// The program with those of its operands taken in that only it reads.
 fn join(
     outer: Elementwise,
+    mut part: Part,
     inputs: &[Value],
     graph: &Graph,
     programs: &HashMap<usize, (Elementwise, bool)>,
     limits: FusionLimits,
-) -> (Elementwise, Vec<Value>) {
+) -> Fused {
     let mut joined = Joined::default();
     let mut arguments: Vec<Argument> = vec![];
     // Operands that stay need room of their own.
@@ -83,8 +91,9 @@ fn join(
             Some((inner, _)) => {
                 room = (room + 1).saturating_sub(inner.input_count);
                 instructions_left -= inner.program.instructions.len() + 1;
-                let sources = &graph.nodes()[input.node].inputs;
-                let operands: Vec<Argument> = sources.iter().map(|&source| joined.input(source)).collect();
+                let taken = &graph.nodes()[input.node];
+                part = part.with(taken.part);
+                let operands: Vec<Argument> = taken.inputs.iter().map(|&source| joined.input(source)).collect();
                 let result = joined.append(&inner.program, &operands);
                 joined.round(result, ty)
             }
@@ -93,7 +102,8 @@ fn join(
     }
     let result = joined.append(&outer.program, &arguments);
     let program = ScalarProgram { instructions: joined.instructions, result };
-    (Elementwise { program, input_count: joined.inputs.len(), ..outer }, joined.inputs)
+    let program = Elementwise { program, input_count: joined.inputs.len(), ..outer };
+    Fused { program, inputs: joined.inputs, part }
 }
 
 /// Whether a value is made from integers. What lies between them and other integers was asked for: it rounds.
@@ -141,11 +151,11 @@ impl Joined {
             constant => constant,
         };
         for instruction in &program.instructions {
-            let arguments = instruction.arguments.map(|argument| match argument {
-                // Unused arguments are constants; used ones are moved.
-                Argument::Constant(_) => argument,
-                used => moved(used),
-            });
+            // What is not used may name anything, and is left behind.
+            let mut arguments = [Argument::Constant(0.0); 3];
+            for (to, &from) in arguments.iter_mut().zip(instruction.used()) {
+                *to = moved(from);
+            }
             self.instructions.push(Instruction { function: instruction.function, arguments });
         }
         moved(program.result)

@@ -10,8 +10,8 @@ mod rows;
 use super::{Machine, Request};
 use crate::Array;
 use crate::graph::{Graph, Node, Source, Value};
-use crate::ops::{Effect, Operation};
-use std::any::{Any, TypeId};
+use crate::ops::{Effect, Lowering, Operation, types_of};
+use std::any::TypeId;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -59,6 +59,13 @@ impl<'a> Rewrite<'a> {
         node
     }
 
+    /// Lets values of the new graph stand for the results of an old node.
+    fn pass(&mut self, index: usize, values: &[Value]) {
+        for (output, &value) in (0..self.old.nodes()[index].outputs.len()).zip(values) {
+            self.map.insert(Value { node: index, output }, value);
+        }
+    }
+
     /// Lets a node of the new graph stand for an old one.
     pub fn stand_in(&mut self, index: usize, node: usize) {
         for output in 0..self.old.nodes()[index].outputs.len() {
@@ -104,13 +111,14 @@ fn prune(graph: &Graph, request: &Request) -> (Graph, Request) {
 }
 
 /// What a node is told by: its operation and its operands.
-type Identity = (TypeId, String, Vec<Value>);
+type Identity = ([TypeId; 2], String, Vec<Value>);
 
 fn identity(op: &dyn Operation, inputs: &[Value]) -> Identity {
-    ((op as &dyn Any).type_id(), op.attributes(), inputs.to_vec())
+    (types_of(op), op.attributes(), inputs.to_vec())
 }
 
-/// Equal operations on equal operands are one, and so are constants that hold the same.
+/// Equal operations on equal operands are one, and so are constants that hold the same; what only gives its operands is
+/// left out.
 fn merge(graph: &Graph, request: &Request) -> (Graph, Request) {
     let mut rewrite = Rewrite::of(graph);
     let mut seen: HashMap<Identity, usize> = HashMap::new();
@@ -123,6 +131,10 @@ fn merge(graph: &Graph, request: &Request) -> (Graph, Request) {
                     Some(&earlier) => rewrite.stand_in(index, earlier),
                     None => drop(constants.insert(array.clone(), rewrite.push(index, node.clone()))),
                 }
+                continue;
+            }
+            Source::Op(op) if matches!(op.lowering(), Lowering::Identity) => {
+                rewrite.pass(index, &inputs);
                 continue;
             }
             Source::Op(op) if op.effect(&graph.input_types(node)) != Effect::Collective => op,

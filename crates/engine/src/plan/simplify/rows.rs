@@ -2,10 +2,10 @@
 //! moves through memory is moved by the operation anyway.
 
 use super::{Rewrite, prune};
-use crate::DType;
 use crate::graph::{Graph, Node, Source, Value};
 use crate::ops::{Argument, Elementwise, Form, Function, Operation, RowOperation};
 use crate::plan::{Machine, Request};
+use crate::{DType, TensorType};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -43,6 +43,12 @@ fn conversion(graph: &Graph, node: &Node) -> Option<DType> {
     (converts && node.inputs.len() == 1 && is_float(from) && is_float(program.dtype)).then_some(program.dtype)
 }
 
+/// The types of an operation's results, if it takes these operands.
+fn types(graph: &Graph, op: &Arc<dyn Operation>, inputs: &[Value]) -> Option<Vec<TensorType>> {
+    let inputs: Vec<TensorType> = inputs.iter().map(|input| graph.ty(*input).clone()).collect();
+    op.outputs(&inputs).ok().filter(|outputs| outputs.len() == op.output_count())
+}
+
 /// Operands that are only converted are read as they were.
 fn read_as_it_was(graph: &Graph, request: &Request, machine: &dyn Machine) -> (Graph, Request) {
     let mut rewrite = Rewrite::of(graph);
@@ -53,9 +59,11 @@ fn read_as_it_was(graph: &Graph, request: &Request, machine: &dyn Machine) -> (G
             let Some(rows) = rows_of(&node, machine) else { break };
             let before = conversion(graph, source).map(|_| source.inputs[0]);
             let Some(before) = before.filter(|before| graph.ty(*before).dtype.size() < 4) else { continue };
-            if let Some(op) = rows.reading(position, graph.ty(before).dtype) {
-                node.source = Source::Op(op);
-                node.inputs[position] = before;
+            let mut inputs = node.inputs.clone();
+            inputs[position] = before;
+            let offered = rows.reading(position, graph.ty(before).dtype);
+            if let Some(op) = offered.filter(|op| types(graph, op, &inputs).as_ref() == Some(&node.outputs)) {
+                (node.source, node.inputs) = (Source::Op(op), inputs);
             }
         }
         let inputs = rewrite.inputs(&node);
@@ -146,6 +154,16 @@ fn copied(graph: &Graph, index: usize, rows: &dyn RowOperation, readers: &Reader
     Some(Found { op: rows.copying(dtype)?, more: None, passes, result, place: index })
 }
 
+/// Whether an operation that takes something in gives what it gave before, and for the passes what they gave.
+fn is_as_offered(graph: &Graph, node: &Node, found: &Found) -> bool {
+    let inputs: Vec<Value> = node.inputs.iter().copied().chain(found.more).collect();
+    let Some(outputs) = types(graph, &found.op, &inputs) else { return false };
+    let of_passes = found.passes.iter().all(|&pass| outputs.get(found.result) == graph.nodes()[pass].outputs.first());
+    // A first result that nothing reads any more may be in another type.
+    let first = usize::from(found.result == 0);
+    of_passes && outputs.get(first..node.outputs.len()) == node.outputs.get(first..)
+}
+
 /// The graph with one kind of thing taken in wherever it is found.
 fn taken(graph: &Graph, request: &Request, machine: &dyn Machine, find: Find) -> (Graph, Request) {
     let readers = Readers::of(graph, request);
@@ -154,9 +172,8 @@ fn taken(graph: &Graph, request: &Request, machine: &dyn Machine, find: Find) ->
     let mut gone = vec![false; graph.nodes().len()];
     for (index, node) in graph.nodes().iter().enumerate() {
         let Some(rows) = rows_of(node, machine) else { continue };
-        let Some(one) = find(graph, index, rows, &readers).filter(|one| !found.contains_key(&one.place)) else {
-            continue;
-        };
+        let one = find(graph, index, rows, &readers).filter(|one| !found.contains_key(&one.place));
+        let Some(one) = one.filter(|one| is_as_offered(graph, node, one)) else { continue };
         gone[index] = true;
         one.passes.iter().for_each(|&pass| gone[pass] = true);
         found.insert(one.place, (index, one));
@@ -166,8 +183,7 @@ fn taken(graph: &Graph, request: &Request, machine: &dyn Machine, find: Find) ->
         if let Some((old, Found { op, more, passes, result, .. })) = found.remove(&index) {
             let node = &graph.nodes()[old];
             let inputs: Vec<Value> = node.inputs.iter().copied().chain(more).collect();
-            let types: Vec<_> = inputs.iter().map(|input| graph.ty(*input).clone()).collect();
-            let outputs = op.outputs(&types).expect("an operation takes what it offered to take in");
+            let outputs = types(graph, &op, &inputs).expect("it was asked before");
             let moved = Node { source: Source::Op(op), inputs, outputs, ..node.clone() };
             let inputs = rewrite.inputs(&moved);
             let new = rewrite.push(old, Node { inputs, ..moved });

@@ -6,9 +6,9 @@ use std::cell::Cell;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::ptr::null_mut;
-use std::sync::Mutex;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicPtr, AtomicUsize};
+use std::sync::{Mutex, OnceLock};
 
 /// What a process that was refused ends with, as with every other refusal of the command.
 const REFUSED: i32 = 2;
@@ -33,16 +33,21 @@ thread_local! {
 /// A limit that is guarded. It stays in memory for ever, since a thread may be looking at it when it is disarmed.
 struct Guard {
     limit: u64,
-    statm: File,
+    statm: &'static File,
     page_bytes: u64,
     code: heap::Code,
     refusal: String,
+    /// What is to be given more of.
+    setting: String,
     doing: AtomicUsize,
     undo: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
-pub fn arm(limit: u64, refusal: &str) {
-    let Ok(statm) = File::open("/proc/self/statm") else { return };
+/// Guards a limit; gives what it is disarmed by.
+pub fn arm(limit: u64, refusal: &str, setting: &str) -> usize {
+    // Open for as long as the process lasts, however often a limit is guarded.
+    static STATM: OnceLock<Option<File>> = OnceLock::new();
+    let Some(statm) = STATM.get_or_init(|| File::open("/proc/self/statm").ok()) else { return 0 };
     let guard = Guard {
         limit,
         statm,
@@ -50,14 +55,21 @@ pub fn arm(limit: u64, refusal: &str) {
         page_bytes: unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64,
         code: heap::Code::find(),
         refusal: refusal.to_string(),
+        setting: setting.to_string(),
         doing: AtomicUsize::new(Doing::Beginning as usize),
         undo: Mutex::default(),
     };
-    ARMED.store(Box::leak(Box::new(guard)), Release);
+    let guard: *mut Guard = Box::leak(Box::new(guard));
+    ARMED.store(guard, Release);
+    guard.addr()
 }
 
-pub fn disarm() {
-    ARMED.store(null_mut(), Release);
+/// Nothing if another limit is guarded by now.
+pub fn disarm(guard: usize) {
+    let armed = ARMED.load(Acquire);
+    if armed.addr() == guard {
+        let _ = ARMED.compare_exchange(armed, null_mut(), Release, Relaxed);
+    }
 }
 
 pub fn doing(what: Doing) {
@@ -143,7 +155,7 @@ impl Guard {
             undo();
         }
         let doing = Doing::TOLD[self.doing.load(Relaxed)];
-        let line = format!("error: {}: {doing} takes more than is left; give more --memory\n", self.refusal);
+        let line = format!("error: {}: {doing} takes more than is left; give more {}\n", self.refusal, self.setting);
         // SAFETY: the bytes are those of the line; the second call does not come back.
         unsafe {
             libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len());

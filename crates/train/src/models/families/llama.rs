@@ -1,5 +1,5 @@
-//! Llama: rotary positions, RMS norms before each part of a block, grouped heads, SwiGLU. Families of the same kind say
-//! what they do otherwise.
+//! Llama: rotary positions, RMS norms before each part of a block, grouped heads, SwiGLU. Families of the same kind
+//! ([`LlamaLike`]) say what they do otherwise.
 
 use super::{Architecture, Choice, Published};
 use crate::export::Rule::{Any, Only, Read};
@@ -11,7 +11,6 @@ use crate::models::{Family, KeyValueContext, ModelConfig};
 use crate::parameters::{Initializer, Parameters};
 use crate::{Error, Result};
 use gradus_engine::Tensor;
-use gradus_engine::ops::rotary_tables_from;
 use serde_json::{Value, json};
 
 /// Of the published initialization.
@@ -19,20 +18,93 @@ const NORMAL: Initializer = Initializer::Normal { deviation: 0.02 };
 
 pub(super) struct Llama;
 
-impl Architecture for Llama {
+impl LlamaLike for Llama {
+    const FAMILY: Family = Family::Llama;
+    const CLASS: &'static str = "LlamaForCausalLM";
+    const CHOICES: &'static [Choice] = {
+        use Choice::*;
+        &[KvHeads, RopeTheta, HeadSize, RopeScaling, AttentionBias, MlpBias]
+    };
+    const KEYS: &'static [Keys] = &[
+        KEYS,
+        &[
+            (Read, &["head_dim", "attention_bias", "mlp_bias"]),
+            (Any, &["pretraining_tp"]),
+            (Only(&["false", "null"]), &["use_sliding_window"]),
+            (Only(&["null"]), &["sliding_window"]),
+        ],
+    ];
+    const DEFAULTS: Defaults = Defaults { vocabulary: 32_000, feed_forward: 11_008, kv_heads: None, context: 2048 };
+
+    fn variant(config: &ModelConfig) -> Variant {
+        let bias = config.attention_bias;
+        Variant { qkv_bias: bias, output_bias: bias, qk_norm: false }
+    }
+
+    fn validate_own(config: &ModelConfig) -> Result<()> {
+        // Others take no folder of a Llama where this does not hold, even if the heads have a size of their own.
+        divides(["heads", "width"], config.heads, config.width)
+    }
+
+    fn read_own(settings: &Settings, config: ModelConfig) -> Result<ModelConfig> {
+        let head_size = settings.size_or_null("head_dim", config.width / config.heads.max(1))?;
+        Ok(ModelConfig {
+            attention_bias: settings.flag("attention_bias", false)?,
+            mlp_bias: settings.flag("mlp_bias", false)?,
+            ..config.with_head_size(head_size)
+        })
+    }
+
+    fn write_own(config: &ModelConfig, settings: &mut Value) {
+        settings["attention_bias"] = json!(config.attention_bias);
+        settings["mlp_bias"] = json!(config.mlp_bias);
+    }
+}
+
+/// A family of this kind: what it has besides, and does otherwise.
+pub(super) trait LlamaLike: Sync {
+    const FAMILY: Family;
+    /// The name of its class.
+    const CLASS: &'static str;
+    /// Those of the choices that it has.
+    const CHOICES: &'static [Choice];
+    /// The keys of its `config.json`.
+    const KEYS: &'static [Keys];
+    const DEFAULTS: Defaults;
+
+    /// What its blocks do otherwise.
+    fn variant(config: &ModelConfig) -> Variant;
+
+    /// Says what is impossible besides, and what to do.
+    fn validate_own(_config: &ModelConfig) -> Result<()> {
+        Ok(())
+    }
+
+    /// Adds what its `config.json` states besides.
+    fn read_own(settings: &Settings, config: ModelConfig) -> Result<ModelConfig>;
+
+    /// States it.
+    fn write_own(config: &ModelConfig, settings: &mut Value);
+}
+
+impl<L: LlamaLike> Architecture for L {
     fn usual(&self, sizes: ModelConfig) -> ModelConfig {
-        usual(sizes)
+        ModelConfig {
+            // Three matrices of this size hold as many numbers as two of four times the width.
+            feed_forward: sizes.width.saturating_mul(8).div_ceil(3).next_multiple_of(8),
+            tie_embeddings: false,
+            ..sizes
+        }
     }
 
     fn choices(&self) -> &'static [Choice] {
-        use Choice::*;
-        &[KvHeads, RopeTheta, HeadSize, RopeScaling, AttentionBias, MlpBias]
+        L::CHOICES
     }
 
     fn validate(&self, config: &ModelConfig) -> Result<()> {
-        // Others take no folder of a Llama where this does not hold, even if the heads have a size of their own.
-        divides(["heads", "width"], config.heads, config.width)?;
-        validate(config)
+        L::validate_own(config)?;
+        above_zero("rope theta", config.rope_theta)?;
+        even_heads(config)
     }
 
     #[track_caller]
@@ -43,9 +115,7 @@ impl Architecture for Llama {
         tokens: &Tensor,
         context: &mut dyn KeyValueContext,
     ) -> Tensor {
-        let bias = config.attention_bias;
-        let variant = Variant { qkv_bias: bias, output_bias: bias, qk_norm: false };
-        hidden(config, variant, parameters, tokens, context)
+        hidden(config, L::variant(config), parameters, tokens, context)
     }
 
     #[track_caller]
@@ -54,30 +124,17 @@ impl Architecture for Llama {
     }
 
     fn published(&self) -> Published {
-        const OWN: Keys = &[
-            (Read, &["head_dim", "attention_bias", "mlp_bias"]),
-            (Any, &["pretraining_tp"]),
-            (Only(&["false", "null"]), &["use_sliding_window"]),
-            (Only(&["null"]), &["sliding_window"]),
-        ];
-        published("LlamaForCausalLM", &[KEYS, OWN])
+        let buffers = &[".rotary_emb.inv_freq"];
+        Published { class: L::CLASS, prefix: "model", buffers, keys: L::KEYS, dropouts: &["attention_dropout"] }
     }
 
     fn read(&self, settings: &Settings) -> Result<ModelConfig> {
-        let defaults = Defaults { vocabulary: 32_000, feed_forward: 11_008, kv_heads: None, context: 2048 };
-        let config = read(settings, Family::Llama, defaults)?;
-        let head_size = settings.size_or_null("head_dim", config.width / config.heads.max(1))?;
-        Ok(ModelConfig {
-            attention_bias: settings.flag("attention_bias", false)?,
-            mlp_bias: settings.flag("mlp_bias", false)?,
-            ..config.with_head_size(head_size)
-        })
+        L::read_own(settings, read(settings, L::FAMILY, L::DEFAULTS)?)
     }
 
     fn write(&self, config: &ModelConfig) -> Value {
         let mut settings = write(config);
-        settings["attention_bias"] = json!(config.attention_bias);
-        settings["mlp_bias"] = json!(config.mlp_bias);
+        L::write_own(config, &mut settings);
         settings
     }
 }
@@ -104,11 +161,6 @@ pub(super) const KEYS: Keys = &[
     (Only(&["1.0", "1", "null"]), &["partial_rotary_factor"]),
 ];
 
-pub(super) fn published(class: &'static str, keys: &'static [Keys]) -> Published {
-    let buffers = &[".rotary_emb.inv_freq"];
-    Published { class, prefix: "model", buffers, keys, dropouts: &["attention_dropout"] }
-}
-
 /// What is taken for sizes that a `config.json` does not state.
 pub(super) struct Defaults {
     pub vocabulary: usize,
@@ -119,7 +171,7 @@ pub(super) struct Defaults {
 }
 
 /// What a `config.json` states of a model of this kind, but for what not every family has.
-pub(super) fn read(settings: &Settings, family: Family, defaults: Defaults) -> Result<ModelConfig> {
+fn read(settings: &Settings, family: Family, defaults: Defaults) -> Result<ModelConfig> {
     let vocabulary = settings.size("vocab_size", defaults.vocabulary)?;
     let width = settings.size("hidden_size", 4096)?;
     let layers = settings.size("num_hidden_layers", 32)?;
@@ -139,7 +191,7 @@ pub(super) fn read(settings: &Settings, family: Family, defaults: Defaults) -> R
 }
 
 /// What a `config.json` states of every model of this kind.
-pub(super) fn write(config: &ModelConfig) -> Value {
+fn write(config: &ModelConfig) -> Value {
     let mut settings = json!({
         "hidden_size": config.width,
         "num_hidden_layers": config.layers,
@@ -164,17 +216,7 @@ pub(super) fn write(config: &ModelConfig) -> Value {
     settings
 }
 
-pub(super) fn usual(sizes: ModelConfig) -> ModelConfig {
-    ModelConfig {
-        // Three matrices of this size hold as many numbers as two of four times the width.
-        feed_forward: sizes.width.saturating_mul(8).div_ceil(3).next_multiple_of(8),
-        tie_embeddings: false,
-        ..sizes
-    }
-}
-
-pub(super) fn validate(config: &ModelConfig) -> Result<()> {
-    above_zero("rope theta", config.rope_theta)?;
+fn even_heads(config: &ModelConfig) -> Result<()> {
     if config.head_size().is_multiple_of(2) {
         return Ok(());
     }
@@ -193,7 +235,7 @@ pub(super) fn validate(config: &ModelConfig) -> Result<()> {
 
 /// What the blocks of a family make of the tokens [b, t]: [b, t, c].
 #[track_caller]
-pub(super) fn hidden(
+fn hidden(
     config: &ModelConfig,
     variant: Variant,
     parameters: &Parameters,
@@ -212,7 +254,7 @@ pub(super) fn hidden(
 }
 
 #[track_caller]
-pub(super) fn token_table(config: &ModelConfig, parameters: &Parameters) -> Tensor {
+fn token_table(config: &ModelConfig, parameters: &Parameters) -> Tensor {
     parameters.get("model.embed_tokens.weight", [config.vocabulary, config.width], NORMAL)
 }
 
@@ -226,9 +268,8 @@ impl Angles {
     #[track_caller]
     fn new(config: &ModelConfig, tokens: &Tensor, context: &dyn KeyValueContext) -> Angles {
         let frequencies = frequencies(config.head_size(), config.rope_theta, config.rope_scaling);
-        let (cos, sin) = rotary_tables_from(context.places(), &frequencies); // [places, d/2]
-        let [cos, sin] = [cos, sin].map(|table| context.rows(&tokens.trace().constant(table))); // [t, d/2]
-        Angles { cos, sin }
+        let [cos, sin] = tokens.trace().rotary_tables_from(context.places(), &frequencies); // [places, d/2]
+        Angles { cos: context.rows(&cos), sin: context.rows(&sin) }
     }
 }
 

@@ -1,13 +1,11 @@
 //! Qwen2: Llama with biases on queries, keys and values; the later layers may have a sliding window.
 
-use super::llama::{self, Defaults, Variant};
-use super::{Architecture, Choice, Published};
+use super::Choice;
+use super::llama::{Defaults, KEYS, LlamaLike, Variant};
 use crate::Result;
 use crate::export::Rule::{Only, Read};
 use crate::export::{Keys, Settings};
-use crate::models::{Family, KeyValueContext, ModelConfig};
-use crate::parameters::Parameters;
-use gradus_engine::Tensor;
+use crate::models::{Family, ModelConfig};
 use serde_json::{Value, json};
 
 pub(super) struct Qwen2;
@@ -22,53 +20,28 @@ pub(super) const WINDOW_KEYS: Keys = &[
 pub(super) const DEFAULTS: Defaults =
     Defaults { vocabulary: 151_936, feed_forward: 22_016, kv_heads: Some(32), context: 32_768 };
 
-impl Architecture for Qwen2 {
-    fn usual(&self, sizes: ModelConfig) -> ModelConfig {
-        llama::usual(sizes)
-    }
-
-    fn choices(&self) -> &'static [Choice] {
+impl LlamaLike for Qwen2 {
+    const FAMILY: Family = Family::Qwen2;
+    const CLASS: &'static str = "Qwen2ForCausalLM";
+    const CHOICES: &'static [Choice] = {
         use Choice::*;
         &[KvHeads, RopeTheta, HeadSize, RopeScaling, Window, FullLayers]
+    };
+    const KEYS: &'static [Keys] = &[KEYS, WINDOW_KEYS, &[(Read, &["head_dim"])]];
+    const DEFAULTS: Defaults = DEFAULTS;
+
+    fn variant(_config: &ModelConfig) -> Variant {
+        Variant { qkv_bias: true, output_bias: false, qk_norm: false }
     }
 
-    fn validate(&self, config: &ModelConfig) -> Result<()> {
-        llama::validate(config)
-    }
-
-    #[track_caller]
-    fn hidden(
-        &self,
-        config: &ModelConfig,
-        parameters: &Parameters,
-        tokens: &Tensor,
-        context: &mut dyn KeyValueContext,
-    ) -> Tensor {
-        let variant = Variant { qkv_bias: true, output_bias: false, qk_norm: false };
-        llama::hidden(config, variant, parameters, tokens, context)
-    }
-
-    #[track_caller]
-    fn token_table(&self, config: &ModelConfig, parameters: &Parameters) -> Tensor {
-        llama::token_table(config, parameters)
-    }
-
-    fn published(&self) -> Published {
-        const OWN: Keys = &[(Read, &["head_dim"])];
-        llama::published("Qwen2ForCausalLM", &[llama::KEYS, WINDOW_KEYS, OWN])
-    }
-
-    fn read(&self, settings: &Settings) -> Result<ModelConfig> {
-        let config = llama::read(settings, Family::Qwen2, DEFAULTS)?;
+    fn read_own(settings: &Settings, config: ModelConfig) -> Result<ModelConfig> {
         let (window, full_layers) = settings.window_of_later_layers(config.layers)?;
         let head_size = settings.size("head_dim", config.width / config.heads.max(1))?;
         Ok(ModelConfig { window, full_layers, ..config.with_head_size(head_size) })
     }
 
-    fn write(&self, config: &ModelConfig) -> Value {
-        let mut settings = llama::write(config);
-        write_window(config, &mut settings);
-        settings
+    fn write_own(config: &ModelConfig, settings: &mut Value) {
+        write_window(config, settings);
     }
 }
 
