@@ -109,7 +109,7 @@ fn attention(backend: &dyn Backend, dtype: DType, (sizes, window): Sizes) -> Vec
     for (name, tensor) in [("joint", &joint), ("weights", &weights)] {
         let ty = TensorType::new(dtype, tensor.shape());
         let numbers = numbers(ty.shape.elements(), name.len());
-        program.write_array(name, &Array::from_f64(ty, &numbers)).unwrap();
+        program.write_array(name, &Array::from_f64(ty, &numbers).unwrap()).unwrap();
     }
     program.run("attention").unwrap();
     ["result", "gradient"].map(|name| program.read(name).unwrap().to_f64()).to_vec()

@@ -211,7 +211,7 @@ fn operations_of_the_list_count_their_operands() {
             apply(&|trace, x| trace.apply_one(Sgd::default(), x)),
             apply(&|trace, x| trace.apply_one(AdamW::default(), x)),
             apply(&|trace, x| trace.apply_one(Lion::default(), x)),
-            apply(&|trace, x| trace.apply_one(LayerNormGradient, x)),
+            apply(&|trace, x| trace.apply_one(LayerNormGradient::default(), x)),
             apply(&move |trace, x| trace.apply_one(product, x)).or((count == 2).then(|| "takes 2".to_string())),
         ];
         for error in wrong {

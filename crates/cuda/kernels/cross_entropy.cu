@@ -80,6 +80,8 @@ __device__ __forceinline__ void give_gradient(
     }
     for (index_t c = CLASSES / WIDTH * WIDTH + threadIdx.x; c < CLASSES; c += THREADS)
         gradient[c] = from_float<y_t>(of(to_float(logits[c]), c));
+    // What lies between rows takes part in products.
+    for (index_t c = CLASSES + threadIdx.x; c < STRIDE; c += THREADS) gradient[c] = from_float<y_t>(0.0f);
 }
 #endif
 

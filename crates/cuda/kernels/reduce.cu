@@ -59,5 +59,8 @@ extern "C" __global__ void __launch_bounds__(LANES * ROWS) reduce_rows(const x_t
         }
     }
     joined = block_all<LANES>(joined, Join(), shared);
-    if (lane == 0 && kept < KEPT) y[kept * gridDim.y + blockIdx.y] = from_float<y_t>(joined);
+    if (lane == 0 && kept < KEPT) {
+        y_t *result = y + kept * gridDim.y + blockIdx.y;
+        *result = from_float<y_t>(ACCUMULATES ? Join()(to_float(*result), joined) : joined);
+    }
 }

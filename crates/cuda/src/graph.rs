@@ -144,7 +144,8 @@ impl Graph {
         seen: &HostCell,
     ) -> Result<Graph> {
         let stream = device.stream();
-        let lanes = (0..LANES).map(|_| Lane::new()).collect::<Result<Vec<_>>>()?;
+        // A lane belongs to what is captured until that ends: what is inside of it takes others.
+        let [lanes, inner_lanes] = [lanes()?, lanes()?];
         let mut graph = Graph { graph: std::ptr::null_mut(), ready: std::ptr::null_mut() };
         // SAFETY: the graph is written by the call.
         unsafe { sys::cuGraphCreate(&mut graph.graph, 0) }.result().map_err(Error::call("cuGraphCreate"))?;
@@ -158,7 +159,7 @@ impl Graph {
                 let body = add_condition(device, graph.graph, fault)?;
                 let inner = Stream::new()?;
                 begin(inner.0, body)?;
-                let sent = send_all(after, &mut groups, inner.0, &lanes);
+                let sent = send_all(after, &mut groups, inner.0, &inner_lanes);
                 end(inner.0)?;
                 sent?;
             }
@@ -219,10 +220,9 @@ fn send(step: &mut [Prepared], stream: sys::CUstream) -> Result<()> {
 /// Each lane waits for the stream, and the stream for all of them.
 fn send_side_by_side(steps: &mut [Vec<Prepared>], stream: sys::CUstream, lanes: &[Lane]) -> Result<()> {
     let lanes = &lanes[..lanes.len().min(steps.len())];
-    let begin = Event::new()?;
-    begin.record(stream)?;
+    lanes[0].begin.record(stream)?;
     for lane in lanes {
-        wait(lane.stream.0, &begin)?;
+        wait(lane.stream.0, &lanes[0].begin)?;
     }
     for (index, step) in steps.iter_mut().enumerate() {
         send(step, lanes[index % lanes.len()].stream.0)?;
@@ -241,15 +241,20 @@ fn wait(stream: sys::CUstream, event: &Event) -> Result<()> {
         .map_err(Error::call("cuStreamWaitEvent"))
 }
 
-/// A stream beside the one that is captured, and the moment when it is through.
+fn lanes() -> Result<Vec<Lane>> {
+    (0..LANES).map(|_| Lane::new()).collect()
+}
+
+/// A stream beside the one that is captured, the moment when it is begun and that when it is through.
 struct Lane {
     stream: Stream,
+    begin: Event,
     end: Event,
 }
 
 impl Lane {
     fn new() -> Result<Lane> {
-        Ok(Lane { stream: Stream::new()?, end: Event::new()? })
+        Ok(Lane { stream: Stream::new()?, begin: Event::new()?, end: Event::new()? })
     }
 }
 

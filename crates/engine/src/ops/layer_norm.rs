@@ -341,7 +341,7 @@ impl Operation for LayerNormGradient {
     }
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, Mismatch> {
-        Mismatch::unless_count(inputs, 5)?;
+        Mismatch::unless_count(inputs, 5 + self.around.has_added() as usize)?;
         check_operands(&inputs[0], &[&inputs[1]], 0.0)?;
         check_gradient_operands(&inputs[0], &[&inputs[2], &inputs[3]], &inputs[4])?;
         let outputs = vec![inputs[0].clone(), inputs[1].clone(), inputs[1].clone()];

@@ -5,7 +5,8 @@ use gradus_cuda::{Element, Logits, Matrix, Operand, Product};
 
 /// Bytes of a block of logits, about: its products are large enough to fill a GPU, and the scratch is a small part of it.
 const BLOCK: usize = 512 << 20;
-/// Logits of a row begin at a multiple of so many: a vocabulary of any size is read and written in whole vectors.
+/// Classes are taken for a multiple of so many, in scratch: products are far slower where one of their sizes is odd. What is
+/// beyond the classes has a weight of zero, and a gradient of zero.
 const CLASS_MULTIPLE: usize = 64;
 /// Rows of a block are a multiple of this.
 const ROW_MULTIPLE: usize = 128;
@@ -24,9 +25,9 @@ struct Blocked {
 impl Blocked {
     fn new(linker: &mut CudaLinker<'_>, ignored: Option<i32>) -> Blocked {
         let element = linker.input(0).element;
-        let [x, weight] = [0, 1].map(|input| dense(linker, input, element));
-        let (rows, classes) = (x.shape[0], weight.shape[0]);
-        let stride = classes.next_multiple_of(CLASS_MULTIPLE);
+        let (x, weight) = (dense(linker, element), padded(linker, element));
+        let (rows, classes) = (x.shape[0], linker.input(1).shape[0]);
+        let stride = weight.shape[0];
         let most = (BLOCK / (stride * element.size())).next_multiple_of(ROW_MULTIPLE);
         let block = most.min(rows);
         let address = linker.scratch(block * stride * element.size());
@@ -43,14 +44,8 @@ impl Blocked {
     fn logits(&self, linker: &mut CudaLinker<'_>, rows: &Range<usize>) -> Operand {
         let logits = rows_from(&self.logits, &(0..rows.len()));
         let a = matrix(&rows_from(&self.x, rows), false);
-        product(
-            linker,
-            a,
-            matrix(&self.weight, true),
-            matrix(&logits, false),
-            [rows.len(), self.x.shape[1], self.weight.shape[0]],
-            false,
-        );
+        let sizes = [rows.len(), self.x.shape[1], self.weight.shape[0]];
+        product(linker, a, matrix(&self.weight, true), matrix(&logits, false), sizes, false);
         logits
     }
 
@@ -59,9 +54,9 @@ impl Blocked {
     }
 }
 
-/// An operand in this type, densely: itself, or a copy in scratch.
-fn dense(linker: &mut CudaLinker<'_>, input: usize, element: Element) -> Operand {
-    let operand = linker.input(input);
+/// The rows of x in this type, densely: as they lie, or a copy in scratch.
+fn dense(linker: &mut CudaLinker<'_>, element: Element) -> Operand {
+    let operand = linker.input(0);
     if operand.element == element && operand.is_dense() {
         let strides = vec![operand.shape[1], 1];
         return Operand { strides, ..operand };
@@ -69,6 +64,21 @@ fn dense(linker: &mut CudaLinker<'_>, input: usize, element: Element) -> Operand
     let copy = linker.scratch_operand(element, &operand.shape);
     linker.launch(gradus_cuda::copy(&operand, &copy));
     copy
+}
+
+/// The weight in this type, with rows of zeros up to a multiple that products are fast for.
+fn padded(linker: &mut CudaLinker<'_>, element: Element) -> Operand {
+    let operand = linker.input(1);
+    let [classes, channels] = [operand.shape[0], operand.shape[1]];
+    let more = classes.next_multiple_of(CLASS_MULTIPLE) - classes;
+    if more == 0 && operand.element == element && operand.is_dense() {
+        return Operand { strides: vec![channels, 1], ..operand };
+    }
+    let padded = linker.scratch_operand(element, &[classes + more, channels]);
+    linker.launch(gradus_cuda::copy(&operand, &rows_from(&padded, &(0..classes))));
+    let rest = rows_from(&padded, &(classes..classes + more));
+    linker.zero(rest.address, rest.elements() * element.size());
+    padded
 }
 
 /// Some of the rows.
@@ -184,7 +194,7 @@ impl Gradients {
     fn add(&self, linker: &mut CudaLinker<'_>, blocked: &Blocked, logits: &Operand, rows: &Range<usize>) {
         let [classes, channels] = [self.result.shape[0], self.result.shape[1]];
         let to = matrix(&rows_from(&self.dx, rows), false);
-        let sizes = [rows.len(), classes, channels];
+        let sizes = [rows.len(), blocked.weight.shape[0], channels];
         product(linker, matrix(logits, false), matrix(&blocked.weight, false), to, sizes, false);
         let (a, b) = (matrix(logits, true), matrix(&rows_from(&blocked.x, rows), false));
         let (accumulates, sizes) = (rows.start > 0 || self.accumulates, [classes, rows.len(), channels]);

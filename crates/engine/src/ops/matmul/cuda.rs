@@ -17,7 +17,7 @@ pub(super) struct After {
 /// Adds the commands that put the product into `result`.
 pub(super) fn link(matmul: &Matmul, linker: &mut CudaLinker<'_>, result: &Operand, after: After) {
     let (a, b) = (linker.input(0), linker.input(1));
-    let bias = matmul.has_bias.then(|| linker.input(2));
+    let bias = matmul.has_bias.then(|| in_type(linker, linker.input(2), result.element));
     let added = if linker.accumulates(0) { Some(result.clone()) } else { after.added };
     let after = After { added, ..after };
     match b.shape[b.shape.len() - 2] {
@@ -28,6 +28,16 @@ pub(super) fn link(matmul: &Matmul, linker: &mut CudaLinker<'_>, result: &Operan
         let options = ReduceOptions::partial_sums(linker.accumulates(1));
         linker.reduce(&b, &[0], &linker.output(1), options);
     }
+}
+
+/// An operand in this type: itself, or a copy in scratch.
+fn in_type(linker: &mut CudaLinker<'_>, operand: Operand, element: gradus_cuda::Element) -> Operand {
+    if operand.element == element {
+        return operand;
+    }
+    let copy = linker.scratch_operand(element, &operand.shape);
+    linker.launch(gradus_cuda::copy(&operand, &copy));
+    copy
 }
 
 /// A product of no depth: the bias, or zeros.
