@@ -3,8 +3,8 @@
 
 use gradus::backend::{Backend, Cpu, In, Job, Out, Reference};
 use gradus::ops::{
-    Case, Check, Cost, Cut, Differentiation, Effect, Form, Kernels, Linker, Lowering, Numbers, NumbersMut, Operation,
-    Reals, SliceKernel, Trusted, Unsupported, ViewRule,
+    Case, Check, Cost, CudaLinker, Cut, Differentiation, Effect, Form, Kernels, Linker, Lowering, Numbers, NumbersMut,
+    Operation, Reals, SliceKernel, Trusted, Unsupported, ViewRule,
 };
 use gradus::plan::{Options, Recompute};
 use gradus::{
@@ -241,6 +241,11 @@ impl<const FACTOR: u8> Kernels for Times<FACTOR> {
         let (x, y) = (linker.input(0).read(), linker.output(0).write());
         linker.job(TimesJob { x, y, factor: FACTOR as f32, accumulates: linker.accumulates(0) });
         Ok(())
+    }
+
+    // For the CPU alone.
+    fn cuda(&self, _linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
+        Err(Unsupported(DType::F32))
     }
 }
 

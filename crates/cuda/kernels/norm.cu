@@ -94,12 +94,19 @@ extern "C" __global__ void __launch_bounds__(LANES * ROWS) norm_gradient(
 #endif
         Elements xs[ITEMS];
         Vector<g_t, VECTOR> gs[ITEMS];
+#if ADDS
+        Elements others[ITEMS];
+#endif
 #pragma unroll UNROLLED
         for (int item = 0; item < ITEMS; item++) {
             const index_t column = (item * LANES + lane) * VECTOR;
             if (column >= COLUMNS) continue;
             xs[item] = *(const Elements *)(x + row * COLUMNS + column);
             gs[item] = *(const Vector<g_t, VECTOR> *)(g + row * COLUMNS + column);
+#if ADDS
+            // Asked for with the rest, so that it is there when the sums over the row are.
+            others[item] = *(const Elements *)(added + row * COLUMNS + column);
+#endif
             const Elements gains = *(const Elements *)(gain + column);
 #pragma unroll
             for (int v = 0; v < VECTOR; v++) {
@@ -119,16 +126,13 @@ extern "C" __global__ void __launch_bounds__(LANES * ROWS) norm_gradient(
             if (column >= COLUMNS) continue;
             const Elements gains = *(const Elements *)(gain + column);
             Elements results;
-#if ADDS
-            const Elements others = *(const Elements *)(added + row * COLUMNS + column);
-#endif
 #pragma unroll
             for (int v = 0; v < VECTOR; v++) {
                 const float normalized = (to_float(xs[item].at[v]) - mean) * inverse;
                 const float weighted = to_float(gs[item].at[v]) * to_float(gains.at[v]);
                 results.at[v] = from_float<x_t>(inverse * (weighted - shift - normalized * stretch));
 #if ADDS
-                results.at[v] = from_float<x_t>(to_float(results.at[v]) + to_float(others.at[v]));
+                results.at[v] = from_float<x_t>(to_float(results.at[v]) + to_float(others[item].at[v]));
 #endif
             }
             *(Elements *)(dx + row * COLUMNS + column) = results;

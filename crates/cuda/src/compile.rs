@@ -47,15 +47,14 @@ fn compile_anew(entry: &str, source: &str) -> Result<Vec<u8>> {
     let text = CString::new(source).expect("sources have no zero bytes");
     let program = result::create_program(&text, None).map_err(|error| call("nvrtcCreateProgram", error))?;
     // SAFETY: the program was just made, and is destroyed once, after all that is done with it.
-    let code = unsafe {
+    unsafe {
         let code = match result::compile_program(program, &OPTIONS) {
             Ok(()) => machine_code(program),
             Err(_) => Err(Error::Compile { entry: entry.to_string(), log: log(program) }),
         };
         result::destroy_program(program).map_err(|error| call("nvrtcDestroyProgram", error))?;
         code
-    };
-    code
+    }
 }
 
 /// # Safety

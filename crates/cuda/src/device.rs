@@ -7,6 +7,7 @@ use cudarc::cublaslt::{result as cublaslt, sys as cublaslt_sys};
 use cudarc::driver::{result, sys};
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The least that the driver must speak: graphs with conditions, and what the kernels are compiled to.
@@ -129,20 +130,7 @@ impl Device {
             wanted
                 .extend(launches.iter().filter(|launch| !known.contains_key(&key(launch)) && seen.insert(key(launch))));
         }
-        let threads = std::thread::available_parallelism().map_or(1, |count| count.get()).min(wanted.len().max(1));
-        let next = std::sync::atomic::AtomicUsize::new(0);
-        let work = || {
-            let mut codes = vec![];
-            while let Some(launch) = wanted.get(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed)) {
-                codes.push((*launch, compile(launch.entry, &launch.source)?));
-            }
-            Ok(codes)
-        };
-        let codes: Vec<Result<Vec<(&Launch, Vec<u8>)>>> = std::thread::scope(|scope| {
-            let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-            workers.into_iter().map(|worker| worker.join().expect("compiling does not panic")).collect()
-        });
-        for (launch, code) in codes.into_iter().collect::<Result<Vec<_>>>()?.into_iter().flatten() {
+        for (launch, code) in compile_several(&wanted)? {
             let function = self.load(launch, &code)?;
             self.functions.lock().unwrap_or_else(PoisonError::into_inner).insert(key(launch), function);
         }
@@ -177,6 +165,27 @@ impl Device {
             unsafe { result::module::get_function(module, name) }.map_err(Error::call("cuModuleGetFunction"))?;
         Ok(Function(function))
     }
+}
+
+/// A kernel and its machine code.
+type Compiled<'a> = (&'a Launch, Vec<u8>);
+
+/// Compiles kernels on all cores.
+fn compile_several<'a>(wanted: &[&'a Launch]) -> Result<Vec<Compiled<'a>>> {
+    let threads = std::thread::available_parallelism().map_or(1, |count| count.get()).min(wanted.len().max(1));
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut codes: Vec<Compiled<'a>> = vec![];
+        while let Some(launch) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
+            codes.push((launch, compile(launch.entry, &launch.source)?));
+        }
+        Ok(codes)
+    };
+    let codes = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().map(|worker| worker.join().expect("compiling does not panic")).collect::<Result<Vec<_>>>()
+    });
+    Ok(codes?.into_iter().flatten().collect())
 }
 
 /// What a loaded function is known by.

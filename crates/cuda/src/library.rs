@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 /// Where toolkits put their libraries, besides where the system looks.
 fn folders() -> Vec<PathBuf> {
-    let named = ["CUDA_HOME", "CUDA_PATH"].iter().filter_map(|name| std::env::var_os(name)).map(PathBuf::from);
+    let named = ["CUDA_HOME", "CUDA_PATH"].iter().filter_map(std::env::var_os).map(PathBuf::from);
     let roots = named.chain([PathBuf::from("/usr/local/cuda"), PathBuf::from("/opt/cuda")]);
     roots.flat_map(|root| [root.join("lib64"), root.join("lib"), root.join("targets/x86_64-linux/lib")]).collect()
 }

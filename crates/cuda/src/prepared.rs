@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// A command that is ready.
 pub(crate) enum Prepared {
     Kernel(Kernel),
-    Product(PreparedProduct),
+    Product(Box<PreparedProduct>),
     Zero { address: u64, bytes: usize },
 }
 
@@ -54,7 +54,7 @@ impl Prepared {
     pub fn new(device: &Arc<Device>, command: &Command) -> Result<Prepared> {
         Ok(match command {
             Command::Launch(launch) => Prepared::Kernel(Kernel::new(device.function(launch), launch)),
-            Command::Product(product) => Prepared::Product(PreparedProduct::new(device, product)?),
+            Command::Product(product) => Prepared::Product(Box::new(PreparedProduct::new(device, product)?)),
             Command::Zero { address, bytes } => Prepared::Zero { address: *address, bytes: *bytes },
         })
     }

@@ -228,6 +228,6 @@ impl Drop for Preference {
 /// The bytes that the address of every matrix of a batch is a multiple of.
 fn alignment(matrix: &Matrix) -> u32 {
     let size = matrix.element.size() as u64;
-    let bits = matrix.address | matrix.batch_stride as u64 * size | 256;
+    let bits = matrix.address | (matrix.batch_stride as u64 * size) | 256;
     1 << bits.trailing_zeros()
 }

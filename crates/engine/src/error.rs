@@ -180,6 +180,16 @@ pub enum Error {
         /// The line of the operation.
         at: Location,
     },
+    /// An operation that a backend has no kernel for.
+    #[error("{at}: {op} has no kernel for {backend}; run it on the CPU, or give it kernels of its own")]
+    NoKernel {
+        /// The backend.
+        backend: &'static str,
+        /// What has none.
+        op: String,
+        /// The user's line.
+        at: Location,
+    },
     /// A plan that was made for another machine than the one that it is linked on.
     #[error("the plan cannot be linked: {problem}; plan again with the backend that will run it")]
     OtherMachine {

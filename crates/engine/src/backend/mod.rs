@@ -91,7 +91,5 @@ pub trait Kernels: Trusted + Any {
     fn cpu(&self, linker: &mut Linker<'_>) -> Result<(), Unsupported>;
 
     /// Builds the commands that compute it on a CUDA device, and asks for their scratch.
-    fn cuda(&self, _linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
-        Ok(())
-    }
+    fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported>;
 }

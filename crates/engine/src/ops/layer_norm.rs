@@ -94,7 +94,7 @@ impl Around {
     }
 
     /// The operands of the gradient itself, and what is added.
-    pub fn split<'a, T>(self, inputs: &'a [T]) -> (&'a [T], Option<&'a T>) {
+    pub fn split<T>(self, inputs: &[T]) -> (&[T], Option<&T>) {
         match self.adds {
             true => (&inputs[..inputs.len() - 1], inputs.last()),
             false => (inputs, None),

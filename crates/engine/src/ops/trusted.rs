@@ -7,14 +7,14 @@
 /// # Safety
 /// For all operands that the operation's own [`super::Operation::outputs`] takes, in layouts that
 /// [`super::Kernels::takes`] accepts:
-/// - jobs read nothing but elements of these layouts, and write nothing but the results, whole and dense, and scratch that
-///   they have asked for;
+/// - jobs, and the commands for a device, read nothing but elements of these layouts, and write nothing but the results,
+///   whole and dense, and scratch that they have asked for;
 /// - no part of a job writes what another part reads or writes, whichever threads run them;
 /// - both hold where a result lies over an operand as [`super::Operation::in_place`] allows;
 /// - the operation's answers depend on nothing but itself and what it was asked.
 ///
 /// ```compile_fail,E0277
-/// use gradus_engine::{Layout, ops::{Kernels, Linker, Unsupported}};
+/// use gradus_engine::{Layout, ops::{CudaLinker, Kernels, Linker, Unsupported}};
 ///
 /// struct Mine;
 /// impl Kernels for Mine {
@@ -22,6 +22,9 @@
 ///         true
 ///     }
 ///     fn cpu(&self, _linker: &mut Linker<'_>) -> Result<(), Unsupported> {
+///         Ok(())
+///     }
+///     fn cuda(&self, _linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
 ///         Ok(())
 ///     }
 /// }

@@ -97,7 +97,7 @@ impl Cuda {
     /// The commands of a step whose buffers lie at these addresses, and the scratch they need.
     fn link_step(&self, step: &Step, address: impl Fn(BufferId) -> u64, others: Addresses) -> Result<Linked> {
         let unsupported = |Unsupported(dtype): Unsupported| Error::Unsupported {
-            backend: "cuda",
+            backend: self.name(),
             op: step.op.name().to_string(),
             dtype,
             advice: "compute in f32, bf16 or f16, or use the reference backend",
@@ -109,6 +109,10 @@ impl Cuda {
         };
         let (inputs, outputs) = (operands(&step.inputs)?, operands(&step.outputs)?);
         let mut linker = CudaLinker::new(&inputs, &outputs, others);
+        if let Lowering::Slices(_) = step.op.lowering() {
+            let op = step.op.name().to_string();
+            return Err(Error::NoKernel { backend: self.name(), op, at: step.location });
+        }
         kernels(step.op.as_ref()).cuda(&mut linker).map_err(unsupported)?;
         Ok(linker.finish())
     }
