@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn kernels_of_each_kind_run() {
         let setting = Setting {
-            backend: device::backend(2).unwrap(),
+            backend: device::backend(DeviceChoice::Cpu, 2).unwrap(),
             threads: 2,
             time: Some(Duration::ZERO),
             profile: false,
