@@ -23,7 +23,7 @@ const BLOCK: usize = 1024 * 1024;
 const ROW_MULTIPLE: usize = 32;
 
 /// The loss and the log-sum-exp of each row of `x @ weight^T`: `x` is [rows, channels], the weight
-/// [classes, channels] as an embedding table is, the targets [rows]. Products are computed in the type of `x`; the
+/// [classes, channels] as an embedding table is, the targets `[rows]`. Products are computed in the type of `x`; the
 /// weight has that type, or is f32.
 #[derive(Debug)]
 pub struct LinearCrossEntropy {
