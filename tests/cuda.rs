@@ -1,10 +1,11 @@
 //! CUDA: every operation linked for a device, its kernels compiled where NVIDIA's compiler is, and run where a device is.
 
-use gradus::backend::{Backend, Cpu, Cuda, GpuKind};
+use gradus::backend::{Backend, Cpu, Cuda, GpuKind, Reference};
 use gradus::ops::{self, AttentionOptions, ListedOperation};
-use gradus::testing::{check_on, plans_for};
-use gradus::{Array, DType, Program, Routine, TensorType, Trace, gradient};
-use gradus_cuda::{Command, can_compile, compile};
+use gradus::plan::Options;
+use gradus::testing::{SecondMachine, check_on, plans_for};
+use gradus::{Array, DType, Program, Routine, Tensor, TensorType, Trace, gradient};
+use gradus_cuda::{Command, Product, can_compile, compile};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
@@ -36,6 +37,57 @@ fn sources(entry: &ListedOperation) -> BTreeMap<String, (&'static str, String)> 
 fn every_operation_is_linked_for_a_device() {
     for entry in operations() {
         sources(&entry);
+    }
+}
+
+/// The products that a routine of one output takes on a device.
+fn products(output: &Tensor) -> Vec<Product> {
+    let cuda = Cuda::of_kind(GpuKind::H200);
+    let routine = Routine::new("r").output("y", output);
+    let plan = output.trace().plan(&cuda, &[routine], Options::default()).unwrap();
+    let commands = cuda.commands(&plan, 1 << 32).unwrap().into_iter().flatten().flatten();
+    commands.filter_map(|command| if let Command::Product(product) = command { Some(product) } else { None }).collect()
+}
+
+#[test]
+fn epilogues_are_what_was_traced() {
+    let trace = Trace::new();
+    let [x, w, r] = ["x", "w", "r"].map(|name| trace.input(name, DType::F32, [16, 16]));
+    let rounded = |x: &Tensor| x.cast(DType::Bf16).cast(DType::F32);
+    let product = x.matmul(&w);
+    assert!(products(&(&product + &r))[0].added.is_some(), "a plain sum is the library's");
+    for asked in [rounded(&(&product + &r)), &product + rounded(&r), rounded(&product) + &r] {
+        assert!(products(&asked)[0].added.is_none(), "what is to be rounded on the way is rounded");
+    }
+    let [x, w] =
+        [("a", [3, 9, 16].to_vec()), ("b", vec![16, 8])].map(|(name, shape)| trace.input(name, DType::Bf16, shape));
+    assert!(products(&x.matmul(&w).gelu()).iter().all(|product| product.gelu.is_some()), "rows of one product");
+    let batch = products(&x.slice(1, 1..9).matmul(&w).gelu());
+    assert!(batch.iter().all(|product| product.gelu.is_none()), "a batch keeps what GELU is taken of by itself");
+}
+
+#[test]
+fn what_a_norm_takes_in_is_a_sum_with_another() {
+    let trace = Trace::new();
+    let [x, other] = ["x", "other"].map(|name| trace.input(name, DType::F32, [3, 8]));
+    let [gain, bias] = ["gain", "bias"].map(|name| trace.input(name, DType::F32, [8]));
+    let y = x.layer_norm(&gain, &bias, 1e-5);
+    let g = gradient(&(&y * &other).sum_all(), &[&x]).unwrap().remove(0);
+    let twice = Tensor::elementwise([&g, &other], |[g, _]| g.clone() + g);
+    let once = Tensor::elementwise([&g, &other], |[g, other]| g + other);
+    let numbers: Vec<f32> = (0..24).map(|index| (index as f32 * 0.7).sin()).collect();
+    let results = |backend: &dyn Backend, value: &Tensor| {
+        let mut program = trace.compile(backend, &[Routine::new("r").output("y", value)]).unwrap();
+        [("x", 24), ("other", 24), ("gain", 8), ("bias", 8)].iter().for_each(|&(name, count)| {
+            // What a routine does not need, its program does not have.
+            let _ = program.write(name, &numbers[..count]);
+        });
+        program.run("r").unwrap();
+        program.read("y").unwrap().to_f64()
+    };
+    for value in [&twice, &once] {
+        let (found, exact) = (results(&SecondMachine, value), results(&Reference, value));
+        assert!(found.iter().zip(&exact).all(|(a, b)| (a - b).abs() < 1e-5), "{found:?} instead of {exact:?}");
     }
 }
 

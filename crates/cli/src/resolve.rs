@@ -290,7 +290,7 @@ fn train_config(args: &TrainArgs, model: ModelConfig, sequence: usize, paths: Pa
         clip: args.clip.unwrap_or(Clip::Norm(1.0)),
         dropout: args.dropout.unwrap_or(0.0),
         precision: args.precision.map_or(Precision::F32, Precision::from),
-        device: args.device.unwrap_or_default(),
+        device: args.device.unwrap_or_default().resolved(),
         threads: args.threads.unwrap_or_else(defaults::threads),
         seed: args.seed.unwrap_or(1),
         eval_every: args.eval_every.unwrap_or_else(|| defaults::eval_every(steps)),

@@ -81,7 +81,7 @@ unsafe fn log(program: sys::nvrtcProgram) -> String {
 
 /// The file for what is compiled from this, if there is a folder for such.
 fn cached_at(key: &str) -> Option<PathBuf> {
-    let caches = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let caches = std::env::var_os("XDG_CACHE_HOME").filter(|path| !path.is_empty()).map(PathBuf::from);
     let caches = caches.or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache")))?;
     let mut hasher = DefaultHasher::new();
     key.hash(&mut hasher);

@@ -8,7 +8,7 @@ use cudarc::driver::{result, sys};
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// The least that the driver must speak: graphs with conditions, and what the kernels are compiled to.
 const LEAST_DRIVER: i32 = 13000;
@@ -25,6 +25,8 @@ pub struct Device {
     products: cublaslt_sys::cublasLtHandle_t,
     /// Functions by their source and name: loaded once, however often they occur.
     functions: Mutex<HashMap<(String, &'static str), Function>>,
+    /// What decides whether states are written.
+    decide: OnceLock<Function>,
 }
 
 /// A kernel on the device.
@@ -37,6 +39,8 @@ unsafe impl Send for Device {}
 unsafe impl Sync for Device {}
 // SAFETY: as above: a handle.
 unsafe impl Send for Function {}
+// SAFETY: as above.
+unsafe impl Sync for Function {}
 
 impl Device {
     /// The device of this number, in the order that `nvidia-smi` and CUDA_VISIBLE_DEVICES give.
@@ -72,7 +76,17 @@ impl Device {
         let products = cublaslt::create_handle()
             .map_err(|error| Error::Call { call: "cublasLtCreate", reason: format!("{:?}", error.0) })?;
         let multiprocessors = multiprocessors as usize;
-        Ok(Device { name, multiprocessors, memory, device, context, stream, products, functions: Mutex::default() })
+        Ok(Device {
+            name,
+            multiprocessors,
+            memory,
+            device,
+            context,
+            stream,
+            products,
+            functions: Mutex::default(),
+            decide: OnceLock::new(),
+        })
     }
 
     /// What the driver calls it.
@@ -151,6 +165,15 @@ impl Device {
                 .map_err(Error::call("cuFuncSetAttribute"))?;
         }
         Ok(function)
+    }
+
+    /// The function `decide` of this text, loaded once.
+    pub(crate) fn decide(&self, text: &str) -> Result<Function> {
+        if let Some(function) = self.decide.get() {
+            return Ok(*function);
+        }
+        let function = self.load_image("decide", text.as_bytes())?;
+        Ok(*self.decide.get_or_init(|| function))
     }
 
     /// Loads machine code, or text that ends with a zero byte. It stays for as long as the context.

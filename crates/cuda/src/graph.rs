@@ -60,8 +60,8 @@ impl Replay {
     /// Makes a routine ready. Faults are raised in the cell at `fault`.
     ///
     /// # Safety
-    /// The addresses of the commands, and the cell, must be those of memory of the device that lives as long as this, and
-    /// kernels must keep to what their operands' sizes say.
+    /// The addresses of the commands, and the cell, must be those of memory of the device that lives as long as this, kernels
+    /// must keep to what their operands' sizes say, and no step of a group may touch what another of it writes.
     pub unsafe fn new(device: &Arc<Device>, steps: &Steps, fault: u64) -> Result<Replay> {
         device.bind()?;
         let launches: Vec<&Launch> = steps.commands.iter().flatten().filter_map(Command::launch).collect();
@@ -143,7 +143,9 @@ impl Graph {
         fault: u64,
         seen: &HostCell,
     ) -> Result<Graph> {
-        let stream = device.stream();
+        // Others may use the device's stream meanwhile, and what they send is no part of this.
+        let outer = Stream::new()?;
+        let stream = outer.0;
         // A lane belongs to what is captured until that ends: what is inside of it takes others.
         let [lanes, inner_lanes] = [lanes()?, lanes()?];
         let mut graph = Graph { graph: std::ptr::null_mut(), ready: std::ptr::null_mut() };
@@ -156,18 +158,15 @@ impl Graph {
             reset(fault, stream)?;
             send_all(before, &mut groups, stream, &lanes)?;
             if !after.is_empty() {
-                let body = add_condition(device, graph.graph, fault)?;
+                let body = add_condition(device, stream, graph.graph, fault)?;
                 let inner = Stream::new()?;
                 begin(inner.0, body)?;
                 let sent = send_all(after, &mut groups, inner.0, &inner_lanes);
-                end(inner.0)?;
-                sent?;
+                sent.and(end(inner.0))?;
             }
             seen.fetch(fault, stream)
         })();
-        // The capture ends whether or not it went well, or the stream could not be used again.
-        end(stream)?;
-        captured?;
+        captured.and(end(stream))?;
         // SAFETY: the graph is whole.
         unsafe { sys::cuGraphInstantiateWithFlags(&mut graph.ready, graph.graph, 0) }
             .result()
@@ -273,8 +272,7 @@ fn end(stream: sys::CUstream) -> Result<()> {
 }
 
 /// Adds to what is being captured that what follows is run only if no fault was raised; gives the graph for that.
-fn add_condition(device: &Arc<Device>, graph: sys::CUgraph, fault: u64) -> Result<sys::CUgraph> {
-    let stream = device.stream();
+fn add_condition(device: &Arc<Device>, stream: sys::CUstream, graph: sys::CUgraph, fault: u64) -> Result<sys::CUgraph> {
     let mut handle: sys::CUgraphConditionalHandle = 0;
     // SAFETY: the graph and the context are there; the handle is written by the call.
     unsafe {
@@ -282,7 +280,7 @@ fn add_condition(device: &Arc<Device>, graph: sys::CUgraph, fault: u64) -> Resul
     }
     .result()
     .map_err(Error::call("cuGraphConditionalHandleCreate"))?;
-    let decide = device.load_image("decide", DECIDE.as_bytes())?;
+    let decide = device.decide(DECIDE)?;
     let launch = Launch {
         source: String::new(),
         entry: "decide",

@@ -37,8 +37,13 @@ pub(crate) fn nvrtc() -> Result<()> {
     static FOUND: OnceLock<bool> = OnceLock::new();
     let found = FOUND.get_or_init(|| {
         load("libnvrtc.so.13");
-        // SAFETY: as above.
-        unsafe { cudarc::nvrtc::sys::is_culib_present() }
+        let (mut major, mut minor) = (0, 0);
+        // SAFETY: as above; where the library was found, both are written.
+        unsafe {
+            cudarc::nvrtc::sys::is_culib_present()
+                && cudarc::nvrtc::sys::nvrtcVersion(&mut major, &mut minor).result().is_ok()
+                && major >= 13
+        }
     });
     let advice =
         "install the CUDA 13 toolkit or its package of NVRTC, and set CUDA_HOME or LD_LIBRARY_PATH if it is not found";
@@ -51,7 +56,7 @@ pub(crate) fn cublaslt() -> Result<()> {
     let found = FOUND.get_or_init(|| {
         load("libcublasLt.so.13");
         // SAFETY: as above.
-        unsafe { cudarc::cublaslt::sys::is_culib_present() }
+        unsafe { cudarc::cublaslt::sys::is_culib_present() && cudarc::cublaslt::sys::cublasLtGetVersion() >= 130_000 }
     });
     let advice =
         "install the CUDA 13 toolkit or its package of cuBLAS, and set CUDA_HOME or LD_LIBRARY_PATH if it is not found";

@@ -18,7 +18,10 @@ impl Memory {
         device.bind()?;
         let bytes = bytes.max(1);
         // SAFETY: the memory is freed once, when this is dropped.
-        let address = unsafe { result::malloc_sync(bytes) }.map_err(|_| {
+        let address = unsafe { result::malloc_sync(bytes) }.map_err(|error| {
+            if error.0 != cudarc::driver::sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY {
+                return Error::call("cuMemAlloc")(error);
+            }
             let (free, total) = result::mem_get_info().unwrap_or((0, device.memory()));
             Error::Memory { wanted: bytes, free, total }
         })?;

@@ -198,13 +198,16 @@ impl Preference {
         use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
         let preference = Preference(result::create_matmul_pref().map_err(call("cublasLtMatmulPreferenceCreate"))?);
         preference.set(Attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &product.workspace_bytes)?;
-        if !product.depth.is_multiple_of(SHARED_DEPTH) {
+        // Sums over shares of the depth may wait where the result goes, which must not be where the epilogue still reads.
+        let over_slope = matches!(product.gelu, Some(Gelu::SlopeAt(address)) if address == product.d.address);
+        if over_slope || !product.depth.is_multiple_of(SHARED_DEPTH) {
             preference.set(Attribute::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &0u32)?;
         }
-        let [a, b, d] = [&product.a, &product.b, &product.d].map(alignment);
+        let added = product.added.as_ref().unwrap_or(&product.d);
+        let [a, b, added, d] = [&product.a, &product.b, added, &product.d].map(alignment);
         preference.set(Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &b)?;
         preference.set(Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &a)?;
-        preference.set(Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &d)?;
+        preference.set(Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &added)?;
         preference.set(Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &d)?;
         Ok(preference)
     }

@@ -89,8 +89,8 @@ pub struct TrainConfig {
     pub dropout: f64,
     /// Element type of the computation.
     pub precision: Precision,
-    /// What it is computed on.
-    #[serde(default)]
+    /// What it is computed on. Runs of before there was a choice were on the CPU.
+    #[serde(default = "DeviceChoice::cpu")]
     pub device: DeviceChoice,
     /// Threads, the main one included.
     pub threads: usize,

@@ -50,6 +50,13 @@ pub enum DeviceChoice {
     Cuda(usize),
 }
 
+impl DeviceChoice {
+    /// The CPU.
+    pub(super) fn cpu() -> DeviceChoice {
+        DeviceChoice::Cpu
+    }
+}
+
 impl fmt::Display for DeviceChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

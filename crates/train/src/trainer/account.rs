@@ -19,7 +19,7 @@ impl Session {
     pub fn account(&self) -> Account {
         let mut account = self.predicted;
         let regions = &self.training.program().plan().regions;
-        let arena = self.training.program().addresses().unwrap_or(0..0);
+        let Some(arena) = self.training.program().addresses() else { return on_a_device(account) };
         let transients = arena.start + regions.total() - regions.workers - regions.transients;
         let persistent = Residence::of(arena.start..transients);
         let replayed = Residence::of(transients..arena.end);
@@ -36,6 +36,16 @@ impl Session {
         account.peak = ProcessMemory::read().peak;
         account
     }
+}
+
+/// On a device an arena is there whole from the beginning, and so is what is taken besides.
+fn on_a_device(mut account: Account) -> Account {
+    let arena = [Kind::Weights, Kind::Gradients, Kind::Optimizer, Kind::Activations, Kind::Scratch];
+    for kind in arena.into_iter().chain([Kind::Data, Kind::Runtime]) {
+        account[kind].measured = account[kind].predicted;
+        account.peak += account[kind].measured;
+    }
+    account
 }
 
 /// The share of some addresses that is resident.

@@ -46,8 +46,12 @@ impl Session {
     /// Looks at the memory now and then, and takes another micro-batch if it is outside of its band.
     pub fn adapt(&mut self, step: u64, observer: &mut dyn Observer) -> Result<()> {
         let Some(mut adaptive) = self.adaptive.filter(|_| step.is_multiple_of(LOOK_EVERY)) else { return Ok(()) };
-        let resident = ProcessMemory::read().now;
         let arena = self.training.program().plan().regions.total();
+        // On a device nothing but the arena changes.
+        let resident = match self.backend.memory()? {
+            Some(device) => arena as u64 + device.besides,
+            None => ProcessMemory::read().now,
+        };
         let Some(wanted) = adaptive.wanted_arena(resident, arena) else { return Ok(()) };
         let config = StepConfig { micro_batch: 0, ..self.training.config().clone() };
         let plans = StepPlans::new(&config, self.batch, adaptive.recompute, &*self.backend);

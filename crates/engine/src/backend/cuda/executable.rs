@@ -78,6 +78,22 @@ impl CudaExecutable {
         Ok(())
     }
 
+    /// Takes an arena of another size, with the states of this one, of which there are so many bytes. There are never two
+    /// arenas: states wait beside it. If there is no room, the program is left without a plan, its states as they were.
+    fn resize(&mut self, bytes: usize, states: usize) -> Result<()> {
+        let mut aside = Memory::zeroed(&self.device, states)?;
+        aside.copy_from(&self.arena, states)?;
+        let before = self.arena.bytes();
+        self.arena = Memory::zeroed(&self.device, 0)?;
+        let (arena, refused) = match Memory::zeroed(&self.device, bytes) {
+            Ok(arena) => (arena, None),
+            Err(refused) => (Memory::zeroed(&self.device, before)?, Some(refused)),
+        };
+        self.arena = arena;
+        self.arena.copy_from(&aside, states)?;
+        refused.map_or(Ok(()), |refused| Err(refused.into()))
+    }
+
     fn routine(&mut self, routine: usize) -> Result<&mut LinkedRoutine> {
         self.routines.get_mut(routine).ok_or(Error::Unlinked)
     }
@@ -143,14 +159,11 @@ impl Executable for CudaExecutable {
         // All that can be refused is, before anything changes.
         check_plan(&self.cuda, plan)?;
         let bytes = plan.regions.total() + FAULT_CELL;
-        if bytes != self.arena.bytes() {
-            let mut arena = Memory::zeroed(&self.device, bytes)?;
-            arena.copy_from(&self.arena, plan.regions.states)?;
-            // The graphs point to where the arena was; whatever happens now, none of them is left.
-            self.routines.clear();
-            self.arena = arena;
-        }
+        // The graphs point to where the arena was; whatever happens now, none of them is left.
         self.routines.clear();
+        if bytes != self.arena.bytes() {
+            self.resize(bytes, plan.regions.states)?;
+        }
         self.link_routines(plan)
     }
 

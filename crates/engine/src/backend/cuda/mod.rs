@@ -192,7 +192,8 @@ impl Backend for Cuda {
 
     fn memory(&self) -> Result<Option<DeviceMemory>> {
         let available = match &self.device {
-            Some(device) => device.free_memory()? as u64 + CONTEXT_BYTES,
+            // The context is there already, and kernels are still to come.
+            Some(device) => (device.free_memory()? as u64 + CONTEXT_BYTES / 2).min(self.kind.memory as u64),
             None => self.kind.memory as u64,
         };
         Ok(Some(DeviceMemory { available, besides: CONTEXT_BYTES }))

@@ -28,7 +28,7 @@ impl Blocked {
         let (x, weight) = (dense(linker, element), padded(linker, element));
         let (rows, classes) = (x.shape[0], linker.input(1).shape[0]);
         let stride = weight.shape[0];
-        let most = (BLOCK / (stride * element.size())).next_multiple_of(ROW_MULTIPLE);
+        let most = (BLOCK / (stride * element.size())).max(1).next_multiple_of(ROW_MULTIPLE);
         let block = most.min(rows);
         let address = linker.scratch(block * stride * element.size());
         let logits = Operand { element, shape: vec![block, classes], strides: vec![stride, 1], address };

@@ -137,8 +137,8 @@ enum Follows {
     GeluSlope,
 }
 
-/// What a program is that follows a product, if the library can do it: its first operand is the product. What is rounded on
-/// the way, as if it had been stored, the library does not round.
+/// What a program is that follows a product, if the library can do it: its first operand is the product. As the product is
+/// rounded to be stored, programs round it before they use it; the library does not. Nothing else that is rounded is left out.
 fn follows(matmul: &Matmul, epilogue: &Elementwise) -> Option<Follows> {
     use Argument::Input;
     let ProductTypes { computed, stored } = matmul.types;
@@ -150,11 +150,12 @@ fn follows(matmul: &Matmul, epilogue: &Elementwise) -> Option<Follows> {
     let (function, [first, second]) = applied(program, program.result)?;
     match function {
         Function::Add if stored == DType::F32 && is_pair([first, second], [Input(0), Input(1)]) => Some(Follows::Add),
-        Function::GeluTanh if is_half && first == Input(0) => Some(Follows::Gelu),
+        Function::GeluTanh if is_half && is_product(program, first, stored) => Some(Follows::Gelu),
         Function::Mul if is_half && !matmul.has_bias => {
-            let other = if first == Input(0) { second } else { first };
-            let slope = is_pair([first, second], [Input(0), other]).then(|| applied(program, other)).flatten();
-            matches!(slope, Some((Function::GeluTanhSlope, [Input(1), _]))).then_some(Follows::GeluSlope)
+            let others = [[first, second], [second, first]];
+            let slope = others.iter().find(|pair| is_product(program, pair[0], stored))?[1];
+            let slope = applied(program, rounded_from(program, slope, stored)?)?;
+            matches!(slope, (Function::GeluTanhSlope, [Input(1), _])).then_some(Follows::GeluSlope)
         }
         _ => None,
     }
@@ -164,24 +165,22 @@ fn is_pair(pair: [Argument; 2], wanted: [Argument; 2]) -> bool {
     pair == wanted || pair == [wanted[1], wanted[0]]
 }
 
-/// The function whose value an argument is, and its first two arguments, rounding aside.
+/// The function whose value an argument is, and its first two arguments.
 fn applied(program: &ScalarProgram, argument: Argument) -> Option<(Function, [Argument; 2])> {
-    let Argument::Result(index) = unrounded(program, argument) else { return None };
+    let Argument::Result(index) = argument else { return None };
     let Instruction { function, arguments } = program.instructions[index];
-    Some((function, [arguments[0], arguments[1]].map(|argument| unrounded(program, argument))))
+    Some((function, [arguments[0], arguments[1]]))
 }
 
-/// What is rounded to give an argument, if it is rounded.
-fn unrounded(program: &ScalarProgram, argument: Argument) -> Argument {
-    match argument {
-        Argument::Result(index) => match program.instructions[index] {
-            Instruction { function: Function::RoundBf16 | Function::RoundF16, arguments } => {
-                unrounded(program, arguments[0])
-            }
-            _ => argument,
-        },
-        _ => argument,
-    }
+/// What an argument is that is rounded to this type.
+fn rounded_from(program: &ScalarProgram, argument: Argument, dtype: DType) -> Option<Argument> {
+    let wanted = if dtype == DType::Bf16 { Function::RoundBf16 } else { Function::RoundF16 };
+    applied(program, argument).filter(|(function, _)| *function == wanted).map(|(_, arguments)| arguments[0])
+}
+
+/// Whether an argument is the product, as it is stored.
+fn is_product(program: &ScalarProgram, argument: Argument, stored: DType) -> bool {
+    argument == Argument::Input(0) || rounded_from(program, argument, stored) == Some(Argument::Input(0))
 }
 
 /// Whether a product takes a program as its epilogue.
@@ -197,12 +196,17 @@ pub(super) fn link_fused(
     kept: Option<Operand>,
     result: &Operand,
 ) {
-    let plain =
-        |operand: &Operand| operand.is_dense() && operand.shape == result.shape && operand.element == result.element;
-    let rows = result.shape.last().copied().unwrap_or(1);
-    let whole = rows.is_multiple_of(8)
-        && linker.input(1).shape[linker.input(1).shape.len() - 2] > 0
-        && linker.input(1).shape.len() == 2;
+    // The library takes further operands that lie as the result does, aligned.
+    let plain = |operand: &Operand| {
+        let alike = operand.is_dense() && operand.shape == result.shape && operand.element == result.element;
+        alike && operand.address.is_multiple_of(16)
+    };
+    let (a, b) = (layout(&linker.input(0)), linker.input(1));
+    let columns = result.shape.last().copied().unwrap_or(1);
+    // One product, not a batch: rows of all leading axes lie at equal distances.
+    let rows = Shape::from([result.elements() / columns.max(1), b.shape[0]]);
+    let is_one = b.shape.len() == 2 && a.reshaped(&rows).is_some();
+    let whole = is_one && columns.is_multiple_of(8) && b.shape[0] > 0;
     let after = match (follows(matmul, epilogue), &kept, &others[..]) {
         (Some(Follows::Add), None, [added]) if plain(added) && whole => {
             After { added: Some(added.clone()), gelu: None }

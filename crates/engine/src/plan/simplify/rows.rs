@@ -58,7 +58,9 @@ fn read_as_it_was(graph: &Graph, request: &Request, machine: &dyn Machine) -> (G
             let source = &graph.nodes()[node.inputs[position].node];
             let Some(rows) = rows_of(&node, machine) else { break };
             let before = conversion(graph, source).map(|_| source.inputs[0]);
-            let Some(before) = before.filter(|before| graph.ty(*before).dtype.size() < 4) else { continue };
+            // To f32, which holds all that it was.
+            let exact = graph.ty(node.inputs[position]).dtype == DType::F32;
+            let Some(before) = before.filter(|before| exact && graph.ty(*before).dtype.size() < 4) else { continue };
             let mut inputs = node.inputs.clone();
             inputs[position] = before;
             let offered = rows.reading(position, graph.ty(before).dtype);
@@ -118,7 +120,9 @@ fn converted(graph: &Graph, index: usize, rows: &dyn RowOperation, readers: &Rea
     let passes = readers.of_first[index].clone();
     let dtype = conversion(graph, &graph.nodes()[*passes.first()?])?;
     let alike = passes.iter().all(|&pass| conversion(graph, &graph.nodes()[pass]) == Some(dtype));
-    if !alike || readers.requested[index] {
+    // Of f32, which the operation has in hand: what was rounded to another type first is not the same.
+    let is_whole = graph.ty(Value { node: index, output: 0 }).dtype == DType::F32;
+    if !alike || !is_whole || readers.requested[index] {
         return None;
     }
     Some(Found { op: rows.storing(dtype)?, more: None, passes, result: 0, place: index })
@@ -131,7 +135,11 @@ fn added(graph: &Graph, index: usize, rows: &dyn RowOperation, readers: &Readers
     let (first, ty) = (Value { node: index, output: 0 }, graph.ty(Value { node: index, output: 0 }));
     let program = program_of(node).filter(|program| program.dtype == ty.dtype)?;
     let is_sum = match &program.program.instructions[..] {
-        [one] => one.function == Function::Add && one.arguments[..2].iter().all(|a| matches!(a, Argument::Input(_))),
+        [one] => {
+            let pair = [one.arguments[0], one.arguments[1]];
+            let both = [Argument::Input(0), Argument::Input(1)];
+            one.function == Function::Add && (pair == both || pair == [both[1], both[0]])
+        }
         _ => false,
     };
     let more = *node.inputs.iter().find(|&&input| input != first)?;
@@ -148,7 +156,8 @@ fn added(graph: &Graph, index: usize, rows: &dyn RowOperation, readers: &Readers
 /// Some readers of the first result convert it to a 16-bit type.
 fn copied(graph: &Graph, index: usize, rows: &dyn RowOperation, readers: &Readers) -> Option<Found> {
     let to = |pass: usize| conversion(graph, &graph.nodes()[pass]).filter(|dtype| dtype.size() == 2);
-    let dtype = readers.of_first[index].iter().find_map(|&pass| to(pass))?;
+    let is_whole = graph.ty(Value { node: index, output: 0 }).dtype == DType::F32;
+    let dtype = readers.of_first[index].iter().filter(|_| is_whole).find_map(|&pass| to(pass))?;
     let passes = readers.of_first[index].iter().copied().filter(|&pass| to(pass) == Some(dtype)).collect();
     let result = graph.nodes()[index].outputs.len();
     Some(Found { op: rows.copying(dtype)?, more: None, passes, result, place: index })
