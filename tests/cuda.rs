@@ -176,6 +176,9 @@ fn attention_of_models_on_a_device_equals_the_cpu() {
         ([1, 4, 2, 260, 128], None),
         ([1, 4, 1, 400, 64], Some(150)),
         ([2, 2, 2, 129, 80], None),
+        ([1, 3, 3, 127, 64], None),
+        ([23, 6, 6, 200, 64], Some(70)),
+        ([25, 12, 12, 450, 64], None),
     ];
     for (sizes, (dtype, allowed)) in sizes.iter().flat_map(|sizes| {
         [(DType::F32, 2e-5), (DType::Bf16, 1.5e-2), (DType::F16, 2e-3)].map(|of_type| (*sizes, of_type))

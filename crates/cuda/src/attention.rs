@@ -6,6 +6,18 @@ use std::f32::consts::LOG2_E;
 /// The largest depth for which a warp's sums fit into registers.
 const DEEPEST: usize = 128;
 
+/// The gradient in one walk: the depth that it takes, threads of a block, the keys that these have at a time, the tiles of
+/// queries whose sums a block keeps in shared memory, and how many blocks there are at most, one for each multiprocessor of
+/// an H100 or H200.
+const WALK_DEPTH: usize = 64;
+const WALK_THREADS: usize = 256;
+const WALK_KEYS: usize = 128;
+const WALK_KEPT: usize = 5;
+const WALK_BLOCKS: usize = 132;
+/// Numbers of its tiles: queries and their gradients three times, keys and values twice for two warpgroups, slopes twice.
+const WALK_TILE: usize = 64 * WALK_DEPTH;
+const WALK_TILES: usize = 3 * 2 + 2 * 2 * 2 + 2 * 2;
+
 /// How a kernel on tensor cores is cut: a block has so many warps, each so many times 16 rows, which walk past so many columns
 /// at a time, and compute with a part of these at once.
 #[derive(Clone, Copy)]
@@ -61,8 +73,6 @@ pub struct AttentionGradient {
     pub log_sum: Operand,
     /// The gradient of the result [b, t, h, d].
     pub g: Operand,
-    /// Scratch [b, h, t], in f32.
-    pub delta: Operand,
     /// The gradients of queries, keys and values side by side [b, max(t, s), h + 2 g, d], dense.
     pub joint: Operand,
 }
@@ -85,20 +95,60 @@ impl Attention {
         }
     }
 
-    /// Its gradient: what is subtracted from each row's slopes, then that of the queries, then that of keys and values.
-    pub fn gradient(&self, operands: &AttentionGradient) -> [Launch; 3] {
-        [self.delta(operands), self.gradient_of(operands, false), self.gradient_of(operands, true)]
+    /// Its gradient: what is subtracted from each row's slopes, then all in one walk, or that of the queries, then that of
+    /// keys and values. `scratch` gives what lies between, numbers in f32 of a shape.
+    pub fn gradient(&self, operands: &AttentionGradient, mut scratch: impl FnMut(&[usize]) -> Operand) -> Vec<Launch> {
+        let delta = scratch(&[self.batch, self.heads, self.queries]);
+        let mut launches = vec![self.delta(operands, &delta)];
+        if self.in_one_walk(operands) {
+            let tiles = self.queries.div_ceil(64);
+            let sums = scratch(&[self.walk_blocks(), tiles - tiles.min(WALK_KEPT), WALK_TILE]);
+            launches.push(self.walk(operands, &delta, &sums));
+        } else {
+            launches.extend([false, true].map(|for_keys| self.gradient_of(operands, &delta, for_keys)));
+        }
+        launches
     }
 
-    fn gradient_of(&self, operands: &AttentionGradient, for_keys: bool) -> Launch {
-        let AttentionGradient { q, k, v, log_sum, g, delta, joint, .. } = operands;
+    /// A block has all of a head: where there are fewer heads than multiprocessors, two walks, of a block for each 128 queries
+    /// or keys, use the device better, unless that is no more blocks.
+    fn in_one_walk(&self, AttentionGradient { q, k, v, g, .. }: &AttentionGradient) -> bool {
+        let plain = self.heads == self.key_heads && self.queries == self.keys && self.queries > 0;
+        let enough = self.batch * self.heads >= WALK_BLOCKS || self.keys <= WALK_KEYS;
+        plain && enough && self.depth == WALK_DEPTH && self.on_tensor_cores(&[q, k, v, g])
+    }
+
+    fn walk_blocks(&self) -> usize {
+        (self.batch * self.heads).min(WALK_BLOCKS)
+    }
+
+    /// Seven products in two walks are five in one.
+    fn walk(&self, operands: &AttentionGradient, delta: &Operand, sums: &Operand) -> Launch {
+        let source = Source::new("attention_gradient_wgmma", sources::ATTENTION_GRADIENT_WGMMA);
+        let kept = self.queries.div_ceil(64).min(WALK_KEPT);
+        let source = self.constants(self.gradient_operands(source, operands, delta).operand("sums", sums));
+        let source = source.size("ALL_HEADS", self.batch * self.heads).constant("BLOCKS", self.walk_blocks());
+        let source = source.constant("KEPT", kept).code(sources::MMA).code(sources::WGMMA);
+        // A logarithm and what is subtracted, for each query of three tiles.
+        let shared = WALK_TILES * WALK_TILE * 2 + kept * WALK_TILE * 4 + 3 * 2 * 64 * 4;
+        source.launch_on([self.walk_blocks(), 1, 1], WALK_THREADS, shared)
+    }
+
+    fn gradient_operands(&self, source: Source, operands: &AttentionGradient, delta: &Operand) -> Source {
+        let AttentionGradient { q, k, v, log_sum, g, joint, .. } = operands;
+        let source = by_place(self.by_head(source, [q, k, v]), "g", g).operand("log_sum", log_sum);
+        source.operand("delta", delta).operand("joint", joint)
+    }
+
+    fn gradient_of(&self, operands: &AttentionGradient, delta: &Operand, for_keys: bool) -> Launch {
+        let AttentionGradient { q, k, v, g, .. } = operands;
         let on_tensor_cores = self.on_tensor_cores(&[q, k, v, g]);
         let (entry, text) = match on_tensor_cores {
             true => ("attention_gradient_mma", sources::ATTENTION_GRADIENT_MMA),
             false => ("attention_gradient", sources::ATTENTION_GRADIENT),
         };
-        let source = by_place(self.by_head(Source::new(entry, text), [q, k, v]), "g", g).operand("log_sum", log_sum);
-        let source = source.operand("delta", delta).operand("joint", joint).constant("FOR_KEYS", for_keys as u8);
+        let source = self.gradient_operands(Source::new(entry, text), operands, delta);
+        let source = source.constant("FOR_KEYS", for_keys as u8);
         let (source, places) = (self.constants(source), self.queries.max(self.keys));
         let heads = self.batch * if for_keys { self.key_heads } else { self.heads };
         match on_tensor_cores {
@@ -130,8 +180,7 @@ impl Attention {
         Cut { warps: rows.div_ceil(16 * fragments).clamp(1, warps), fragments, columns: 64, part, kept }
     }
 
-    fn delta(&self, operands: &AttentionGradient) -> Launch {
-        let AttentionGradient { o, g, delta, .. } = operands;
+    fn delta(&self, AttentionGradient { o, g, .. }: &AttentionGradient, delta: &Operand) -> Launch {
         let source = by_place(Source::new("attention_delta", sources::ATTENTION_DELTA), "o", o);
         let source = by_place(source, "g", g).operand("delta", delta);
         let widths = [o, g].map(|operand| operand.vector(16 / operand.element.size()));
@@ -205,8 +254,8 @@ mod tests {
     /// What a block may have on a device of compute capability 9.0.
     const SHARED_MOST: u32 = 227 << 10;
 
-    fn attention(depth: usize, heads: usize) -> Attention {
-        let (batch, key_heads, queries, keys) = (2, heads, 300, 300);
+    fn attention(depth: usize, heads: usize, queries: usize) -> Attention {
+        let (batch, key_heads, keys) = (2, heads, queries);
         Attention { batch, heads, key_heads, queries, keys, depth, causal: true, window: usize::MAX, scale: 1.0 }
     }
 
@@ -229,8 +278,8 @@ mod tests {
         let log_sum = dense(Element::F32, &[batch, heads, queries]);
         let joint = dense(element, &[batch, queries, 3 * heads, depth]);
         let forward = attention.forward([&q, &k, &v], &o, &log_sum);
-        let (g, delta) = (o.clone(), log_sum.clone());
-        let gradient = attention.gradient(&AttentionGradient { q, k, v, o, log_sum, g, delta, joint });
+        let operands = AttentionGradient { q, k, v, g: o.clone(), o, log_sum, joint };
+        let gradient = attention.gradient(&operands, |shape| dense(Element::F32, shape));
         std::iter::once(forward).chain(gradient).collect()
     }
 
@@ -238,30 +287,38 @@ mod tests {
     fn tensor_cores_take_what_they_can_and_blocks_fit() {
         let general = ["attention", "attention_delta", "attention_gradient", "attention_gradient"];
         let mma = ["attention_mma", "attention_delta", "attention_gradient_mma", "attention_gradient_mma"];
-        for (depth, heads, element, offset, expected) in [
-            (64, 12, Element::Bf16, 0, mma),
-            (128, 5, Element::F16, 0, mma),
-            (16, 1, Element::F16, 16, mma),
-            (64, 12, Element::F32, 0, general),
-            (64, 12, Element::Bf16, 8, general),
-            (24, 2, Element::Bf16, 0, general),
-            (144, 2, Element::Bf16, 0, general),
-            (3, 1, Element::Bf16, 0, general),
+        let in_one_walk = ["attention_mma", "attention_delta", "attention_gradient_wgmma"];
+        for (depth, heads, queries, element, offset, expected) in [
+            (64, 65, 300, Element::Bf16, 0, &mma[..]),
+            (128, 66, 300, Element::F16, 0, &mma),
+            (16, 1, 300, Element::F16, 16, &mma),
+            (64, 66, 300, Element::Bf16, 0, &in_one_walk),
+            (64, 200, 1024, Element::F16, 0, &in_one_walk),
+            (64, 1, 128, Element::Bf16, 0, &in_one_walk),
+            (64, 1, 129, Element::Bf16, 0, &mma),
+            (64, 66, 300, Element::F32, 0, &general),
+            (64, 66, 300, Element::Bf16, 8, &general),
+            (24, 2, 300, Element::Bf16, 0, &general),
+            (144, 2, 300, Element::Bf16, 0, &general),
+            (3, 1, 300, Element::Bf16, 0, &general),
         ] {
-            let launches = launches(attention(depth, heads), element, offset);
-            assert_eq!(launches.iter().map(|launch| launch.entry).collect::<Vec<_>>(), expected, "depth {depth}");
-            assert!(launches.iter().all(|launch| launch.shared <= SHARED_MOST), "depth {depth}");
+            let launches = launches(attention(depth, heads, queries), element, offset);
+            let what = format!("depth {depth}, {heads} heads, {queries} queries");
+            assert_eq!(launches.iter().map(|launch| launch.entry).collect::<Vec<_>>(), expected, "{what}");
+            assert!(launches.iter().all(|launch| launch.shared <= SHARED_MOST), "{what}");
         }
     }
 
     #[test]
     fn every_row_has_a_block() {
         let blocks =
-            |element: Element| launches(attention(64, 12), element, 0).into_iter().map(|launch| launch.grid[0]);
+            |element: Element| launches(attention(64, 12, 300), element, 0).into_iter().map(|launch| launch.grid[0]);
         let (tiles, block) = (300u32.div_ceil(64), 300u32.div_ceil(128));
         // Sixteen lanes have a row of f32, eight a row of bf16.
         let deltas = [16, 8].map(|lanes| (2 * 12 * 300u32).div_ceil(256 / lanes));
         assert_eq!(blocks(Element::F32).collect::<Vec<_>>(), [24 * tiles, deltas[0], 24 * tiles, 24 * tiles]);
         assert_eq!(blocks(Element::Bf16).collect::<Vec<_>>(), [24 * block, deltas[1], 24 * block, 24 * block]);
+        let walk = launches(attention(64, 200, 300), Element::Bf16, 0).pop().expect("a launch");
+        assert_eq!(walk.grid, [132, 1, 1], "as many as run at a time");
     }
 }

@@ -15,6 +15,7 @@ sources! {
     ATTENTION_DELTA = "attention_delta.cu",
     ATTENTION_GRADIENT = "attention_gradient.cu",
     ATTENTION_GRADIENT_MMA = "attention_gradient_mma.cu",
+    ATTENTION_GRADIENT_WGMMA = "attention_gradient_wgmma.cu",
     ATTENTION_MMA = "attention_mma.cu",
     ATTENTION_MMA_TILES = "attention_mma.cuh",
     ATTENTION_PLACES = "attention.cuh",
@@ -42,4 +43,5 @@ sources! {
     TOP_K = "top_k.cu",
     UNIFORM = "uniform.cu",
     UPDATE = "update.cu",
+    WGMMA = "wgmma.cuh",
 }

@@ -267,7 +267,7 @@ impl Operation for Attention {
 /// Sizes of a case: queries, keys, whether causal, and the window.
 type Sizes = (&'static str, [usize; 4], [usize; 4], bool, Option<usize>);
 
-const SIZES: [Sizes; 16] = [
+const SIZES: [Sizes; 17] = [
     ("one of everything", [1, 1, 1, 1], [1, 1, 1, 1], true, None),
     ("all see all", [2, 2, 3, 4], [2, 2, 5, 4], false, None),
     ("more queries than keys", [1, 2, 6, 3], [1, 2, 4, 3], false, None),
@@ -284,6 +284,7 @@ const SIZES: [Sizes; 16] = [
     ("a window behind a prefix", [2, 1, 3, 2], [2, 1, 7, 2], true, Some(4)),
     ("a window that begins in a later block", [1, 1, 2, 1], [1, 1, 140, 1], true, Some(66)),
     ("a depth of 16, a window behind a prefix", [1, 2, 18, 16], [1, 1, 20, 16], true, Some(9)),
+    ("a depth of 64", [1, 2, 3, 64], [1, 2, 3, 64], true, None),
 ];
 
 impl Attention {
@@ -517,10 +518,10 @@ impl Kernels for AttentionGradient {
 
     fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
         let [q, k, v, o, log_sum, g] = [0, 1, 2, 3, 4, 5].map(|index| linker.input(index));
-        let delta = linker.scratch_operand(Element::F32, &log_sum.shape);
         let attention = self.attention.on_device(&q, &k);
-        let operands = device::AttentionGradient { q, k, v, o, log_sum, g, delta, joint: linker.output(0) };
-        attention.gradient(&operands).into_iter().for_each(|launch| linker.launch(launch));
+        let operands = device::AttentionGradient { q, k, v, o, log_sum, g, joint: linker.output(0) };
+        let launches = attention.gradient(&operands, |shape| linker.scratch_operand(Element::F32, shape));
+        launches.into_iter().for_each(|launch| linker.launch(launch));
         Ok(())
     }
 }
