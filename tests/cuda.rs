@@ -73,7 +73,7 @@ fn what_a_norm_takes_in_is_a_sum_with_another() {
     let [gain, bias] = ["gain", "bias"].map(|name| trace.input(name, DType::F32, [8]));
     let y = x.layer_norm(&gain, &bias, 1e-5);
     let g = gradient(&(&y * &other).sum_all(), &[&x]).unwrap().remove(0);
-    let twice = Tensor::elementwise([&g, &other], |[g, _]| g.clone() + g);
+    let twice = Tensor::elementwise([&g, &other], |[g, _]| g + g);
     let once = Tensor::elementwise([&g, &other], |[g, other]| g + other);
     let numbers: Vec<f32> = (0..24).map(|index| (index as f32 * 0.7).sin()).collect();
     let results = |backend: &dyn Backend, value: &Tensor| {
