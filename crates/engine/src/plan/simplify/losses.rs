@@ -16,12 +16,16 @@ struct Pair {
     row_gradient: Value,
 }
 
-pub(super) fn with_gradients(graph: &Graph, request: &Request, machine: &dyn Machine) -> (Graph, Request) {
+/// The graph with such pairs as one, if there are any.
+pub(super) fn with_gradients(graph: &Graph, request: &Request, machine: &dyn Machine) -> Option<(Graph, Request)> {
     let mut pairs: HashMap<usize, Pair> = HashMap::new();
     for (index, node) in graph.nodes().iter().enumerate() {
         if let Some((loss, pair)) = pair(graph, index, node).filter(|(_, pair)| machine.takes_in(pair.op.as_ref())) {
             pairs.entry(loss).or_insert(pair);
         }
+    }
+    if pairs.is_empty() {
+        return None;
     }
     let mut rewrite = Rewrite::of(graph);
     for (index, node) in graph.nodes().iter().enumerate() {
@@ -31,7 +35,7 @@ pub(super) fn with_gradients(graph: &Graph, request: &Request, machine: &dyn Mac
             None => push(&mut rewrite, index, node),
         }
     }
-    rewrite.finish(request)
+    Some(rewrite.finish(request))
 }
 
 fn push(rewrite: &mut Rewrite<'_>, index: usize, node: &Node) {

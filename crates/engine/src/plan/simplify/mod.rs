@@ -23,8 +23,8 @@ pub(super) fn simplify(graph: &Graph, request: &Request, machine: &dyn Machine, 
         rooted = continuing::continue_at_once(&rooted.0, &rooted.1);
         rooted = fuse::fuse(&rooted.0, &rooted.1, machine.fusion());
         rooted = prune(&rooted.0, &rooted.1);
-        rooted = losses::with_gradients(&rooted.0, &rooted.1, machine);
-        rooted = rows::take_in(&rooted.0, &rooted.1, machine);
+        rooted = losses::with_gradients(&rooted.0, &rooted.1, machine).unwrap_or(rooted);
+        rooted = rows::take_in(&rooted.0, &rooted.1, machine).unwrap_or(rooted);
         rooted = absorb::absorb(&rooted.0, &rooted.1, machine);
     }
     rooted

@@ -9,13 +9,15 @@ use crate::{DType, TensorType};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// What can be taken in is, one kind of pass after another: conversions of operands and of results, sums, copies.
-pub(super) fn take_in(graph: &Graph, request: &Request, machine: &dyn Machine) -> (Graph, Request) {
+/// What can be taken in is, one kind of pass after another: conversions of operands and of results, sums, copies. Nothing, if
+/// there is no operation that takes anything in.
+pub(super) fn take_in(graph: &Graph, request: &Request, machine: &dyn Machine) -> Option<(Graph, Request)> {
+    graph.nodes().iter().find(|node| rows_of(node, machine).is_some())?;
     let mut rooted = read_as_it_was(graph, request, machine);
     for find in [converted as Find, added, copied] {
         rooted = taken(&rooted.0, &rooted.1, machine, find);
     }
-    rooted
+    Some(rooted)
 }
 
 /// The operation on rows that a node is, if the machine's kernel takes things in.
