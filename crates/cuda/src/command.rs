@@ -58,12 +58,8 @@ pub struct Product {
     pub added: Option<Matrix>,
     /// What is made of the product.
     pub gelu: Option<Gelu>,
-    /// Whether f32 operands are multiplied as TF32.
-    pub tf32: bool,
-    /// Scratch for the library.
-    pub workspace: u64,
-    /// Its size.
-    pub workspace_bytes: usize,
+    /// Scratch for the library: its address and its size, which whoever links the product fills in.
+    pub workspace: (u64, usize),
 }
 
 /// A matrix of a product.

@@ -15,7 +15,6 @@ const LEAST_DRIVER: i32 = 13000;
 
 /// A CUDA device that is worked on.
 pub struct Device {
-    name: String,
     multiprocessors: usize,
     memory: usize,
     device: sys::CUdevice,
@@ -62,7 +61,6 @@ impl Device {
     }
 
     fn open(device: sys::CUdevice) -> Result<Device> {
-        let name = result::device::get_name(device).map_err(Error::call("cuDeviceGetName"))?;
         let multiprocessors = attribute(device, sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
         // SAFETY: the device was found; its primary context is retained here and released when this is dropped.
         let (memory, context) = unsafe {
@@ -77,7 +75,6 @@ impl Device {
             .map_err(|error| Error::Call { call: "cublasLtCreate", reason: format!("{:?}", error.0) })?;
         let multiprocessors = multiprocessors as usize;
         Ok(Device {
-            name,
             multiprocessors,
             memory,
             device,
@@ -87,11 +84,6 @@ impl Device {
             functions: Mutex::default(),
             decide: OnceLock::new(),
         })
-    }
-
-    /// What the driver calls it.
-    pub fn name(&self) -> &str {
-        &self.name
     }
 
     /// Its multiprocessors.

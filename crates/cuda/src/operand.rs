@@ -30,11 +30,6 @@ impl Element {
             _ => 4,
         }
     }
-
-    /// Whether it is an integer.
-    pub fn is_integer(self) -> bool {
-        matches!(self, Element::I32 | Element::U32)
-    }
 }
 
 /// An operand of a kernel.

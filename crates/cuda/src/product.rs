@@ -56,7 +56,7 @@ impl PreparedProduct {
         let at = |matrix: &Matrix| matrix.address as *mut c_void;
         let (a, b, d) = (at(&self.product.a), at(&self.product.b), at(&self.product.d));
         let added = self.product.added.as_ref().map_or(d, at);
-        let (workspace, bytes) = (self.product.workspace as *mut c_void, self.product.workspace_bytes);
+        let (workspace, bytes) = (self.product.workspace.0 as *mut c_void, self.product.workspace.1);
         // SAFETY: the descriptions are there; the memory is the caller's promise.
         unsafe {
             result::matmul(
@@ -105,8 +105,7 @@ impl Description {
     fn new(product: &Product) -> Result<Description> {
         use sys::cublasComputeType_t as Compute;
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
-        let compute = if product.tf32 { Compute::CUBLAS_COMPUTE_32F_FAST_TF32 } else { Compute::CUBLAS_COMPUTE_32F };
-        let made = result::create_matmul_desc(compute, sys::cudaDataType::CUDA_R_32F);
+        let made = result::create_matmul_desc(Compute::CUBLAS_COMPUTE_32F, sys::cudaDataType::CUDA_R_32F);
         let description = Description(made.map_err(call("cublasLtMatmulDescCreate"))?);
         // The library's first operand is our second.
         let transposed = |matrix: &Matrix| matrix.transposed as i32;
@@ -197,7 +196,7 @@ impl Preference {
     fn new(product: &Product) -> Result<Preference> {
         use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
         let preference = Preference(result::create_matmul_pref().map_err(call("cublasLtMatmulPreferenceCreate"))?);
-        preference.set(Attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &product.workspace_bytes)?;
+        preference.set(Attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &product.workspace.1)?;
         // Sums over shares of the depth may wait where the result goes, which must not be where the epilogue still reads.
         let over_slope = matches!(product.gelu, Some(Gelu::SlopeAt(address)) if address == product.d.address);
         if over_slope || !product.depth.is_multiple_of(SHARED_DEPTH) {

@@ -8,6 +8,10 @@ use gradus_cuda::{self as device, Command, Element, Launch, Product, ReduceOptio
 /// Offsets inside an arena are multiples of this: what the library's fastest products and the copy engine ask for.
 pub(super) const ALIGNMENT: usize = 256;
 
+/// Scratch that the library of products may use: with it, it can share out the depth of a product whose result has few tiles.
+/// It lies at the same place for all of them, so that it need not be planned for each.
+const WORKSPACE: usize = 32 << 20;
+
 /// What an operation sees while it is linked for CUDA.
 ///
 /// As on the CPU, each operation is linked twice: once to measure, at addresses that nothing follows, and once with the
@@ -28,7 +32,7 @@ pub struct CudaLinker<'a> {
 pub(super) struct Addresses {
     /// The shared scratch of the step.
     pub scratch: u64,
-    /// Scratch that lies at the same place for all steps.
+    /// Scratch of the products.
     pub workspace: u64,
     /// Where faults are raised, and the number of the step.
     pub fault: (u64, u32),
@@ -115,13 +119,6 @@ impl CudaLinker<'_> {
         device::Operand::dense(element, shape, address)
     }
 
-    /// The address of scratch that every operation finds at the same place, so that it need not be planned for each: for
-    /// one command at a time.
-    pub fn workspace(&mut self, bytes: usize) -> u64 {
-        self.workspace_used = self.workspace_used.max(bytes.next_multiple_of(ALIGNMENT));
-        self.addresses.workspace
-    }
-
     /// Runs a kernel, after what was added before. One of no blocks is left out.
     pub fn launch(&mut self, launch: Launch) {
         if launch.grid.iter().all(|&blocks| blocks > 0) {
@@ -136,9 +133,11 @@ impl CudaLinker<'_> {
         }
     }
 
-    /// Adds a product.
+    /// Adds a product, with scratch for the library.
     pub fn product(&mut self, product: Product) {
-        self.commands.push(Command::Product(product));
+        self.workspace_used = WORKSPACE;
+        let workspace = (self.addresses.workspace, WORKSPACE);
+        self.commands.push(Command::Product(Product { workspace, ..product }));
     }
 
     /// Sets bytes to zero.

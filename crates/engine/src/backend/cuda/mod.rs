@@ -22,7 +22,7 @@ const CONTEXT_BYTES: u64 = 800 << 20;
 /// A kind of GPU, as far as plans depend on it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GpuKind {
-    /// Its name, as the command line has it.
+    /// Its name.
     pub name: &'static str,
     /// Its multiprocessors.
     pub multiprocessors: usize,
@@ -38,9 +38,6 @@ impl GpuKind {
     /// NVIDIA H200, measured.
     pub const H200: GpuKind =
         GpuKind { name: "h200", multiprocessors: 132, memory: 143_771 << 20, bandwidth: 4.2e12, product_rate: 7e14 };
-
-    /// The kinds that are known.
-    pub const ALL: [GpuKind; 1] = [GpuKind::H200];
 
     /// The kind of a device: one that is not known is taken for one that is, with memory and multiprocessors of its own.
     fn of(device: &Device) -> GpuKind {
@@ -66,16 +63,6 @@ impl Cuda {
     /// A device of this kind that is not here: plans can be made for it, not run.
     pub fn of_kind(kind: GpuKind) -> Cuda {
         Cuda { kind, device: None }
-    }
-
-    /// The kind that plans are made for.
-    pub fn kind(&self) -> &GpuKind {
-        &self.kind
-    }
-
-    /// The device, if it is here.
-    pub fn device(&self) -> Option<&Arc<Device>> {
-        self.device.as_ref()
     }
 
     /// What a device would do to carry a plan out, with its arena at this address: routine by routine, step by step.

@@ -10,8 +10,6 @@ const BLOCK: usize = 512 << 20;
 const CLASS_MULTIPLE: usize = 64;
 /// Rows of a block are a multiple of this.
 const ROW_MULTIPLE: usize = 128;
-/// Scratch that the library of products may use.
-const WORKSPACE: usize = 32 << 20;
 
 /// The operands, as products take them, and how rows are cut into blocks.
 struct Blocked {
@@ -103,7 +101,6 @@ fn product(
     [rows, depth, columns]: [usize; 3],
     accumulates: bool,
 ) {
-    let workspace = linker.workspace(WORKSPACE);
     linker.product(Product {
         rows,
         columns,
@@ -115,9 +112,7 @@ fn product(
         bias: None,
         added: accumulates.then_some(d),
         gelu: None,
-        tf32: false,
-        workspace,
-        workspace_bytes: WORKSPACE,
+        workspace: (0, 0),
     });
 }
 

@@ -3,9 +3,6 @@
 use super::*;
 use gradus_cuda::{Bias, Gelu, Matrix, Operand, Product, ReduceOptions};
 
-/// Scratch that the library may use: with it, it can share out the depth of a product whose result has few tiles.
-const WORKSPACE: usize = 32 << 20;
-
 /// What the library does to a product besides.
 #[derive(Clone, Debug, Default)]
 pub(super) struct After {
@@ -85,9 +82,7 @@ fn link_products(
         bias: bias.map(|bias| Bias { address: bias.address }),
         added: after.added.map(|added| matrix(&added, [rows, columns], [columns, 1])),
         gelu: after.gelu,
-        tf32: false,
-        workspace: linker.workspace(WORKSPACE),
-        workspace_bytes: WORKSPACE,
+        workspace: (0, 0),
     };
     for product in batched(product, &batch) {
         linker.product(product);
