@@ -4,7 +4,9 @@
 //! which addresses. It needs no device, no driver and no library, so plans are made and tested anywhere. The second half
 //! loads NVIDIA's libraries when it is first asked for: [`Device`] compiles, allocates, captures and replays.
 
+mod append;
 mod attention;
+mod cached_attention;
 mod command;
 mod compile;
 mod cross_entropy;
@@ -27,7 +29,9 @@ mod source;
 pub mod sources;
 mod top_k;
 
+pub use append::{Append, append};
 pub use attention::{Attention, AttentionGradient};
+pub use cached_attention::CachedAttention;
 pub use command::{Bias, Command, Gelu, Launch, Matrix, Product};
 pub use compile::{can_compile, compile};
 pub use cross_entropy::{Logits, cross_entropy, cross_entropy_gradient, cross_entropy_with_gradient};

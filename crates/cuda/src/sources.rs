@@ -11,6 +11,7 @@ macro_rules! sources {
 
 sources! {
     ADAMW = "adamw.cu",
+    APPEND = "append.cu",
     ATTENTION = "attention.cu",
     ATTENTION_DELTA = "attention_delta.cu",
     ATTENTION_GRADIENT = "attention_gradient.cu",
@@ -20,6 +21,8 @@ sources! {
     ATTENTION_MMA_TILES = "attention_mma.cuh",
     ATTENTION_PLACES = "attention.cuh",
     ATTENTION_TILES = "attention_tiles.cuh",
+    CACHED_ATTENTION = "cached_attention.cu",
+    CACHED_ATTENTION_JOIN = "cached_attention_join.cu",
     CHECK_FINITE = "check_finite.cu",
     CONV = "conv.cu",
     CROSS_ENTROPY = "cross_entropy.cu",
