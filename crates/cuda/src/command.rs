@@ -18,6 +18,24 @@ pub enum Command {
     },
 }
 
+impl Command {
+    /// The kernel that it launches, if it does.
+    pub fn launch(&self) -> Option<&Launch> {
+        match self {
+            Command::Launch(launch) => Some(launch),
+            _ => None,
+        }
+    }
+
+    /// The product that it is, if it is one.
+    pub fn product(&self) -> Option<&Product> {
+        match self {
+            Command::Product(product) => Some(product),
+            _ => None,
+        }
+    }
+}
+
 /// A kernel and what it runs on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Launch {

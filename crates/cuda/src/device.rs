@@ -2,6 +2,8 @@
 
 use crate::compile::compile;
 use crate::error::{Error, Result};
+use crate::product::Algorithm;
+use crate::stream::Stream;
 use crate::{Launch, library};
 use cudarc::cublaslt::{result as cublaslt, sys as cublaslt_sys};
 use cudarc::driver::{result, sys};
@@ -15,17 +17,44 @@ const LEAST_DRIVER: i32 = 13000;
 
 /// A CUDA device that is worked on.
 pub struct Device {
+    name: String,
+    driver: i32,
     multiprocessors: usize,
     memory: usize,
-    device: sys::CUdevice,
-    context: sys::CUcontext,
-    /// What everything runs on, one after another.
-    stream: sys::CUstream,
-    products: cublaslt_sys::cublasLtHandle_t,
     /// Functions by their source and name: loaded once, however often they occur.
     functions: Mutex<HashMap<(String, &'static str), Function>>,
     /// What decides whether states are written.
     decide: OnceLock<Function>,
+    /// The algorithms of products that were timed.
+    choices: Mutex<HashMap<String, Algorithm>>,
+    // Dropped in this order.
+    products: Library,
+    /// What everything runs on, one after another.
+    stream: Stream,
+    context: Context,
+}
+
+/// The library of products.
+struct Library(cublaslt_sys::cublasLtHandle_t);
+
+impl Drop for Library {
+    fn drop(&mut self) {
+        // SAFETY: made by `Device::open`, and destroyed here alone. An error has nobody to go to.
+        let _ = unsafe { cublaslt::destroy_handle(self.0) };
+    }
+}
+
+/// A device's primary context, retained.
+struct Context {
+    device: sys::CUdevice,
+    context: sys::CUcontext,
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: retained by `Device::open`, and released here alone.
+        let _ = unsafe { result::primary_ctx::release(self.device) };
+    }
 }
 
 /// A kernel on the device.
@@ -45,7 +74,7 @@ impl Device {
     /// The device of this number, in the order that `nvidia-smi` and CUDA_VISIBLE_DEVICES give.
     pub fn new(ordinal: usize) -> Result<Arc<Device>> {
         library::driver()?;
-        check_driver()?;
+        let driver = check_driver()?;
         let initialized = result::init().map_err(Error::call("cuInit"));
         let count = initialized.and_then(|()| result::device::get_count().map_err(Error::call("cuDeviceGetCount")));
         let count = count.map_err(|error| Error::NoDevice { ordinal, known: error.to_string() })?;
@@ -57,33 +86,57 @@ impl Device {
         library::cublaslt()?;
         let device = result::device::get(ordinal as i32).map_err(Error::call("cuDeviceGet"))?;
         check_capability(device)?;
-        Device::open(device).map(Arc::new)
+        Device::open(device, driver).map(Arc::new)
     }
 
-    fn open(device: sys::CUdevice) -> Result<Device> {
+    fn open(device: sys::CUdevice, driver: i32) -> Result<Device> {
         let multiprocessors = attribute(device, sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
-        // SAFETY: the device was found; its primary context is retained here and released when this is dropped.
-        let (memory, context) = unsafe {
-            let memory = result::device::total_mem(device).map_err(Error::call("cuDeviceTotalMem"))?;
-            (memory, result::primary_ctx::retain(device).map_err(Error::call("cuDevicePrimaryCtxRetain"))?)
-        };
+        let name = result::device::get_name(device).map_err(Error::call("cuDeviceGetName"))?;
+        // SAFETY: the device was found.
+        let memory = unsafe { result::device::total_mem(device) }.map_err(Error::call("cuDeviceTotalMem"))?;
+        // SAFETY: as above; released when this is dropped.
+        let context =
+            unsafe { result::primary_ctx::retain(device) }.map_err(Error::call("cuDevicePrimaryCtxRetain"))?;
+        let context = Context { device, context };
         // SAFETY: the context was just retained.
-        unsafe { result::ctx::set_current(context) }.map_err(Error::call("cuCtxSetCurrent"))?;
-        let stream =
-            result::stream::create(result::stream::StreamKind::NonBlocking).map_err(Error::call("cuStreamCreate"))?;
+        unsafe { result::ctx::set_current(context.context) }.map_err(Error::call("cuCtxSetCurrent"))?;
+        let stream = Stream::new()?;
         let products = cublaslt::create_handle()
             .map_err(|error| Error::Call { call: "cublasLtCreate", reason: format!("{:?}", error.0) })?;
-        let multiprocessors = multiprocessors as usize;
         Ok(Device {
-            multiprocessors,
+            name,
+            driver,
+            multiprocessors: multiprocessors as usize,
             memory,
-            device,
-            context,
-            stream,
-            products,
             functions: Mutex::default(),
             decide: OnceLock::new(),
+            choices: Mutex::default(),
+            products: Library(products),
+            stream,
+            context,
         })
+    }
+
+    /// What it is called.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What choices by timing hold for.
+    pub(crate) fn description(&self) -> String {
+        // SAFETY: the library was found.
+        let library = unsafe { cublaslt_sys::cublasLtGetVersion() };
+        format!("{}, driver {}, cuBLASLt {library}", self.name, self.driver)
+    }
+
+    /// The algorithm that was chosen for such products.
+    pub(crate) fn choice(&self, product: &str) -> Option<Algorithm> {
+        self.choices.lock().unwrap_or_else(PoisonError::into_inner).get(product).copied()
+    }
+
+    /// From now on, such products are computed so.
+    pub(crate) fn choose(&self, product: String, algorithm: Algorithm) {
+        self.choices.lock().unwrap_or_else(PoisonError::into_inner).insert(product, algorithm);
     }
 
     /// Its multiprocessors.
@@ -106,25 +159,25 @@ impl Device {
     pub fn synchronize(&self) -> Result<()> {
         self.bind()?;
         // SAFETY: the stream lives as long as the device.
-        unsafe { result::stream::synchronize(self.stream) }.map_err(Error::call("cuStreamSynchronize"))
+        unsafe { result::stream::synchronize(self.stream.0) }.map_err(Error::call("cuStreamSynchronize"))
     }
 
     /// Lets calls of this thread go to this device.
     pub(crate) fn bind(&self) -> Result<()> {
         // SAFETY: the context lives as long as the device.
-        unsafe { result::ctx::set_current(self.context) }.map_err(Error::call("cuCtxSetCurrent"))
+        unsafe { result::ctx::set_current(self.context.context) }.map_err(Error::call("cuCtxSetCurrent"))
     }
 
     pub(crate) fn context(&self) -> sys::CUcontext {
-        self.context
+        self.context.context
     }
 
     pub(crate) fn stream(&self) -> sys::CUstream {
-        self.stream
+        self.stream.0
     }
 
     pub(crate) fn products(&self) -> cublaslt_sys::cublasLtHandle_t {
-        self.products
+        self.products.0
     }
 
     /// Compiles the kernels that are not loaded yet, several at a time.
@@ -210,20 +263,12 @@ fn key(launch: &Launch) -> (String, &'static str) {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        if self.bind().is_err() {
-            return;
-        }
-        // SAFETY: nothing else holds the handles any more. Errors have nobody to go to.
-        unsafe {
-            let _ = result::stream::synchronize(self.stream);
-            let _ = cublaslt::destroy_handle(self.products);
-            let _ = result::stream::destroy(self.stream);
-            let _ = result::primary_ctx::release(self.device);
-        }
+        // What is left is destroyed in the context that is current. A device that is lost says so at once.
+        let _ = self.synchronize();
     }
 }
 
-fn check_driver() -> Result<()> {
+fn check_driver() -> Result<i32> {
     let mut version = 0;
     // SAFETY: the driver was found, and writes the number.
     unsafe { sys::cuDriverGetVersion(&mut version) }.result().map_err(Error::call("cuDriverGetVersion"))?;
@@ -231,7 +276,7 @@ fn check_driver() -> Result<()> {
         let found = format!("{}.{}", version / 1000, version % 1000 / 10);
         return Err(Error::OldDriver { found, needed: "13.0" });
     }
-    Ok(())
+    Ok(version)
 }
 
 fn check_capability(device: sys::CUdevice) -> Result<()> {

@@ -5,7 +5,9 @@
 
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::host::HostCell;
 use crate::prepared::{Kernel, Prepared};
+use crate::stream::{Event, Stream};
 use crate::{Command, Launch};
 use cudarc::driver::{result, sys};
 use std::sync::Arc;
@@ -80,7 +82,7 @@ impl Replay {
         unsafe { result::graph::launch(self.graph.ready, self.device.stream()) }
             .map_err(Error::call("cuGraphLaunch"))?;
         self.device.synchronize()?;
-        Ok(self.seen.fault())
+        Ok(raised(&self.seen))
     }
 
     /// Replays it step by step, and adds what each took to its time.
@@ -92,9 +94,9 @@ impl Replay {
         events[0].record(stream)?;
         for (index, step) in self.steps.iter_mut().enumerate() {
             if index == self.first_write {
-                self.seen.fetch(self.fault, stream)?;
+                fetch(&self.seen, self.fault, stream)?;
                 self.device.synchronize()?;
-                if let Some(fault) = self.seen.fault() {
+                if let Some(fault) = raised(&self.seen) {
                     return Ok(Some(fault));
                 }
             }
@@ -104,22 +106,12 @@ impl Replay {
             }
             events[index + 1].record(stream)?;
         }
-        self.seen.fetch(self.fault, stream)?;
+        fetch(&self.seen, self.fault, stream)?;
         self.device.synchronize()?;
         for (index, time) in times.iter_mut().enumerate() {
             *time += events[index].until(&events[index + 1])?;
         }
-        Ok(self.seen.fault())
-    }
-}
-
-impl Command {
-    /// The kernel that it launches, if it does.
-    pub fn launch(&self) -> Option<&Launch> {
-        match self {
-            Command::Launch(launch) => Some(launch),
-            _ => None,
-        }
+        Ok(raised(&self.seen))
     }
 }
 
@@ -127,6 +119,18 @@ impl Command {
 fn reset(fault: u64, stream: sys::CUstream) -> Result<()> {
     // SAFETY: the cell is eight bytes of live memory, by the promise given to `Replay::new`.
     unsafe { result::memset_d8_async(fault, 0xFF, 8, stream) }.map_err(Error::call("cuMemsetD8Async"))
+}
+
+/// Has the cell copied to where the host reads it.
+fn fetch(seen: &HostCell, fault: u64, stream: sys::CUstream) -> Result<()> {
+    // SAFETY: as above.
+    unsafe { seen.fetch(fault, stream) }
+}
+
+/// What the cell held when it was copied: the step and the detail.
+fn raised(seen: &HostCell) -> Option<(u32, u32)> {
+    let code = seen.value();
+    (code != NO_FAULT).then_some(((code >> 32) as u32, code as u32))
 }
 
 /// A graph that can be launched.
@@ -164,7 +168,7 @@ impl Graph {
                 let sent = send_all(after, &mut groups, inner.0, &inner_lanes);
                 sent.and(end(inner.0))?;
             }
-            seen.fetch(fault, stream)
+            fetch(seen, fault, stream)
         })();
         captured.and(end(stream))?;
         // SAFETY: the graph is whole.
@@ -221,23 +225,16 @@ fn send_side_by_side(steps: &mut [Vec<Prepared>], stream: sys::CUstream, lanes: 
     let lanes = &lanes[..lanes.len().min(steps.len())];
     lanes[0].begin.record(stream)?;
     for lane in lanes {
-        wait(lane.stream.0, &lanes[0].begin)?;
+        lanes[0].begin.hold(lane.stream.0)?;
     }
     for (index, step) in steps.iter_mut().enumerate() {
         send(step, lanes[index % lanes.len()].stream.0)?;
     }
     for lane in lanes {
         lane.end.record(lane.stream.0)?;
-        wait(stream, &lane.end)?;
+        lane.end.hold(stream)?;
     }
     Ok(())
-}
-
-/// Lets a stream wait for a moment on another.
-fn wait(stream: sys::CUstream, event: &Event) -> Result<()> {
-    // SAFETY: both are there.
-    unsafe { result::stream::wait_event(stream, event.0, sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT) }
-        .map_err(Error::call("cuStreamWaitEvent"))
 }
 
 fn lanes() -> Result<Vec<Lane>> {
@@ -324,89 +321,4 @@ fn add_condition(device: &Arc<Device>, stream: sys::CUstream, graph: sys::CUgrap
         .map_err(Error::call("cuStreamUpdateCaptureDependencies"))?;
     // SAFETY: the call above wrote where the graphs of the node are, of which there is one.
     Ok(unsafe { *parameters.__bindgen_anon_1.conditional.phGraph_out })
-}
-
-/// A stream for as long as something is captured.
-struct Stream(sys::CUstream);
-
-impl Stream {
-    fn new() -> Result<Stream> {
-        let stream = result::stream::create(result::stream::StreamKind::NonBlocking);
-        Ok(Stream(stream.map_err(Error::call("cuStreamCreate"))?))
-    }
-}
-
-impl Drop for Stream {
-    fn drop(&mut self) {
-        // SAFETY: made by `new`, and destroyed here alone.
-        let _ = unsafe { result::stream::destroy(self.0) };
-    }
-}
-
-/// Eight bytes of the host that the device writes by itself.
-struct HostCell {
-    cell: *mut u64,
-    /// The memory is freed in its context.
-    device: Arc<Device>,
-}
-
-impl HostCell {
-    fn new(device: &Arc<Device>) -> Result<HostCell> {
-        // SAFETY: freed once, when this is dropped.
-        let cell = unsafe { result::malloc_host(8, 0) }.map_err(Error::call("cuMemHostAlloc"))?.cast::<u64>();
-        // SAFETY: eight bytes were just allocated.
-        unsafe { cell.write(NO_FAULT) };
-        Ok(HostCell { cell, device: device.clone() })
-    }
-
-    /// Has the device's cell copied here.
-    fn fetch(&self, fault: u64, stream: sys::CUstream) -> Result<()> {
-        // SAFETY: both are eight bytes of live memory; the host reads them after synchronizing only.
-        unsafe { sys::cuMemcpyDtoHAsync_v2(self.cell.cast(), fault, 8, stream) }
-            .result()
-            .map_err(Error::call("cuMemcpyDtoHAsync"))
-    }
-
-    fn fault(&self) -> Option<(u32, u32)> {
-        // SAFETY: the cell lives; the device writes it through the driver, so it is read as it is now.
-        let code = unsafe { self.cell.read_volatile() };
-        (code != NO_FAULT).then_some(((code >> 32) as u32, code as u32))
-    }
-}
-
-impl Drop for HostCell {
-    fn drop(&mut self) {
-        if self.device.bind().is_ok() {
-            // SAFETY: allocated by `new`, and freed here alone.
-            let _ = unsafe { result::free_host(self.cell.cast()) };
-        }
-    }
-}
-
-/// A moment on a stream.
-struct Event(sys::CUevent);
-
-impl Event {
-    fn new() -> Result<Event> {
-        Ok(Event(result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT).map_err(Error::call("cuEventCreate"))?))
-    }
-
-    fn record(&self, stream: sys::CUstream) -> Result<()> {
-        // SAFETY: both are there.
-        unsafe { result::event::record(self.0, stream) }.map_err(Error::call("cuEventRecord"))
-    }
-
-    fn until(&self, later: &Event) -> Result<Duration> {
-        // SAFETY: both were recorded, and passed.
-        let milliseconds =
-            unsafe { result::event::elapsed(self.0, later.0) }.map_err(Error::call("cuEventElapsedTime"))?;
-        Ok(Duration::from_secs_f64(milliseconds as f64 * 1e-3))
-    }
-}
-
-impl Drop for Event {
-    fn drop(&mut self) {
-        // SAFETY: made by `new`, and destroyed here alone.
-        let _ = unsafe { result::event::destroy(self.0) };
-    }
 }

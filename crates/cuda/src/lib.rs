@@ -7,14 +7,17 @@
 mod append;
 mod attention;
 mod cached_attention;
+mod choice;
 mod command;
 mod compile;
 mod cross_entropy;
 mod device;
+mod disk_cache;
 mod elementwise;
 mod embedding_gradient;
 mod error;
 mod graph;
+mod host;
 mod library;
 mod memory;
 mod norm;
@@ -27,6 +30,7 @@ mod scatter;
 mod sort;
 mod source;
 pub mod sources;
+mod stream;
 mod top_k;
 
 pub use append::{Append, append};

@@ -1,4 +1,4 @@
-//! Memory of a device, and memory of the host that it writes to by itself.
+//! Memory of a device.
 
 use crate::Device;
 use crate::error::{Error, Result};
@@ -25,12 +25,18 @@ impl Memory {
             let (free, total) = result::mem_get_info().unwrap_or((0, device.memory()));
             Error::Memory { wanted: bytes, free, total }
         })?;
-        let memory = Memory { device: device.clone(), address, bytes };
-        // SAFETY: as many bytes as were just allocated.
-        unsafe { result::memset_d8_async(address, 0, bytes, device.stream()) }
-            .map_err(Error::call("cuMemsetD8Async"))?;
-        device.synchronize()?;
+        let mut memory = Memory { device: device.clone(), address, bytes };
+        memory.clear()?;
         Ok(memory)
+    }
+
+    /// Makes all of it zero.
+    pub fn clear(&mut self) -> Result<()> {
+        self.device.bind()?;
+        // SAFETY: as many bytes as were allocated.
+        unsafe { result::memset_d8_async(self.address, 0, self.bytes, self.device.stream()) }
+            .map_err(Error::call("cuMemsetD8Async"))?;
+        self.device.synchronize()
     }
 
     /// Where it lies on the device.

@@ -1,6 +1,7 @@
 //! Matrix products by cuBLASLt. It counts in columns: a product of matrices that lie by rows is asked for as the product of
 //! the transposed ones, the other way round.
 
+use crate::choice::key;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::{Element, Gelu, Matrix, Product};
@@ -13,8 +14,57 @@ use std::sync::Arc;
 /// Where the depth is a multiple of this, the library may share it out; elsewhere it was seen to drop the rest.
 const SHARED_DEPTH: usize = 64;
 
+/// An algorithm of the library, which says of it that it can be kept and used again by the same version.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) struct Algorithm(sys::cublasLtMatmulAlgo_t);
+
+impl Algorithm {
+    pub fn bytes(&self) -> Vec<u8> {
+        self.0.data.iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+}
+
+/// Into how many parts an algorithm shares out the depth, and how it adds them up.
+pub(crate) fn shares(algorithm: &Algorithm) -> [Option<u32>; 2] {
+    use sys::cublasLtMatmulAlgoConfigAttributes_t as Attribute;
+    [Attribute::CUBLASLT_ALGO_CONFIG_SPLITK_NUM, Attribute::CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME].map(|attribute| {
+        let (mut value, mut written) = (0u32, 0);
+        let to = (&raw mut value).cast::<c_void>();
+        // SAFETY: both attributes are 32 bits, for which there is room.
+        let read = unsafe {
+            sys::cublasLtMatmulAlgoConfigGetAttribute(&algorithm.0, attribute, to, size_of::<u32>(), &mut written)
+        };
+        read.result().ok().map(|_| value)
+    })
+}
+
 /// A product whose algorithm is chosen.
 pub(crate) struct PreparedProduct {
+    product: LibraryProduct,
+    algorithm: Algorithm,
+}
+
+impl PreparedProduct {
+    /// With the algorithm that was chosen, or the first proposal.
+    pub fn new(device: &Arc<Device>, product: &Product) -> Result<PreparedProduct> {
+        let (chosen, product) = (device.choice(&key(product)), LibraryProduct::new(device, product)?);
+        let algorithm = match chosen {
+            Some(chosen) => chosen,
+            None => product.first_proposal()?,
+        };
+        Ok(PreparedProduct { product, algorithm })
+    }
+
+    /// # Safety
+    /// As [`LibraryProduct::send`].
+    pub unsafe fn send(&self, stream: CUstream) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.product.send(&self.algorithm, stream) }
+    }
+}
+
+/// A product as the library knows it.
+pub(crate) struct LibraryProduct {
     device: Arc<Device>,
     product: Product,
     description: Description,
@@ -22,36 +72,73 @@ pub(crate) struct PreparedProduct {
     b: Layout,
     added: Layout,
     d: Layout,
-    algorithm: sys::cublasLtMatmulAlgo_t,
 }
 
 // SAFETY: the descriptions are plain memory that nothing else holds.
-unsafe impl Send for PreparedProduct {}
+unsafe impl Send for LibraryProduct {}
 
 fn call(call: &'static str) -> impl FnOnce(CublasError) -> Error {
     move |error| Error::Call { call, reason: format!("{:?}", error.0) }
 }
 
-impl PreparedProduct {
-    pub fn new(device: &Arc<Device>, product: &Product) -> Result<PreparedProduct> {
+impl LibraryProduct {
+    pub fn new(device: &Arc<Device>, product: &Product) -> Result<LibraryProduct> {
         let description = Description::new(product)?;
         let a = Layout::new(&product.a, [product.rows, product.depth], product.batch)?;
         let b = Layout::new(&product.b, [product.depth, product.columns], product.batch)?;
         let d = Layout::new(&product.d, [product.rows, product.columns], product.batch)?;
         let added = product.added.as_ref().unwrap_or(&product.d);
         let added = Layout::new(added, [product.rows, product.columns], product.batch)?;
-        let preference = Preference::new(product)?;
-        // SAFETY: all descriptions are there, and describe each other's sizes.
-        let found = unsafe {
-            result::get_matmul_algo_heuristic(device.products(), description.0, b.0, a.0, added.0, d.0, preference.0)
+        Ok(LibraryProduct { device: device.clone(), product: product.clone(), description, a, b, added, d })
+    }
+
+    /// What was asked for.
+    pub fn stated(&self) -> &Product {
+        &self.product
+    }
+
+    /// The algorithm that the library thinks best.
+    pub fn first_proposal(&self) -> Result<Algorithm> {
+        let first = self.ask(1)?.into_iter().next();
+        first.ok_or_else(|| Error::NoProduct { product: described(&self.product) })
+    }
+
+    /// The first proposal, and then others, up to so many.
+    pub fn proposals(&self, most: usize) -> Result<Vec<Algorithm>> {
+        let first = self.first_proposal()?;
+        let others = self.ask(most)?.into_iter().filter(|other| *other != first);
+        Ok(std::iter::once(first).chain(others).collect())
+    }
+
+    fn ask(&self, most: usize) -> Result<Vec<Algorithm>> {
+        let preference = Preference::new(&self.product)?;
+        // SAFETY: all zeros is a result: numbers, and a state that is a success. So bytes that are not used are the same.
+        let mut found: Vec<sys::cublasLtMatmulHeuristicResult_t> = vec![unsafe { std::mem::zeroed() }; most];
+        let mut count = 0;
+        // SAFETY: all descriptions are there, and describe each other's sizes; there is room for as many as are asked for.
+        let asked = unsafe {
+            sys::cublasLtMatmulAlgoGetHeuristic(
+                self.device.products(),
+                self.description.0,
+                self.b.0,
+                self.a.0,
+                self.added.0,
+                self.d.0,
+                preference.0,
+                most as i32,
+                found.as_mut_ptr(),
+                &mut count,
+            )
         };
-        let algorithm = found.map_err(|_| Error::NoProduct { product: described(product) })?.algo;
-        Ok(PreparedProduct { device: device.clone(), product: product.clone(), description, a, b, added, d, algorithm })
+        asked.result().map_err(|_| Error::NoProduct { product: described(&self.product) })?;
+        let can = |found: &&sys::cublasLtMatmulHeuristicResult_t| found.state.result().is_ok();
+        Ok(found[..count as usize].iter().filter(can).map(|found| Algorithm(found.algo)).collect())
     }
 
     /// # Safety
-    /// The addresses of the product must be those of live memory of the device, as large as its sizes say.
-    pub unsafe fn send(&mut self, stream: CUstream) -> Result<()> {
+    /// The addresses of the product must be those of live memory of the device, as large as its sizes say, and the algorithm
+    /// one that was proposed for such a product.
+    pub unsafe fn send(&self, algorithm: &Algorithm, stream: CUstream) -> Result<()> {
         let (one, share): (f32, f32) = (1.0, if self.product.added.is_some() { 1.0 } else { 0.0 });
         let at = |matrix: &Matrix| matrix.address as *mut c_void;
         let (a, b, d) = (at(&self.product.a), at(&self.product.b), at(&self.product.d));
@@ -72,7 +159,7 @@ impl PreparedProduct {
                 self.added.0,
                 d,
                 self.d.0,
-                &self.algorithm,
+                &algorithm.0,
                 workspace,
                 bytes,
                 stream.cast(),
@@ -228,7 +315,7 @@ impl Drop for Preference {
 }
 
 /// The bytes that the address of every matrix of a batch is a multiple of.
-fn alignment(matrix: &Matrix) -> u32 {
+pub(crate) fn alignment(matrix: &Matrix) -> u32 {
     let size = matrix.element.size() as u64;
     let bits = matrix.address | (matrix.batch_stride as u64 * size) | 256;
     1 << bits.trailing_zeros()

@@ -37,6 +37,7 @@ sources! {
     NORM = "norm.cu",
     PHILOX = "philox.cu",
     POOL = "pool.cu",
+    PRODUCT_CHOICE = "product_choice.cu",
     REDUCE = "reduce.cu",
     ROTARY = "rotary.cu",
     SCATTER = "scatter.cu",

@@ -7,7 +7,7 @@ use crate::graph::{Initial, State};
 use crate::ops::Check;
 use crate::plan::{BufferId, BufferKind, Machine, Operand, Plan, PlannedRoutine, Reading};
 use crate::{DType, Error, Result};
-use gradus_cuda::{Device, Memory, Replay, Steps};
+use gradus_cuda::{Command, Device, Memory, Replay, Steps};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,6 +45,7 @@ impl CudaExecutable {
         let arena = Memory::zeroed(device, plan.regions.total() + FAULT_CELL)?;
         let (cuda, device) = (cuda.clone(), device.clone());
         let mut executable = CudaExecutable { routines: vec![], arena, cuda, device, offsets: vec![] };
+        executable.choose_products(plan)?;
         for buffer in &plan.buffers {
             if let BufferKind::State(State { initial: Initial::Numbers(array), .. }) = &buffer.kind {
                 executable.arena.write(buffer.offset, array.bytes())?;
@@ -52,6 +53,20 @@ impl CudaExecutable {
         }
         executable.link_routines(plan)?;
         Ok(executable)
+    }
+
+    /// Has products timed on the arena's own bytes, while nothing is in them.
+    fn choose_products(&mut self, plan: &Plan) -> Result<()> {
+        let commands = self.cuda.commands(plan, self.arena.address())?;
+        let products = commands.iter().flatten().flatten().filter_map(Command::product);
+        // SAFETY: the commands were linked to the arena, whose bytes nobody needs yet; the cell lies behind the plan's bytes.
+        unsafe { self.device.choose_products(products, self.fault_cell(plan)) }?;
+        Ok(self.arena.clear()?)
+    }
+
+    /// Where faults are raised.
+    fn fault_cell(&self, plan: &Plan) -> u64 {
+        self.arena.address() + plan.regions.total() as u64
     }
 
     /// Links a plan over the arena, which is of its size and holds its states.
@@ -62,7 +77,7 @@ impl CudaExecutable {
             }
         }
         let commands = self.cuda.commands(plan, self.arena.address())?;
-        let fault = self.arena.address() + plan.regions.total() as u64;
+        let fault = self.fault_cell(plan);
         let mut routines = vec![];
         for (routine, commands) in plan.routines.iter().zip(commands) {
             let groups = groups::groups(plan, routine, &commands);
