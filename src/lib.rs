@@ -92,9 +92,10 @@ pub use gradus_engine::{
 };
 pub use gradus_engine::{backend, graph, ops, plan, testing};
 pub use gradus_train::config::{Clip, Precision, ScheduleKind};
+pub use gradus_train::loss_scale::LossScale;
 pub use gradus_train::memory::Budget;
 pub use gradus_train::parameters::{Initializer, Parameters};
 pub use gradus_train::run::{Event, Observer, Stop, Unwatched};
 pub use gradus_train::step::{Batch, Inputs, Objective, TrainingStep};
 pub use gradus_train::trainer::{GoesOn, Hooks, Settings, Trainer};
-pub use gradus_train::{self as train, generate, layers, losses, models, optimizers, parameters, schedule};
+pub use gradus_train::{self as train, generate, layers, loss_scale, losses, models, optimizers, parameters, schedule};

@@ -249,6 +249,8 @@ mod tests {
             validation_loss: None,
             gradient_norm: 1.0,
             learning_rate: 0.001,
+            loss_scale: None,
+            skipped_steps: None,
             tokens_per_second: 12_345.6,
             step_ms: 8.0,
             memory_bytes: 85_000_000,

@@ -6,6 +6,7 @@ mod limits;
 pub use choices::{BatchSize, DeviceChoice, ExportDtype, Recomputation};
 pub(crate) use limits::within;
 
+use crate::loss_scale::LossScale;
 use crate::memory::Budget;
 use crate::models::ModelConfig;
 pub use crate::optimizers::OptimizerKind;
@@ -247,13 +248,14 @@ pub enum Clip {
     Adaptive,
 }
 
-/// Element type of the computation.
+/// Element type of the computation. With f16 the loss is scaled ([`LossScale`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[allow(missing_docs)]
 pub enum Precision {
     F32,
     Bf16,
+    F16,
 }
 
 impl Precision {
@@ -262,7 +264,13 @@ impl Precision {
         match self {
             Precision::F32 => DType::F32,
             Precision::Bf16 => DType::Bf16,
+            Precision::F16 => DType::F16,
         }
+    }
+
+    /// How the loss is scaled, if it is: as stated, else as usual. bf16 has the range of f32, f16 has not.
+    pub fn loss_scale(self, stated: Option<LossScale>) -> Option<LossScale> {
+        stated.or((self == Precision::F16).then(LossScale::default))
     }
 }
 

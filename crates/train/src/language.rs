@@ -143,6 +143,7 @@ impl StepConfig {
             }),
             clip_value: if let Clip::Value(limit) = config.clip { Some(limit as f32) } else { None },
             precision: config.precision,
+            loss_scale: None,
             relinkable: matches!(config.batch, BatchSize::Adaptive(_)),
         }
     }

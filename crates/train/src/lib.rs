@@ -14,6 +14,7 @@ pub mod generate;
 mod initializer;
 pub mod language;
 pub mod layers;
+pub mod loss_scale;
 pub mod losses;
 pub mod memory;
 pub mod metrics;

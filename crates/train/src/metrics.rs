@@ -123,6 +123,8 @@ mod tests {
             validation_loss: (step == 2).then_some(2.25),
             gradient_norm: f32::NAN,
             learning_rate: 3e-4,
+            loss_scale: None,
+            skipped_steps: None,
             tokens_per_second: 1234.5,
             step_ms: 10.25,
             peak_memory_bytes: 7,

@@ -136,6 +136,12 @@ pub struct StepReport {
     pub gradient_norm: f32,
     /// Learning rate of the step.
     pub learning_rate: f32,
+    /// What the loss is multiplied by in the next step, where it is scaled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loss_scale: Option<f32>,
+    /// Steps skipped so far because gradients of the scaled loss were not finite.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub skipped_steps: Option<u64>,
     /// Tokens a second of this step alone.
     pub tokens_per_second: f64,
     /// Milliseconds of the step.

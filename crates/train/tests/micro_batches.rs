@@ -50,13 +50,15 @@ fn trained(
 }
 
 fn check(model: ModelConfig, sequence: usize) {
-    for precision in [Precision::F32, Precision::Bf16] {
-        let whole = trained((&model, sequence), precision, BATCH, 2);
-        for (micro_batch, threads) in [(1, 1), (2, 3), (4, 2), (8, 4), (16, 1)] {
-            let pieces = trained((&model, sequence), precision, micro_batch, threads);
-            for ((name, whole), (_, pieces)) in whole.iter().zip(&pieces) {
-                assert!(whole == pieces, "{name} in {precision:?}, {micro_batch} sequences at once");
-            }
+    [Precision::F32, Precision::Bf16].iter().for_each(|precision| check_in(*precision, &model, sequence));
+}
+
+fn check_in(precision: Precision, model: &ModelConfig, sequence: usize) {
+    let whole = trained((model, sequence), precision, BATCH, 2);
+    for (micro_batch, threads) in [(1, 1), (2, 3), (4, 2), (8, 4), (16, 1)] {
+        let pieces = trained((model, sequence), precision, micro_batch, threads);
+        for ((name, whole), (_, pieces)) in whole.iter().zip(&pieces) {
+            assert!(whole == pieces, "{name} in {precision:?}, {micro_batch} sequences at once");
         }
     }
 }
@@ -64,6 +66,11 @@ fn check(model: ModelConfig, sequence: usize) {
 #[test]
 fn gpt2_with_tied_embeddings() {
     check(ModelConfig::gpt2(VOCABULARY, 32, 2, 2, SEQUENCE), SEQUENCE);
+}
+
+#[test]
+fn gpt2_in_f16_with_a_scaled_loss() {
+    check_in(Precision::F16, &ModelConfig::gpt2(VOCABULARY, 32, 2, 2, SEQUENCE), SEQUENCE);
 }
 
 #[test]

@@ -54,10 +54,8 @@ pub fn entries() -> Vec<Benchmark> {
 }
 
 fn entry(configuration: Configuration, precision: Precision) -> Benchmark {
-    let (dtype, limit) = match precision {
-        Precision::F32 => (DType::F32, Limit::f32()),
-        Precision::Bf16 => (DType::Bf16, Limit::bf16()),
-    };
+    let dtype = precision.dtype();
+    let limit = if dtype == DType::Bf16 { Limit::bf16() } else { Limit::f32() };
     let name = format!("steps/{}/{dtype}", configuration.name);
     let tokens = (configuration.batch * configuration.model.context) as f64;
     let operations = tokens * operations_per_token(&configuration.model);

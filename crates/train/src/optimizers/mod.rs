@@ -69,7 +69,7 @@ pub struct Update<'a> {
     pub learning_rate: &'a Tensor,
     /// The decay of its group, times the learning rate.
     pub weight_decay: f32,
-    /// What the gradient is to be multiplied by, by clipping: one f32.
+    /// What the gradient is to be multiplied by, by clipping and for the scale of the loss: one f32.
     pub scale: &'a Tensor,
     /// The number of this step as one f32, 1 at the first.
     pub step: &'a Tensor,

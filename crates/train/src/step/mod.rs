@@ -3,7 +3,8 @@
 //!
 //! A step over several micro-batches replays `first` and then `accumulate` into gradient states, and ends with
 //! `update`; a step of one micro-batch is the single routine `step`, which keeps no gradients between. Nothing is
-//! assigned by a step whose gradient norm is not finite: every update waits for that check.
+//! assigned by a step whose gradient norm is not finite: every update waits for that check. Where the loss is scaled,
+//! `back_off` follows such a step.
 //!
 //! Gradients are summed from the first row of a batch to the last, whatever the micro-batches: each goes on with the
 //! sums of the one before. So (without dropout, whose masks follow the micro-batches) their number changes no bit of
@@ -15,11 +16,12 @@ mod replay;
 
 pub use batch::{Batch, Field, Inputs};
 pub use objective::Objective;
-pub use replay::{Culprit, Outcome, StepScalars, TrainingStep, is_not_finite};
+pub use replay::{Culprit, Outcome, Scaling, StepScalars, TrainingStep, is_not_finite};
 
 use crate::accumulation::{GradientAccumulator, added_up};
 use crate::clipping::{clip_by_norm, clip_by_value};
 use crate::config::Precision;
+use crate::loss_scale::{LossScale, LossScaler};
 use crate::optimizers::{GroupedOptimizer, StepNumbers};
 use crate::parameters::{Parameter, Parameters};
 use crate::{Error, Result};
@@ -45,6 +47,8 @@ pub struct StepConfig {
     pub clip_value: Option<f32>,
     /// Element type of the computation.
     pub precision: Precision,
+    /// How the loss is scaled. `None`: as usual for the precision, which is not at all but for f16.
+    pub loss_scale: Option<LossScale>,
     /// Whether gradients are summed in states even over a single micro-batch, so that the step can go on with another
     /// one ([`TrainingStep::relink`]).
     pub relinkable: bool,
@@ -67,17 +71,28 @@ struct Scalars {
     loss_share: Tensor,
     learning_rate: Tensor,
     clip_norm: Tensor,
+    /// What the loss is multiplied by for its gradient, if it is.
+    loss_scaler: Option<LossScaler>,
 }
 
 impl Scalars {
-    /// Made before the model, so that an input of the same name is an error of the model's line.
-    fn new(trace: &Trace) -> Scalars {
+    /// Made before the model, so that an input or state of the same name is an error of the model's line.
+    fn new(trace: &Trace, loss_scale: Option<LossScale>) -> Scalars {
         let number = |name: &str| trace.input(name, DType::F32, []);
         Scalars {
             dropout_key: trace.input("dropout_key", DType::U32, [2]),
             loss_share: number("loss_share"),
             learning_rate: number("learning_rate"),
             clip_norm: number("clip_norm"),
+            loss_scaler: loss_scale.map(|settings| LossScaler::new(trace, settings)),
+        }
+    }
+
+    /// What the sum of the losses is multiplied by before it is differentiated.
+    fn scaled_share(&self) -> Tensor {
+        match &self.loss_scaler {
+            Some(scaler) => &self.loss_share * scaler.scale(),
+            None => self.loss_share.clone(),
         }
     }
 }
@@ -105,6 +120,7 @@ impl StepConfig {
             optimizer: optimizer.into(),
             clip_value: None,
             precision: Precision::F32,
+            loss_scale: None,
             relinkable: false,
         }
     }
@@ -120,6 +136,11 @@ impl StepConfig {
         self.micro_batches > 1 || self.relinkable
     }
 
+    /// How the loss is scaled, if it is.
+    pub fn loss_scale(&self) -> Option<LossScale> {
+        self.precision.loss_scale(self.loss_scale)
+    }
+
     /// Refuses numbers that no step can have, before anything is traced.
     fn check(&self) -> Result<()> {
         let (size, count) = (self.micro_batch, self.micro_batches);
@@ -127,6 +148,9 @@ impl StepConfig {
             return Err(Error::Config(format!(
                 "a batch of {count} micro-batches of {size} examples is none; give a number from 1 up of each"
             )));
+        }
+        if let Some(problem) = self.loss_scale().and_then(|settings| settings.problem()) {
+            return Err(Error::Config(problem));
         }
         match self.clip_value {
             Some(limit) if limit.is_nan() || limit <= 0.0 => {
@@ -140,7 +164,7 @@ impl StepConfig {
     pub(crate) fn traced(&self, machine: &dyn Backend) -> Result<Traced> {
         self.check()?;
         let trace = Trace::new();
-        let scalars = Scalars::new(&trace);
+        let scalars = Scalars::new(&trace, self.loss_scale());
         let inputs = Inputs::new(&trace, self.micro_batch);
         let plain = Parameters::new(&trace);
         let parameters = plain.with_precision(self.precision).holding_logits(machine.holds_logits());
@@ -159,6 +183,7 @@ impl StepConfig {
         } else {
             routines.extend(self.over_one(&model));
         }
+        routines.extend(model.scalars.loss_scaler.as_ref().map(LossScaler::back_off));
         check_names(&trace, |name, _| {
             format!("the step has a state named {name:?} itself; call the model's otherwise")
         })?;
@@ -203,7 +228,7 @@ impl StepConfig {
             return Err(Error::Config("the model has no parameters to train; make them with `Parameters::get`".into()));
         }
         let names: Vec<String> = parameters.list().into_iter().map(|parameter| parameter.name).collect();
-        let share = &total * &scalars.loss_share;
+        let share = &total * scalars.scaled_share();
         let terms = gradient_terms(&share, &weights.iter().collect::<Vec<_>>());
         let terms = terms.map_err(|error| unused_weight(&share, &names, &weights).unwrap_or(error.into()))?;
         Ok(Differentiated { scalars, parameters, names, weights, total, terms, losses: ty.shape.elements() })
@@ -241,19 +266,26 @@ impl StepConfig {
     }
 
     /// Clipping and the update of every weight.
-    fn update(&self, routine: Routine, model: &Differentiated, gradients: &[Tensor]) -> Routine {
-        let norm = Tensor::global_norm(&gradients.iter().collect::<Vec<_>>()).check_finite("the gradient norm");
-        let routine = routine.output("gradient_norm", &norm);
+    fn update(&self, mut routine: Routine, model: &Differentiated, gradients: &[Tensor]) -> Routine {
+        let scaler = model.scalars.loss_scaler.as_ref();
+        let unscaled = |x: &Tensor| scaler.map_or_else(|| x.clone(), |scaler| x * scaler.inverse());
+        let norm = Tensor::global_norm(&gradients.iter().collect::<Vec<_>>());
+        let norm = unscaled(&norm).check_finite("the gradient norm");
+        routine = routine.output("gradient_norm", &norm);
         // One, but only once the norm is known to be finite: so no update comes before that.
         let one = &norm * 0.0 + 1.0;
         let clipped: Vec<Tensor>;
         let (gradients, scale) = match self.clip_value {
             Some(limit) => {
+                let gradients: Vec<Tensor> = gradients.iter().map(unscaled).collect();
                 clipped = clip_by_value(&gradients.iter().collect::<Vec<_>>(), limit);
                 (&clipped[..], one.clone())
             }
-            None => (gradients, clip_by_norm(&norm, &model.scalars.clip_norm)),
+            None => (gradients, unscaled(&clip_by_norm(&norm, &model.scalars.clip_norm))),
         };
+        if let Some(scaler) = scaler {
+            routine = scaler.good_step(routine);
+        }
         let numbers = StepNumbers { learning_rate: model.scalars.learning_rate.clone(), scale, one };
         let weights = model.names.iter().map(|name| &name[..]).zip(&model.weights);
         self.optimizer.update(routine, weights, gradients, &numbers)
@@ -292,6 +324,7 @@ impl fmt::Debug for StepConfig {
             .field("optimizer", &self.optimizer)
             .field("clip_value", &self.clip_value)
             .field("precision", &self.precision)
+            .field("loss_scale", &self.loss_scale)
             .field("relinkable", &self.relinkable)
             .finish_non_exhaustive()
     }

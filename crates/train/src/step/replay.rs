@@ -1,6 +1,7 @@
 //! The linked training step.
 
 use super::{Batch, Field, StepConfig};
+use crate::loss_scale::{BACK_OFF, SCALE, SKIPPED_STEPS};
 use crate::parameters::Parameter;
 use crate::planning::Chosen;
 use crate::{Error, Result};
@@ -10,13 +11,27 @@ use gradus_engine::plan::Options;
 use std::fmt;
 use std::sync::Arc;
 
-/// What a step gave.
+/// What a step gave. Of one that was skipped, because gradients of the scaled loss were not finite, loss and norm are not
+/// numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Outcome {
     /// The mean loss.
     pub loss: f32,
     /// The norm of the gradients before clipping.
     pub gradient_norm: f32,
+    /// How the loss is scaled from now on, if it is.
+    pub scaling: Option<Scaling>,
+}
+
+/// Where the scale of the loss stands.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scaling {
+    /// The scale of the next step.
+    pub loss_scale: f32,
+    /// Whether this step was skipped.
+    pub skipped: bool,
+    /// All steps that were skipped.
+    pub skipped_steps: u64,
 }
 
 /// The numbers that change from step to step.
@@ -125,7 +140,8 @@ impl TrainingStep {
 
     /// One step over a batch. Allocates nothing.
     ///
-    /// If a number is not finite, nothing is changed and the error says so.
+    /// If a number is not finite, nothing is changed and the error says so; where the loss is scaled, the scale backs off
+    /// and the step counts as skipped instead.
     pub fn run(&mut self, batch: &Batch, inputs: &StepScalars) -> Result<Outcome> {
         let StepConfig { micro_batch, micro_batches, .. } = self.config;
         self.check(batch, micro_batch * micro_batches)?;
@@ -134,6 +150,27 @@ impl TrainingStep {
         self.program.write("loss_share", &[1.0 / counted as f32])?;
         self.program.write("learning_rate", &[inputs.learning_rate])?;
         self.program.write("clip_norm", &[inputs.clip_norm])?;
+        let scaled = self.config.loss_scale().is_some();
+        let skipped = match self.replay(batch, inputs) {
+            Err(error) if scaled && is_not_finite(&error) => {
+                self.program.run(BACK_OFF)?;
+                true
+            }
+            replayed => replayed.map(|()| false)?,
+        };
+        let result = |name: &str| if skipped { Ok(f32::NAN) } else { self.program.scalar(name) };
+        let scaling = scaled.then(|| self.scaling(skipped)).transpose()?;
+        Ok(Outcome { loss: result("loss")?, gradient_norm: result("gradient_norm")?, scaling })
+    }
+
+    fn scaling(&self, skipped: bool) -> Result<Scaling> {
+        let number = |name: &str| self.program.scalar(name);
+        Ok(Scaling { loss_scale: number(SCALE)?, skipped, skipped_steps: number(SKIPPED_STEPS)? as u64 })
+    }
+
+    /// Replays the routines of a step, whose numbers are written.
+    fn replay(&mut self, batch: &Batch, inputs: &StepScalars) -> Result<()> {
+        let micro_batches = self.config.micro_batches;
         let last = if self.config.accumulates() { "update" } else { "step" };
         for index in 0..micro_batches {
             self.write(batch, index)?;
@@ -146,8 +183,7 @@ impl TrainingStep {
                 _ => self.program.run("accumulate")?,
             }
         }
-        self.program.run(last)?;
-        Ok(Outcome { loss: self.program.scalar("loss")?, gradient_norm: self.program.scalar("gradient_norm")? })
+        Ok(self.program.run(last)?)
     }
 
     /// How many of all losses of a batch count.

@@ -5,11 +5,12 @@ use super::hooks::Hooks;
 use super::pace::{self, Pace, Work};
 use super::session::Session;
 use crate::clipping::NormStatistics;
+use crate::loss_scale;
 use crate::memory::{ProcessMemory, guard, heap};
 use crate::metrics::MetricsLog;
 use crate::run::{Event, Observer, StepReport, Stop, Summary};
 use crate::schedule::Elapsed;
-use crate::step::{Batch, Outcome, StepScalars, is_not_finite};
+use crate::step::{Batch, Outcome, Scaling, StepScalars, is_not_finite};
 use crate::{Error, Result};
 use std::time::Instant;
 
@@ -152,12 +153,19 @@ impl Run {
             self.position += batch.rows() as u64;
         }
         let outcome = match outcome {
+            Ok(outcome @ Outcome { scaling: Some(Scaling { loss_scale, skipped: true, .. }), .. }) => {
+                self.back_off(session, loss_scale, observer)?;
+                outcome
+            }
             Ok(outcome) => {
                 self.skipped_in_a_row = 0;
                 self.statistics.observe(outcome.gradient_norm, session.clip);
                 outcome
             }
-            Err(error) if is_not_finite(&error) => self.skip(session, observer)?,
+            Err(error) if is_not_finite(&error) => {
+                self.skip(session, observer)?;
+                Outcome { loss: f32::NAN, gradient_norm: f32::NAN, scaling: None }
+            }
             Err(error) => return Err(error),
         };
         let seconds = start.elapsed().as_secs_f64();
@@ -200,22 +208,40 @@ impl Run {
     }
 
     /// A step whose numbers are not finite changed nothing; several in a row end the run.
-    fn skip(&mut self, session: &mut Session, observer: &mut dyn Observer) -> Result<Outcome> {
+    fn skip(&mut self, session: &mut Session, observer: &mut dyn Observer) -> Result<()> {
         self.skipped_in_a_row += 1;
         let reason = format!("{} is not finite", session.training.culprit()?);
         observer.event(&Event::Skipped { step: self.step, reason: &reason });
         if self.skipped_in_a_row >= SKIPPED_IN_A_ROW_MAX {
-            let again = match session.saved {
-                Some(step) => format!("resume from the checkpoint of step {step}"),
-                None => "start again".to_string(),
-            };
-            return Err(Error::Diverged(format!(
-                "step {}: {reason}, {SKIPPED_IN_A_ROW_MAX} steps in a row; {again} with a lower `settings.learning_rate` (now \
-                 {}), more `settings.warmup_steps` or `settings.clip` 1.0",
-                self.step, session.schedule.highest
-            )));
+            return Err(self.diverged(session, &reason));
         }
-        Ok(Outcome { loss: f32::NAN, gradient_norm: f32::NAN })
+        Ok(())
+    }
+
+    /// A step whose gradients overflowed changed nothing but the scale of the loss; where no scale is small enough, the run
+    /// ends.
+    fn back_off(&mut self, session: &mut Session, scale: f32, observer: &mut dyn Observer) -> Result<()> {
+        self.skipped_in_a_row += 1;
+        let reason = format!("gradients of the scaled loss are not finite; its scale is {scale} from now on");
+        observer.event(&Event::Skipped { step: self.step, reason: &reason });
+        if scale < loss_scale::SMALLEST {
+            let reason = format!("{} is not finite, however small the loss is scaled", session.training.culprit()?);
+            return Err(self.diverged(session, &reason));
+        }
+        Ok(())
+    }
+
+    /// The end of a run whose steps are all skipped.
+    fn diverged(&self, session: &Session, reason: &str) -> Error {
+        let again = match session.saved {
+            Some(step) => format!("resume from the checkpoint of step {step}"),
+            None => "start again".to_string(),
+        };
+        Error::Diverged(format!(
+            "step {}: {reason}, {} steps in a row; {again} with a lower `settings.learning_rate` (now {}), more \
+             `settings.warmup_steps` or `settings.clip` 1.0",
+            self.step, self.skipped_in_a_row, session.schedule.highest
+        ))
     }
 
     fn report(
@@ -236,6 +262,8 @@ impl Run {
             validation_loss: None,
             gradient_norm: outcome.gradient_norm,
             learning_rate,
+            loss_scale: outcome.scaling.map(|scaling| scaling.loss_scale),
+            skipped_steps: outcome.scaling.map(|scaling| scaling.skipped_steps),
             tokens_per_second: tokens as f64 / seconds,
             step_ms: seconds * 1e3,
             memory_bytes: memory.now,

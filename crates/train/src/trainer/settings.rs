@@ -3,6 +3,7 @@
 use super::session::{Identity, Limits};
 use crate::checkpoint::{Found, Progress};
 use crate::config::{Clip, Precision, ScheduleKind, within};
+use crate::loss_scale::LossScale;
 use crate::memory::Budget;
 use crate::optimizers::{AdamW, GroupedOptimizer};
 use crate::schedule::{Elapsed, Length, Schedule};
@@ -40,6 +41,8 @@ pub struct Settings {
     pub clip: Clip,
     /// Element type of matrix products.
     pub precision: Precision,
+    /// How the loss is scaled. `None`: as usual for the precision, which is not at all but for f16.
+    pub loss_scale: Option<LossScale>,
     /// Memory that the process is to stay within.
     pub memory: Option<Budget>,
     /// What of the forward pass is computed again, rather than kept.
@@ -73,6 +76,7 @@ impl Default for Settings {
             optimizer: AdamW::default().into(),
             clip: Clip::Norm(1.0),
             precision: Precision::F32,
+            loss_scale: None,
             memory: None,
             recompute: Recompute::Auto,
             seed: 0,
@@ -86,7 +90,7 @@ impl Default for Settings {
 }
 
 /// What cannot change while a run goes on: the steps after it would not be those that the run would have taken.
-const FIXED: [&str; 4] = ["batch", "seed", "precision", "optimizer"];
+const FIXED: [&str; 5] = ["batch", "seed", "precision", "loss_scale", "optimizer"];
 
 impl Settings {
     /// Says which setting is impossible, and what to do.
@@ -137,6 +141,7 @@ impl Settings {
             micro_batches: self.batch.checked_div(self.micro_batch).unwrap_or(0),
             clip_value: if let Clip::Value(limit) = self.clip { Some(limit as f32) } else { None },
             precision: self.precision,
+            loss_scale: self.loss_scale,
             ..StepConfig::new(objective, 0, self.optimizer.clone())
         }
     }
@@ -161,6 +166,7 @@ impl Settings {
             "micro-batch": self.micro_batch,
             "seed": self.seed,
             "precision": self.precision,
+            "loss_scale": self.precision.loss_scale(self.loss_scale).map(|_| "dynamic"),
             "optimizer": self.optimizer.rule().name(),
             "learning-rate": self.learning_rate,
         });

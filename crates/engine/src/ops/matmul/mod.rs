@@ -140,8 +140,8 @@ impl Operation for Matmul {
             return at.through(|x| vec![x[0].matmul_as(&x[1], self.types), x[1].cast(DType::F32).sum(&[0])]);
         }
         let (a, b, exact) = (&at.inputs[0], &at.inputs[1], at.gradient(0));
-        // To bf16 once, rather than by every product as it packs.
-        let g = &if self.types.computed == DType::Bf16 { exact.cast(DType::Bf16) } else { exact.clone() };
+        // Rounded once, rather than by every product as it packs.
+        let g = &exact.cast(self.types.computed);
         let a_gradient = at.wants(0).then(|| {
             let types = ProductTypes { stored: a.dtype(), ..self.types };
             g.matmul_as(&b.transpose(-1, -2), types).sum_to(&a.shape())
