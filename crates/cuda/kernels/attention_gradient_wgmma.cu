@@ -4,8 +4,7 @@
 // gradient of a tile of queries is summed over the keys' turns, in order, in shared memory for the last KEPT tiles and in
 // `sums` for the others, always by the same warpgroup, each of its threads where only it reads: so nothing waits for it, and
 // bits are the same every time.
-typedef q_t number_t;
-constexpr int GROUPS = 2, THREADS = GROUPS * GROUP_THREADS, BLOCK_KEYS = GROUPS * 64, TILES = (QUERIES + 63) / 64;
+constexpr int BLOCK_KEYS = GROUPS * 64, TILES = (QUERIES + 63) / 64;
 // Queries and their gradients, for this step and the next two; keys and values, for this turn and the next; slopes, two times.
 constexpr int STAGES = 3;
 
@@ -21,45 +20,6 @@ __device__ __forceinline__ Step after(Step step) {
     if (step.key >= KEYS) step.key = 0, step.head += BLOCKS;
     step.query = first_query(step.key);
     return step;
-}
-
-// Begins to copy 64 rows that lie `stride` apart into a tile; those beyond the first `there` are zero. The first must be a
-// good address all the same.
-__device__ __forceinline__ void begin_tile(number_t *tile, const number_t *rows, index_t stride, int there) {
-#pragma unroll
-    for (int n = 0; n < 64 * 8 / THREADS; n++) {
-        const int i = n * THREADS + threadIdx.x, row = i / 8, column = i % 8 * 8;
-        begin_copy<16>(tile + tile_at(row, column), rows + (row < there ? row : 0) * stride + column, row < there);
-    }
-}
-
-// Stores the sums of a warpgroup, times a factor, as 64 rows that lie `stride` apart, as far as there are such. The four
-// lanes of a row exchange pairs of numbers for eight neighbors each.
-__device__ __forceinline__ void store_sums(number_t *to, index_t stride, int there, const float (&sums)[32], float factor) {
-    const int lane = threadIdx.x % WARP, member = lane % 4, first = threadIdx.x % GROUP_THREADS / WARP * 16 + lane / 4;
-#pragma unroll
-    for (int half = 0; half < 2; half++)
-#pragma unroll
-        for (int part = 0; part < 2; part++) {
-            Vector<u32, 4> x;
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                const float *pair = &sums[(part * 4 + j) * 4 + half * 2];
-                x.at[j] = pack(number_t(), pair[0] * factor, pair[1] * factor);
-            }
-#pragma unroll
-            for (int offset = 1; offset <= 2; offset *= 2)
-#pragma unroll
-                for (int j = 0; j < 4; j++) {
-                    if (j & offset) continue;
-                    const bool upper = member & offset;
-                    const u32 other = __shfl_xor_sync(0xffffffffu, upper ? x.at[j] : x.at[j + offset], offset);
-                    if (upper) x.at[j] = other;
-                    else x.at[j + offset] = other;
-                }
-            const int row = first + half * 8;
-            if (row < there) *(Vector<u32, 4> *)(to + row * stride + part * 32 + member * 8) = x;
-        }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
@@ -134,7 +94,7 @@ attention_gradient_wgmma(const q_t *q, const k_t *k, const v_t *v, const g_t *g,
         open_products();
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            multiply_left(number_t(), value_sums, left[i], describe(gradient_tile) + i * ROWS_16, i > 0 || !first_of_keys);
+            multiply_left<true>(number_t(), value_sums, left[i], describe(gradient_tile) + i * ROWS_16, i > 0 || !first_of_keys);
         close_products();
 
         wait_products<1>();
@@ -157,7 +117,7 @@ attention_gradient_wgmma(const q_t *q, const k_t *k, const v_t *v, const g_t *g,
         open_products();
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            multiply_left(number_t(), key_sums, left_slopes[i], describe(query_tile) + i * ROWS_16, i > 0 || !first_of_keys);
+            multiply_left<true>(number_t(), key_sums, left_slopes[i], describe(query_tile) + i * ROWS_16, i > 0 || !first_of_keys);
         close_products();
 
         // After the barrier all slopes of this step are there, and what the next step needs; the step before is done.

@@ -48,12 +48,6 @@ __device__ __forceinline__ void as_left(u32 (&to)[4], const float (&sums)[4], co
     to[3] = pack(number_t(), next[2], next[3]);
 }
 
-// Joins what the four lanes of a row have.
-template <class Join> __device__ __forceinline__ float row_all(float x, Join join) {
-    x = join(x, __shfl_xor_sync(0xffffffffu, x, 1));
-    return join(x, __shfl_xor_sync(0xffffffffu, x, 2));
-}
-
 // Puts sums into this warp's rows of `tile`, each row times a factor.
 __device__ __forceinline__ void put_rows(number_t *tile, const float (&sums)[FRAGMENTS][PARTS][4], const float (&factors)[FRAGMENTS][2]) {
 #pragma unroll

@@ -26,6 +26,12 @@ __device__ __forceinline__ void multiply_add(f16, float (&d)[4], const u32 (&a)[
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// Joins what the four lanes of a row have.
+template <class Join> __device__ __forceinline__ float row_all(float x, Join join) {
+    x = join(x, __shfl_xor_sync(0xffffffffu, x, 1));
+    return join(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+
 // Two numbers rounded into one register, the first in the lower half.
 __device__ __forceinline__ u32 pack(bf16, float low, float high) {
     u32 both;
@@ -49,6 +55,9 @@ template <int BYTES> __device__ __forceinline__ void begin_copy(void *to, const 
 
 // Waits for all the copies that this thread began; others see them after a barrier.
 __device__ __forceinline__ void finish_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+// Ends a group of copies; and waits for all groups but the last LEFT ones.
+__device__ __forceinline__ void close_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int LEFT> __device__ __forceinline__ void wait_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
 
 // 2 to the power of x, within 2^-22 of it; 0 where that is below 2^-126.
 __device__ __forceinline__ float power_of_two(float x) {

@@ -28,11 +28,11 @@ constexpr u64 COLUMNS_16 = 32 >> 4, ROWS_16 = 2048 >> 4;
                      "wgmma.mma_async.sync.aligned.m64n64k16.f32." #TYPE "." #TYPE " " SUM_NUMBERS ", %32, %33, add, 1, 1, %35, %35;\n}" \
                      : SUMS : "l"(a), "l"(b), "r"((int)add), "n"((int)TRANSPOSED)); \
     } \
-    /* The same of a left operand in registers, and a tile whose rows are summed over. */ \
-    __device__ __forceinline__ void multiply_left(TYPE, float (&d)[32], const u32 (&a)[4], u64 b, bool add) { \
+    /* The same of a left operand in registers. */ \
+    template <bool TRANSPOSED> __device__ __forceinline__ void multiply_left(TYPE, float (&d)[32], const u32 (&a)[4], u64 b, bool add) { \
         asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %37, 0;\n" \
-                     "wgmma.mma_async.sync.aligned.m64n64k16.f32." #TYPE "." #TYPE " " SUM_NUMBERS ", {%32, %33, %34, %35}, %36, add, 1, 1, 1;\n}" \
-                     : SUMS : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add)); \
+                     "wgmma.mma_async.sync.aligned.m64n64k16.f32." #TYPE "." #TYPE " " SUM_NUMBERS ", {%32, %33, %34, %35}, %36, add, 1, 1, %38;\n}" \
+                     : SUMS : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add), "n"((int)TRANSPOSED)); \
     }
 DEFINE_PRODUCTS(bf16)
 DEFINE_PRODUCTS(f16)
@@ -50,3 +50,21 @@ __device__ __forceinline__ void settle(float (&d)[32]) {
 }
 // Lets products see what this thread wrote to shared memory, after the next barrier.
 __device__ __forceinline__ void publish() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// A barrier at which warps say that they have come, and wait for the others later.
+__device__ __forceinline__ void start_barrier(u64 *barrier, u32 warps) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(warps) : "memory");
+}
+// For all of a warp, once each time.
+__device__ __forceinline__ void arrive(u64 *barrier) {
+    __syncwarp();
+    if (threadIdx.x % WARP == 0)
+        asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared::cta.b64 state, [%0];\n}" ::"r"(shared_address(barrier)) : "memory");
+}
+// Waits until all have come; `parity` is 0 the first time, then 1, and so on in turn.
+__device__ __forceinline__ void await(u64 *barrier, u32 parity) {
+    u32 done = 0;
+    while (!done)
+        asm volatile("{\n.reg .pred done;\nmbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2;\nselp.u32 %0, 1, 0, done;\n}"
+                     : "=r"(done) : "r"(shared_address(barrier)), "r"(parity) : "memory");
+}

@@ -6,11 +6,14 @@ use std::f32::consts::LOG2_E;
 /// The largest depth for which a warp's sums fit into registers.
 const DEEPEST: usize = 128;
 
-/// The gradient in one walk: the depth that it takes, threads of a block, the keys that these have at a time, the tiles of
-/// queries whose sums a block keeps in shared memory, and how many blocks there are at most, one for each multiprocessor of
-/// an H100 or H200.
+/// Warpgroups of a block of the kernels that use their products, and tiles of keys and values that such a block has room for
+/// in the forward pass.
+const GROUPS: usize = 2;
+const FORWARD_STAGES: usize = 5;
+
+/// The gradient in one walk: the depth that it takes, the keys that a block has at a time, the tiles of queries whose sums it
+/// keeps in shared memory, and how many blocks there are at most, one for each multiprocessor of an H100 or H200.
 const WALK_DEPTH: usize = 64;
-const WALK_THREADS: usize = 256;
 const WALK_KEYS: usize = 128;
 const WALK_KEPT: usize = 5;
 const WALK_BLOCKS: usize = 132;
@@ -80,19 +83,32 @@ pub struct AttentionGradient {
 impl Attention {
     /// From queries [b, h, t, d], keys and values [b, g, s, d], all of dense rows: the result [b, t, h, d] and the binary
     /// logarithms of the sums of exponentials [b, h, t].
-    pub fn forward(&self, [q, k, v]: [&Operand; 3], o: &Operand, log_sum: &Operand) -> Launch {
-        let on_tensor_cores = self.on_tensor_cores(&[q, k, v]);
-        let (entry, text) = match on_tensor_cores {
-            true => ("attention_mma", sources::ATTENTION_MMA),
-            false => ("attention", sources::ATTENTION),
+    pub fn forward(&self, operands: [&Operand; 3], o: &Operand, log_sum: &Operand) -> Launch {
+        let takes = |entry, text| {
+            let source = self.by_head(Source::new(entry, text), operands);
+            self.constants(by_place(source, "o", o).operand("log_sum", log_sum))
         };
-        let source = self.by_head(Source::new(entry, text), [q, k, v]);
-        let source = self.constants(by_place(source, "o", o).operand("log_sum", log_sum));
         let heads = self.batch * self.heads;
-        match on_tensor_cores {
-            true => self.cut(self.queries, 64, true).launch(source, heads, self.queries, self.depth, 1),
-            false => in_tiles(source, heads * self.queries.div_ceil(TILE), 3),
+        // On tensor cores the largest score is found before it is scaled.
+        if !(self.scale > 0.0 && self.on_tensor_cores(&operands)) {
+            return in_tiles(takes("attention", sources::ATTENTION), heads * self.queries.div_ceil(TILE), 3);
         }
+        if !self.fills_warpgroups() {
+            let source = takes("attention_mma", sources::ATTENTION_MMA);
+            return self.cut(self.queries, 64, true).launch(source, heads, self.queries, self.depth, 1);
+        }
+        let source = takes("attention_wgmma", sources::ATTENTION_WGMMA).code(sources::MMA).code(sources::WGMMA);
+        let source = source.code(sources::ATTENTION_WGMMA_TILES).constant("STAGES", FORWARD_STAGES);
+        let blocks = heads * self.queries.div_ceil(GROUPS * 64);
+        let tile = 64 * self.depth * 2;
+        // Queries, a ring of keys and values, and a barrier.
+        let shared = (GROUPS + FORWARD_STAGES * 2) * tile + 8;
+        source.launch_on([blocks, 1, 1], GROUPS * 128, shared)
+    }
+
+    /// Whether the kernel whose warpgroups have 64 queries each takes this, and has more than one of them to give work to.
+    fn fills_warpgroups(&self) -> bool {
+        [64, 128].contains(&self.depth) && self.queries > 64 && self.keys > 0
     }
 
     /// Its gradient: what is subtracted from each row's slopes, then all in one walk, or that of the queries, then that of
@@ -129,9 +145,10 @@ impl Attention {
         let source = self.constants(self.gradient_operands(source, operands, delta).operand("sums", sums));
         let source = source.size("ALL_HEADS", self.batch * self.heads).constant("BLOCKS", self.walk_blocks());
         let source = source.constant("KEPT", kept).code(sources::MMA).code(sources::WGMMA);
+        let source = source.code(sources::ATTENTION_WGMMA_TILES);
         // A logarithm and what is subtracted, for each query of three tiles.
         let shared = WALK_TILES * WALK_TILE * 2 + kept * WALK_TILE * 4 + 3 * 2 * 64 * 4;
-        source.launch_on([self.walk_blocks(), 1, 1], WALK_THREADS, shared)
+        source.launch_on([self.walk_blocks(), 1, 1], GROUPS * 128, shared)
     }
 
     fn gradient_operands(&self, source: Source, operands: &AttentionGradient, delta: &Operand) -> Source {
@@ -287,15 +304,19 @@ mod tests {
     fn tensor_cores_take_what_they_can_and_blocks_fit() {
         let general = ["attention", "attention_delta", "attention_gradient", "attention_gradient"];
         let mma = ["attention_mma", "attention_delta", "attention_gradient_mma", "attention_gradient_mma"];
-        let in_one_walk = ["attention_mma", "attention_delta", "attention_gradient_wgmma"];
+        let wgmma = ["attention_wgmma", "attention_delta", "attention_gradient_mma", "attention_gradient_mma"];
+        let in_one_walk = ["attention_wgmma", "attention_delta", "attention_gradient_wgmma"];
+        let few = ["attention_mma", "attention_delta", "attention_gradient_wgmma"];
         for (depth, heads, queries, element, offset, expected) in [
-            (64, 65, 300, Element::Bf16, 0, &mma[..]),
-            (128, 66, 300, Element::F16, 0, &mma),
+            (64, 65, 300, Element::Bf16, 0, &wgmma[..]),
+            (128, 66, 300, Element::F16, 0, &wgmma),
+            (96, 66, 300, Element::F16, 0, &mma),
+            (64, 66, 64, Element::F16, 0, &few),
             (16, 1, 300, Element::F16, 16, &mma),
             (64, 66, 300, Element::Bf16, 0, &in_one_walk),
             (64, 200, 1024, Element::F16, 0, &in_one_walk),
             (64, 1, 128, Element::Bf16, 0, &in_one_walk),
-            (64, 1, 129, Element::Bf16, 0, &mma),
+            (64, 1, 129, Element::Bf16, 0, &wgmma),
             (64, 66, 300, Element::F32, 0, &general),
             (64, 66, 300, Element::Bf16, 8, &general),
             (24, 2, 300, Element::Bf16, 0, &general),

@@ -21,6 +21,8 @@ sources! {
     ATTENTION_MMA_TILES = "attention_mma.cuh",
     ATTENTION_PLACES = "attention.cuh",
     ATTENTION_TILES = "attention_tiles.cuh",
+    ATTENTION_WGMMA = "attention_wgmma.cu",
+    ATTENTION_WGMMA_TILES = "attention_wgmma.cuh",
     CACHED_ATTENTION = "cached_attention.cu",
     CACHED_ATTENTION_JOIN = "cached_attention_join.cu",
     CHECK_FINITE = "check_finite.cu",
