@@ -135,12 +135,12 @@ fn every_operation_on_a_device_equals_the_reference() {
     assert!(wrong.is_empty(), "other numbers than the reference: {wrong:?}");
 }
 
-/// An attention [b, h, g, t, d] over a joint projection, and its window.
-type Sizes = ([usize; 5], Option<usize>);
+/// An attention [b, h, g, t, d] over a joint projection, whether it is causal, and its window.
+type Sizes = ([usize; 5], bool, Option<usize>);
 
-/// The result of a causal attention and the gradient of the projection, computed in this type, from numbers that all types
+/// The result of an attention and the gradient of the projection, computed in this type, from numbers that all types
 /// hold alike.
-fn attention(backend: &dyn Backend, dtype: DType, (sizes, window): Sizes) -> Vec<Vec<f64>> {
+fn attention(backend: &dyn Backend, dtype: DType, (sizes, causal, window): Sizes) -> Vec<Vec<f64>> {
     let [b, h, g, t, d] = sizes;
     let trace = Trace::new();
     let numbers = |count: usize, seed: usize| -> Vec<f64> {
@@ -152,7 +152,7 @@ fn attention(backend: &dyn Backend, dtype: DType, (sizes, window): Sizes) -> Vec
     let joint = trace.input("joint", dtype, [b, t, h + 2 * g, d]);
     let weights = trace.input("weights", dtype, [b, h, t, d]);
     let part = |first: usize, heads: usize| joint.slice(2, first..first + heads).permute(&[0, 2, 1, 3]);
-    let options = AttentionOptions { causal: true, window, scale: None };
+    let options = AttentionOptions { causal, window, scale: None };
     let result = part(0, h).attention_with(&part(h, g), &part(h + g, g), options);
     let gradient =
         gradient(&(&result * &weights).cast(DType::F32).sum(&[0, 1, 2, 3]), &[&joint]).unwrap().swap_remove(0);
@@ -172,13 +172,14 @@ fn attention(backend: &dyn Backend, dtype: DType, (sizes, window): Sizes) -> Vec
 fn attention_of_models_on_a_device_equals_the_cpu() {
     let (cuda, cpu) = (Cuda::new(0).unwrap(), Cpu::new(2).unwrap());
     let sizes = [
-        ([2, 3, 3, 300, 64], None),
-        ([1, 4, 2, 260, 128], None),
-        ([1, 4, 1, 400, 64], Some(150)),
-        ([2, 2, 2, 129, 80], None),
-        ([1, 3, 3, 127, 64], None),
-        ([23, 6, 6, 200, 64], Some(70)),
-        ([25, 12, 12, 450, 64], None),
+        ([2, 3, 3, 300, 64], true, None),
+        ([1, 4, 2, 260, 128], true, None),
+        ([1, 4, 1, 400, 64], true, Some(150)),
+        ([2, 2, 1, 200, 128], false, None),
+        ([2, 2, 2, 129, 80], true, None),
+        ([1, 3, 3, 127, 64], true, None),
+        ([23, 6, 6, 200, 64], true, Some(70)),
+        ([25, 12, 12, 450, 64], true, None),
     ];
     for (sizes, (dtype, allowed)) in sizes.iter().flat_map(|sizes| {
         [(DType::F32, 2e-5), (DType::Bf16, 1.5e-2), (DType::F16, 2e-3)].map(|of_type| (*sizes, of_type))
