@@ -2,7 +2,7 @@
 //! stories, stopped, gone on with to the same bits, measured and asked for a text.
 
 use gradus::backend::Cpu;
-use gradus::generate::{Generator, Sampling};
+use gradus::generate::{Generator, Sampling, Texts};
 use gradus::layers::{Embedding, FeedForward, LayerNorm, Linear};
 use gradus::models::{CausalModel, KeyValueContext};
 use gradus::train::Result;
@@ -128,8 +128,9 @@ fn main() -> Result<()> {
 
     let weight =
         |parameter: &gradus::parameters::Parameter| at_once.read(&parameter.name).expect("a weight of the model");
-    let mut generator = Generator::new(&model, weight, &backend, 1, 4)?;
     let prompt: Vec<i32> = tokenizer.encode("Once upon a time")?.into_iter().map(|token| token as i32).collect();
+    let texts = Texts { count: 1, prompt_tokens: prompt.len(), max_tokens: 40 };
+    let mut generator = Generator::new(&model, weight, &backend, texts)?;
     let greedy = Sampling { temperature: 0.0, top_k: None, top_p: 1.0, seed: 1 };
     let written = generator.generate(&prompt, &greedy, 40, &[], &mut |_, _| Ok(()))?.remove(0);
     let ids: Vec<u32> = prompt.iter().chain(&written).map(|token| *token as u32).collect();

@@ -4,7 +4,7 @@
 mod support;
 
 use gradus::backend::{Backend, Cpu};
-use gradus::generate::{Generator, Sampling};
+use gradus::generate::{Generator, Sampling, Texts};
 use gradus::models::{CausalModel, Family, ModelConfig, Parameter, RopeScaling};
 use gradus::testing::SecondMachine;
 use gradus::{Array, DType, Routine, Trace, gradient};
@@ -64,8 +64,9 @@ fn follow_and_continue(name: &str, config: &ModelConfig) {
     let greedy = Sampling { temperature: 0.0, top_k: None, top_p: 1.0, seed: 1 };
     // The first three tokens were given; whatever follows is to be found from any length of beginning.
     for given in [3, 5, 12] {
-        let mut generator = Generator::new(config, weight, &Cpu::new(1).unwrap(), 1, given).unwrap();
         let (given, rest) = expected.split_at(given);
+        let texts = Texts { count: 1, prompt_tokens: given.len(), max_tokens: rest.len() };
+        let mut generator = Generator::new(config, weight, &Cpu::new(1).unwrap(), texts).unwrap();
         let texts = generator.generate(given, &greedy, rest.len(), &[], &mut |_, _| Ok(())).unwrap();
         assert_eq!(texts, [rest], "{name} after {given:?}");
     }

@@ -4,7 +4,7 @@ use crate::args::{EvalArgs, GenerateArgs, TokenizeArgs};
 use gradus_train::config::TokenizerKind;
 use gradus_train::data::{Corpus, Stories};
 use gradus_train::evaluate::{self, Evaluation, Window};
-use gradus_train::generate::{Generator, Sampling, Written};
+use gradus_train::generate::{Generator, Sampling, Texts, Written};
 use gradus_train::memory::guard::{self, Doing};
 use gradus_train::models::ModelConfig;
 use gradus_train::tokenizer::{Report, TextStream, Tokenizer, tokenize_report};
@@ -35,7 +35,8 @@ pub fn generate(model_folder: &Path, args: &GenerateArgs, prompt: &str, threads:
     guard::doing(Doing::Generating);
     export::check_vocabulary(&tokenizer, &config, export::USE_ITS_OWN_TOKENIZER)?;
     let prompt = prompt_tokens(model_folder, &tokenizer, prompt)?;
-    let mut generator = Generator::without_weights(&config, backend, args.count, prompt.len(), &memory)?;
+    let texts = Texts { count: args.count, prompt_tokens: prompt.len(), max_tokens: args.max_tokens };
+    let mut generator = Generator::without_weights(&config, backend, texts, &memory)?;
     generator.allow_only(|token| tokenizer.knows(token))?;
     export::read_model_weights(model_folder, &config, &mut generator)?;
     let sampling =

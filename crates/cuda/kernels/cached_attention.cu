@@ -30,12 +30,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) cached_attention(
     v += (batch * KEY_HEADS + key_head) * PLACES * DEPTH;
 
     // The keys that each row sees, and those that some row does.
-    const int filled = max(*length, 0);
+    const int filled = min(max(*length, QUERIES), PLACES);
     int begins[ROWS], ends[ROWS], begin = PLACES, end = 0;
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         const Row row = row_of(key_head, first_row + r);
-        ends[r] = row.there ? min(max(filled - QUERIES + (int)row.query + 1, 0), PLACES) : 0;
+        ends[r] = row.there ? filled - QUERIES + (int)row.query + 1 : 0;
         begins[r] = max(ends[r] - WINDOW, 0);
         if (ends[r] > 0) begin = min(begin, begins[r]), end = max(end, ends[r]);
     }

@@ -52,7 +52,7 @@ struct Sharing {
 
 impl CachedAttention {
     /// From queries [n, h, t, d] that lie in any way and keys and values [n, g, places, d], dense, the result [n, t, h, d],
-    /// dense. Query i sees the keys before `length` - t + i + 1, one i32, as far as there are such; what sees none is 0.
+    /// dense. Query i sees the keys before `length` - t + i + 1, one i32, which counts as the nearest from t to the places.
     /// Nothing else is read. `scratch` gives what lies between, numbers in f32 of a shape.
     pub fn launches(
         &self,

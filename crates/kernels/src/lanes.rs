@@ -1,6 +1,8 @@
 //! Reductions in a fixed shape: running lanes, then a tree. It is the same at every instruction-set level, so the
 //! levels agree to the bit.
 
+use crate::Element;
+
 /// Lanes of a register: of an AVX-512 one.
 pub const LANES: usize = 16;
 
@@ -40,14 +42,14 @@ pub fn sum(x: &[f32]) -> f32 {
 
 /// The sum of products.
 #[inline(always)]
-pub fn dot(x: &[f32], y: &[f32]) -> f32 {
+pub fn dot<T: Element>(x: &[f32], y: &[T]) -> f32 {
     let add = |a: f32, b: f32| a + b;
     let (x_blocks, x_rest) = x.as_chunks::<WIDE>();
     let (y_blocks, y_rest) = y[..x.len()].as_chunks::<WIDE>();
     let mut running = [0.0; WIDE];
     for (x, y) in x_blocks.iter().zip(y_blocks) {
         for lane in 0..WIDE {
-            running[lane] += x[lane] * y[lane];
+            running[lane] += x[lane] * y[lane].to_f32();
         }
     }
     let mut lanes = narrow(running, &add);
@@ -55,10 +57,10 @@ pub fn dot(x: &[f32], y: &[f32]) -> f32 {
     let (y_blocks, y_rest) = y_rest.as_chunks::<LANES>();
     for (x, y) in x_blocks.iter().zip(y_blocks) {
         for lane in 0..LANES {
-            lanes[lane] += x[lane] * y[lane];
+            lanes[lane] += x[lane] * y[lane].to_f32();
         }
     }
-    finish(lanes, x_rest.len(), |index| x_rest[index] * y_rest[index], add)
+    finish(lanes, x_rest.len(), |index| x_rest[index] * y_rest[index].to_f32(), add)
 }
 
 /// Joins four registers to one.

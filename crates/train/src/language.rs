@@ -1,12 +1,12 @@
 //! A language model as what is trained.
 
-use crate::Result;
 use crate::config::{BatchSize, Clip, TrainConfig};
-use crate::generate::{Decoder, Sampling};
+use crate::generate::{Decoder, Sampling, Texts};
 use crate::models::{CausalModel, IGNORED_TARGET, ModelConfig};
 use crate::optimizers::{Hyperparameters, OptimizerKind};
 use crate::parameters::Parameters;
 use crate::step::{Batch, Inputs, Objective, StepConfig};
+use crate::{Error, Result};
 use gradus_engine::{DType, Program, Routine, Tensor};
 use std::rc::Rc;
 
@@ -14,6 +14,8 @@ use std::rc::Rc;
 pub const TOKENS: &str = "tokens";
 /// See [`TOKENS`].
 pub const TARGETS: &str = "targets";
+/// Tokens of a sample that a run on text writes, at most: its prompt, and what follows.
+pub(crate) const SAMPLE_TOKENS_MAX: usize = 176;
 
 /// A causal model that learns to tell the next token.
 #[derive(Clone)]
@@ -22,8 +24,8 @@ pub struct LanguageModel {
     pub model: Rc<dyn CausalModel>,
     /// Tokens of a sequence.
     pub sequence: usize,
-    /// Whether the program can also write text with its weights.
-    pub samples: bool,
+    /// Tokens of the texts that the program can also write with its weights, their prompts included; none: it writes none.
+    pub samples: Option<usize>,
     /// Smaller models that could be trained instead, and the settings that make them so.
     pub smaller: Vec<(String, Rc<dyn CausalModel>)>,
 }
@@ -31,14 +33,15 @@ pub struct LanguageModel {
 impl LanguageModel {
     /// On sequences of the model's context.
     pub fn new(model: Rc<dyn CausalModel>) -> LanguageModel {
-        LanguageModel { sequence: model.context(), model, samples: false, smaller: vec![] }
+        LanguageModel { sequence: model.context(), model, samples: None, smaller: vec![] }
     }
 
     /// What a run's configuration says of it.
     pub fn of(config: &TrainConfig) -> LanguageModel {
         let model = ModelConfig { dropout: config.dropout as f32, ..config.model.clone() };
         let smaller = smaller_models(&model);
-        LanguageModel { sequence: config.sequence, samples: true, smaller, ..LanguageModel::new(Rc::new(model)) }
+        let samples = Some(SAMPLE_TOKENS_MAX);
+        LanguageModel { sequence: config.sequence, samples, smaller, ..LanguageModel::new(Rc::new(model)) }
     }
 
     /// Continues a prompt with the weights as they are, by so many of the tokens that are allowed. The program must be
@@ -51,15 +54,18 @@ impl LanguageModel {
         tokens: usize,
         is_allowed: impl Fn(u32) -> bool,
     ) -> Result<Vec<i32>> {
-        let mut decoder = self.decoder()?;
+        let Some(longest) = self.samples else {
+            return Err(Error::Config("the program has no routines to write text; give `samples` a length".into()));
+        };
+        let mut decoder = self.decoder(longest)?;
         decoder.allow_only(is_allowed)?;
         let mut texts = decoder.generate(program, prompt, settings, tokens, &[], &mut |_, _| Ok(()))?;
         Ok(texts.swap_remove(0))
     }
 
-    /// What writes a text at a time with the program, from a prompt of one token.
-    fn decoder(&self) -> Result<Decoder> {
-        Decoder::new(&*self.model, 1, 1)
+    /// What writes a text of so many tokens at a time with the program, from a prompt of one.
+    fn decoder(&self, tokens: usize) -> Result<Decoder> {
+        Decoder::new(&*self.model, Texts { count: 1, prompt_tokens: 1, max_tokens: tokens.saturating_sub(1) })
     }
 
     #[track_caller]
@@ -88,8 +94,8 @@ impl Objective for LanguageModel {
 
     fn routines(&self, parameters: &Parameters) -> Result<Vec<Routine>> {
         match self.samples {
-            true => Ok(self.decoder()?.routines(&*self.model, parameters)),
-            false => Ok(vec![]),
+            Some(tokens) => Ok(self.decoder(tokens)?.routines(&*self.model, parameters)),
+            None => Ok(vec![]),
         }
     }
 

@@ -2,7 +2,7 @@
 //! made again, and writes what it has learned.
 
 use gradus::backend::Cpu;
-use gradus::generate::{Generator, Sampling};
+use gradus::generate::{Generator, Sampling, Texts};
 use gradus::models::{CausalModel, Parameters};
 use gradus::optimizers::{GroupedOptimizer, StepNumbers};
 use gradus::plan::{Options, Recompute};
@@ -95,7 +95,8 @@ fn the_model_learns_with_the_optimizer_and_writes_what_it_has_learned() {
     let last = training.steps(150);
     assert!(first > 2.0 && last < 0.2, "the loss went from {first} to {last}");
     let weights = |parameter: &gradus::models::Parameter| training.program.read(&parameter.name).unwrap();
-    let mut generator = Generator::new(&MODEL, weights, &Cpu::new(1).unwrap(), 1, 1).unwrap();
+    let texts = Texts { count: 1, prompt_tokens: 1, max_tokens: 12 };
+    let mut generator = Generator::new(&MODEL, weights, &Cpu::new(1).unwrap(), texts).unwrap();
     let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
     let text = generator.generate(&[4], &greedy, 12, &[], &mut |_, _| Ok(())).unwrap();
     let sentence = std::iter::successors(Some(4), |&token| Some(next(token))).skip(1);

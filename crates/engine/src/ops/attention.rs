@@ -14,9 +14,9 @@ use std::ops::Range;
 /// keys `0..=s - t + i`; with a window of w, the last w of these.
 #[derive(Clone, Copy, Debug)]
 pub struct Attention {
-    causal: bool,
-    window: Option<usize>,
-    scale: f32,
+    pub(super) causal: bool,
+    pub(super) window: Option<usize>,
+    pub(super) scale: f32,
 }
 
 /// Which keys a query sees, and how scores are scaled.
@@ -39,14 +39,14 @@ pub struct AttentionGradient {
 }
 
 impl Attention {
-    fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         let causal = if self.causal { ", causal" } else { "" };
         let window = self.window.map_or(String::new(), |window| format!(", window {window}"));
         format!("scale {}{causal}{window}", self.scale)
     }
 
     /// The sizes, if the operands fit together.
-    fn problem(&self, q: &Shape, k: &Shape, v: &Shape) -> Result<kernel::Problem, Mismatch> {
+    pub(super) fn problem(&self, q: &Shape, k: &Shape, v: &Shape) -> Result<kernel::Problem, Mismatch> {
         let &[batch, heads, queries, depth] = &q[..] else {
             let problem = format!("queries must have the axes [batch, heads, places, depth], not {q}; reshape them");
             return Err(Mismatch::Shape(problem));
@@ -79,7 +79,7 @@ impl Attention {
         Err(Mismatch::Shape(problem))
     }
 
-    fn checked_problem(&self, [q, k, v]: [&Shape; 3]) -> kernel::Problem {
+    pub(super) fn checked_problem(&self, [q, k, v]: [&Shape; 3]) -> kernel::Problem {
         self.problem(q, k, v).expect("the shapes were checked when the operation was traced")
     }
 
@@ -98,7 +98,7 @@ impl Attention {
     }
 
     /// Pairs of a query and a key that it sees.
-    fn pairs(&self, q: &Shape, k: &Shape) -> u64 {
+    pub(super) fn pairs(&self, q: &Shape, k: &Shape) -> u64 {
         let (sequences, queries, keys) = (q[0] * q[1], q[2], k[2]);
         let behind = if self.causal { queries * queries.saturating_sub(1) / 2 } else { 0 };
         // The last query has most keys before its window, each one before it one fewer.
@@ -136,19 +136,19 @@ impl Attention {
 }
 
 /// [b, h, t, d] as [b, t, h, d], or back.
-fn swap_heads(x: &Tensor) -> Tensor {
+pub(super) fn swap_heads(x: &Tensor) -> Tensor {
     x.permute(&[0, 2, 1, 3])
 }
 
 /// Queries' heads [b, h, t, d] as [b, g, h / g, t, d] in f32, for keys [b, g, s, d].
-fn by_group(q: &Tensor, k: &Tensor) -> Tensor {
+pub(super) fn by_group(q: &Tensor, k: &Tensor) -> Tensor {
     let (shape, key_heads) = (q.shape(), k.shape()[1]);
     let group = shape[1].checked_div(key_heads).unwrap_or(0);
     q.cast(DType::F32).reshape([shape[0], key_heads, group, shape[2], shape[3]])
 }
 
 /// Keys or values [b, g, s, d] as [b, g, 1, s, d] in f32.
-fn for_all_heads(k: &Tensor) -> Tensor {
+pub(super) fn for_all_heads(k: &Tensor) -> Tensor {
     let shape = k.shape();
     k.cast(DType::F32).reshape([shape[0], shape[1], 1, shape[2], shape[3]])
 }
@@ -325,7 +325,7 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
 }
 
 /// The kernel's view of an operand [b, h, t, d].
-fn by_head<T: Native>(operand: &LinkedOperand) -> kernel::Heads<T> {
+pub(super) fn by_head<T: Native>(operand: &LinkedOperand) -> kernel::Heads<T> {
     let strides = &operand.layout.strides;
     kernel::Heads { elements: operand.read(), strides: [strides[0], strides[1], strides[2]] }
 }
@@ -337,7 +337,7 @@ fn by_place<T: Native>(operand: &LinkedOperand) -> kernel::Heads<T> {
 }
 
 /// Whether the last axis is dense.
-fn has_dense_rows(layout: &Layout) -> bool {
+pub(super) fn has_dense_rows(layout: &Layout) -> bool {
     layout.is_dense_from(3)
 }
 

@@ -90,6 +90,12 @@ impl CaseInput {
         CaseInput { ty: TensorType::new(dtype, shape), fill: Fill::Below(bound), differentiable: false }
     }
 
+    /// One i32: a place, or how many there are.
+    pub fn place(number: f64) -> CaseInput {
+        let fill = Fill::Numbers(vec![number]);
+        CaseInput { ty: TensorType::new(DType::I32, [1]), fill, differentiable: false }
+    }
+
     /// The same, with no gradient checked: for an operand at which the function jumps.
     pub fn without_gradient(mut self) -> CaseInput {
         self.differentiable = false;

@@ -323,9 +323,11 @@ macro_rules! operations {
 }
 
 mod accumulation;
+mod append;
 mod attention;
 mod axes;
 mod batch_norm;
+mod cached_attention;
 mod check_finite;
 mod concat;
 mod conv2d;
@@ -404,6 +406,8 @@ operations! {
     rotary::Rotary,
     attention::Attention,
     attention::AttentionGradient,
+    append::Append,
+    cached_attention::CachedAttention,
     dropout::Dropout,
     conv2d::Conv2d,
     conv2d::Conv2dInputGradient,

@@ -1,7 +1,11 @@
 //! Scaled dot-product attention in tiles: of the matrix of scores only a tile exists at a time, in a worker's
 //! scratch, and the gradient computes it again from the binary logarithms of the sums.
 
+mod append;
 mod backward;
+mod cached;
+#[cfg(test)]
+mod cached_tests;
 mod forward;
 mod level;
 mod load;
@@ -10,7 +14,9 @@ mod tests;
 mod tile;
 mod triangle;
 
+pub use append::Append;
 pub use backward::{Gradient, QueryGradient, Segments};
+pub use cached::{Combination, Shares, share_numbers};
 pub use forward::Attention;
 pub use load::{Heads, HeadsMut};
 

@@ -5,7 +5,7 @@ use super::sampling::{Choice, Sampling};
 use crate::models::{CausalModel, WholeSequences};
 use crate::parameters::Parameters;
 use crate::{Error, Result};
-use gradus_engine::{DType, Program, Routine, Tensor};
+use gradus_engine::{DType, Program, Role, Routine, Tensor};
 
 /// What is written to a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,20 +19,68 @@ pub enum Written {
 /// Who is told what is written, with the number of the sequence; an error ends the writing.
 pub type Hear<'a> = &'a mut dyn FnMut(usize, Written) -> Result<()>;
 
+/// The texts that a program is made to write: how many at a time, and how long they are to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Texts {
+    /// Sequences continued at a time.
+    pub count: usize,
+    /// Tokens of the prompt. Longer ones are taken too, but slower.
+    pub prompt_tokens: usize,
+    /// Tokens written after it at most.
+    pub max_tokens: usize,
+}
+
+impl Texts {
+    /// Places of a cache that holds such a text, no more than the context.
+    fn places(&self, context: usize) -> usize {
+        // Texts of about the same length have the same programs.
+        const MULTIPLE: usize = 16;
+        self.tokens().min(context).next_multiple_of(MULTIPLE).min(context)
+    }
+
+    fn tokens(&self) -> usize {
+        self.prompt_tokens.saturating_add(self.max_tokens)
+    }
+}
+
 /// The routine that takes one more token of each sequence.
 const NEXT: &str = "next";
+/// The tokens that it takes.
+const TOKENS: &str = "cache.tokens";
+/// Where the last token of those that a [`Refill`] takes stands among them.
+const LAST: &str = "last_token";
+
+/// A routine that fills the cache anew, from its start.
+#[derive(Clone, Copy, Debug)]
+struct Refill {
+    name: &'static str,
+    /// Sequences that it computes: all, or one if all are the same.
+    sequences: usize,
+    /// Tokens of each that it takes at most.
+    tokens: usize,
+}
+
+impl Refill {
+    /// The input for its tokens.
+    fn input(&self) -> String {
+        format!("{}.tokens", self.name)
+    }
+}
 
 /// Continues texts with a program that has the routines for it, be it one that does nothing else or one that trains
 /// the weights.
 pub(crate) struct Decoder {
+    texts: Texts,
     vocabulary: usize,
     context: usize,
     /// Whether a text goes on from what is kept of it, rather than being computed anew for each token.
     is_cached: bool,
-    /// Sequences continued at a time.
-    count: usize,
-    /// How many tokens each prompt routine takes at most, the shortest first.
-    prompt_lengths: Vec<usize>,
+    /// Tokens of each sequence that can be kept.
+    places: usize,
+    /// Takes the prompt, which is one for all sequences, in.
+    prompt: Refill,
+    /// Takes the last half of each text in, where texts are longer than the context.
+    slide: Option<Refill>,
     /// Tokens of each sequence that are in the cache.
     pub(super) cached: usize,
     /// The tokens that may be chosen.
@@ -42,20 +90,24 @@ pub(crate) struct Decoder {
 }
 
 impl Decoder {
-    /// For `count` sequences from prompts of about `prompt_tokens`. Longer prompts are taken too, but slower.
-    pub fn new(model: &dyn CausalModel, count: usize, prompt_tokens: usize) -> Result<Decoder> {
+    /// For such texts.
+    pub fn new(model: &dyn CausalModel, texts: Texts) -> Result<Decoder> {
         let (vocabulary, context, is_cached) = (model.vocabulary(), model.context(), model.attends_only());
+        let Texts { count, prompt_tokens, .. } = texts;
         model.check(count, context)?;
         if count == 0 {
             return Err(Error::Config("count is 0, which asks for no text; choose 1 or more".to_string()));
         }
-        let longest = if is_cached { half(context) } else { context };
-        let mut prompt_lengths = vec![prompt_tokens.clamp(1, context), longest];
-        prompt_lengths.sort();
-        prompt_lengths.dedup();
+        let places = if is_cached { texts.places(context).max(1) } else { context };
+        let prompt = match is_cached {
+            true => Refill { name: "prompt", sequences: 1, tokens: prompt_tokens.clamp(1, places) },
+            false => Refill { name: "prompt", sequences: count, tokens: context },
+        };
+        let slide = Refill { name: "slide", sequences: count, tokens: half(context) };
+        let slide = (is_cached && texts.tokens() > context).then_some(slide);
         let logits = vec![0.0; count * vocabulary];
         let allowed = (0..vocabulary).collect();
-        Ok(Decoder { vocabulary, context, is_cached, count, prompt_lengths, cached: 0, allowed, logits })
+        Ok(Decoder { texts, vocabulary, context, is_cached, places, prompt, slide, cached: 0, allowed, logits })
     }
 
     /// Bytes that it takes to choose tokens, besides the program: their logits, and tables of those that are allowed.
@@ -63,32 +115,53 @@ impl Decoder {
         (4 * self.logits.len() + 32 * self.vocabulary) as u64
     }
 
-    /// The routines of the model: one for prompts of each capacity and, over one cache with those, one for the next token.
+    /// The routines of the model: those that take texts in and, over one cache with those, one for the next token.
     pub fn routines(&self, model: &dyn CausalModel, parameters: &Parameters) -> Vec<Routine> {
         let trace = parameters.trace();
-        let cache = KeyValueCache::new(trace, self.context);
-        let last_rows = &trace.input("last_rows", DType::I32, [self.count]);
-        let mut routines = vec![];
-        if self.is_cached {
-            routines.push(next_routine(model, parameters, &cache, self.count));
+        let last = &trace.input(LAST, DType::I32, [1]);
+        if !self.is_cached {
+            return vec![self.refill(model, parameters, None, self.prompt, last)];
         }
-        for &sequence in &self.prompt_lengths {
-            let tokens = trace.input(&prompt_tokens_name(sequence), DType::I32, [self.count, sequence]); // [n, t]
-            let mut first = FirstTokens { cache: &cache, sequence, filled: vec![] };
-            let hidden = match self.is_cached {
-                true => model.hidden(parameters, &tokens, &mut first), // [n, t, c]
-                false => model.hidden(parameters, &tokens, &mut WholeSequences::of(&tokens)), // [n, t, c]
-            };
-            let logits = last_logits(model, parameters, &hidden, last_rows); // [n, v]
-            let routine = Routine::new(&prompt_name(sequence)).output("logits", &logits);
-            routines.push(cache.assigned(routine, &first.filled));
-        }
-        routines
+        let cache = &KeyValueCache::new(trace, self.texts.count, self.places);
+        let refills = std::iter::once(self.prompt).chain(self.slide);
+        let next = std::iter::once(self.next_token(model, parameters, cache));
+        next.chain(refills.map(|refill| self.refill(model, parameters, Some(cache), refill, last))).collect()
+    }
+
+    fn next_token(&self, model: &dyn CausalModel, parameters: &Parameters, cache: &KeyValueCache) -> Routine {
+        let tokens = parameters.trace().zero_state_with_role(TOKENS, Role::Cache, DType::I32, [self.texts.count, 1]);
+        let mut next = NextToken::new(cache);
+        let hidden = model.hidden(parameters, &tokens, &mut next); // [n, 1, c]
+        next.assigned(Routine::new(NEXT).output("logits", &model.logits(parameters, &hidden))) // [n, 1, v]
+    }
+
+    /// Logits after the last token that counts: what follows it changes nothing before it.
+    fn refill(
+        &self,
+        model: &dyn CausalModel,
+        parameters: &Parameters,
+        cache: Option<&KeyValueCache>,
+        refill: Refill,
+        last: &Tensor,
+    ) -> Routine {
+        let trace = parameters.trace();
+        let tokens = trace.input(&refill.input(), DType::I32, [refill.sequences, refill.tokens]); // [n, t]
+        let mut first = cache.map(|cache| FirstTokens::new(cache, refill.tokens, &(last + 1.0)));
+        let hidden = match &mut first {
+            Some(first) => model.hidden(parameters, &tokens, first), // [n, t, c]
+            None => model.hidden(parameters, &tokens, &mut WholeSequences::of(&tokens)), // [n, t, c]
+        };
+        let places = trace.arange(refill.tokens, DType::I32);
+        let is_last = places.equal(last).unsqueeze(-1); // [t, 1]
+        let hidden = is_last.select(&hidden, &hidden.zeros_like()).sum(&[1]); // [n, c]
+        let logits = model.logits(parameters, &hidden).broadcast([self.texts.count, self.vocabulary]); // [n, v]
+        let routine = Routine::new(refill.name).output("logits", &logits);
+        first.map_or(routine.clone(), |first| first.assigned(routine))
     }
 
     /// How many sequences are continued at a time.
     pub fn count(&self) -> usize {
-        self.count
+        self.texts.count
     }
 
     /// From now on, only these tokens are written. A model may have room for more than its tokenizer knows.
@@ -115,9 +188,10 @@ impl Decoder {
     ) -> Result<Vec<Vec<i32>>> {
         settings.validate()?;
         self.check_prompt(prompt)?;
+        self.check_length(prompt.len(), max_tokens)?;
         self.cached = 0;
-        let mut sequences = vec![prompt.to_vec(); self.count];
-        let mut ends = vec![None; self.count];
+        let mut sequences = vec![prompt.to_vec(); self.texts.count];
+        let mut ends = vec![None; self.texts.count];
         for index in 0..max_tokens {
             self.advance(program, &sequences)?;
             for (number, sequence) in sequences.iter_mut().enumerate() {
@@ -135,7 +209,7 @@ impl Decoder {
                 break;
             }
         }
-        for number in (0..self.count).filter(|number| ends[*number].is_none()) {
+        for number in (0..self.texts.count).filter(|number| ends[*number].is_none()) {
             hear(number, Written::End)?;
         }
         let new =
@@ -157,50 +231,59 @@ impl Decoder {
         }
     }
 
+    /// A text goes on beyond the context of the model, but not beyond a cache that was made for less than that.
+    fn check_length(&self, prompt: usize, max_tokens: usize) -> Result<()> {
+        if self.places == self.context || prompt.saturating_add(max_tokens) <= self.places {
+            return Ok(());
+        }
+        Err(Error::Config(format!(
+            "a prompt of {prompt} tokens and {max_tokens} more are wanted, but there is room for {} in all; make room for more, \
+             or ask for fewer",
+            self.places
+        )))
+    }
+
     fn choose(&self, settings: &Sampling, choice: Choice) -> Result<i32> {
         let row = choice.sequence * self.vocabulary..(choice.sequence + 1) * self.vocabulary;
         Ok(settings.choose(&self.logits[row], &self.allowed, choice)? as i32)
     }
 
-    /// Brings the logits to the end of the sequences, which are of one length and went on by one token since, or
-    /// are new.
+    /// Brings the logits to the end of the sequences, which went on by one token since, or are new and all the same.
     pub(super) fn advance(&mut self, program: &mut Program, sequences: &[Vec<i32>]) -> Result<()> {
         let length = sequences[0].len();
         if !self.is_cached {
-            return self.begin(program, sequences, length.saturating_sub(self.context));
+            return self.begin(program, self.prompt, sequences, length.saturating_sub(self.context));
         }
-        if self.cached == 0 || self.cached == self.context {
-            // Of what does not fit, the last half of a context is kept, so that there is room to go on.
-            let kept = if length <= self.context { length } else { half(self.context) };
-            return self.begin(program, sequences, length - kept);
-        }
-        self.next(program, sequences, length - 1)
+        let refill = match self.cached {
+            0 => self.prompt,
+            cached if cached == self.places => self.slide.expect("texts that outgrow the cache were refused"),
+            _ => return self.next(program, sequences, length - 1),
+        };
+        // Of what does not fit, the last half of a context is kept, so that there is room to go on.
+        let kept = if length <= self.context { length } else { half(self.context) };
+        self.begin(program, refill, sequences, length - kept)
     }
 
     /// Fills the cache anew with the tokens from a place on.
-    fn begin(&mut self, program: &mut Program, sequences: &[Vec<i32>], from: usize) -> Result<()> {
-        let length = sequences[0].len() - from;
-        let longest = self.prompt_lengths[self.prompt_lengths.len() - 1];
-        let capacity = self.prompt_lengths.iter().copied().find(|&capacity| capacity >= length).unwrap_or(longest);
-        let taken = length.min(capacity);
-        let mut tokens = vec![0i32; self.count * capacity];
-        for (row, sequence) in tokens.chunks_exact_mut(capacity).zip(sequences) {
+    fn begin(&mut self, program: &mut Program, refill: Refill, sequences: &[Vec<i32>], from: usize) -> Result<()> {
+        let length = sequences[0].len();
+        let taken = (length - from).min(refill.tokens);
+        let mut tokens = vec![0i32; refill.sequences * refill.tokens];
+        for (row, sequence) in tokens.chunks_exact_mut(refill.tokens).zip(sequences) {
             row[..taken].copy_from_slice(&sequence[from..from + taken]);
         }
-        let last_rows: Vec<i32> = (0..self.count).map(|number| (number * capacity + taken - 1) as i32).collect();
-        program.write(&prompt_tokens_name(capacity), &tokens)?;
-        program.write("last_rows", &last_rows)?;
-        program.run(&prompt_name(capacity))?;
+        program.write(refill.input().as_str(), &tokens)?;
+        program.write(LAST, &[taken as i32 - 1])?;
+        program.run(refill.name)?;
         program.read_into("logits", &mut self.logits)?;
         self.cached = taken;
-        (from + taken..from + length).try_for_each(|place| self.next(program, sequences, place))
+        (from + taken..length).try_for_each(|place| self.next(program, sequences, place))
     }
 
     /// Takes the token at a place of each sequence, after those in the cache.
     fn next(&mut self, program: &mut Program, sequences: &[Vec<i32>], place: usize) -> Result<()> {
         let tokens: Vec<i32> = sequences.iter().map(|sequence| sequence[place]).collect();
-        program.write("next_tokens", &tokens)?;
-        program.write("position", &[self.cached as i32])?;
+        program.write(TOKENS, &tokens)?;
         program.run(NEXT)?;
         program.read_into("logits", &mut self.logits)?;
         self.cached += 1;
@@ -210,29 +293,4 @@ impl Decoder {
 
 fn half(context: usize) -> usize {
     context.div_ceil(2)
-}
-
-fn prompt_name(capacity: usize) -> String {
-    format!("prompt of {capacity}")
-}
-
-fn prompt_tokens_name(capacity: usize) -> String {
-    format!("prompt_tokens of {capacity}")
-}
-
-fn next_routine(model: &dyn CausalModel, parameters: &Parameters, cache: &KeyValueCache, count: usize) -> Routine {
-    let trace = parameters.trace();
-    let tokens = trace.input("next_tokens", DType::I32, [count, 1]); // [n, 1]
-    let position = trace.input("position", DType::I32, [1]); // [1]
-    let mut next = NextToken::new(cache, &position);
-    let hidden = model.hidden(parameters, &tokens, &mut next); // [n, 1, c]
-    let routine = Routine::new(NEXT).output("logits", &model.logits(parameters, &hidden)); // [n, 1, v]
-    cache.assigned(routine, &next.filled)
-}
-
-/// Logits [n, v] after the last tokens of prompts, which may be shorter than the routine: what follows a last token
-/// changes nothing before it.
-fn last_logits(model: &dyn CausalModel, parameters: &Parameters, hidden: &Tensor, last_rows: &Tensor) -> Tensor {
-    let (rows, width) = (hidden.size(0).saturating_mul(hidden.size(1)), hidden.size(-1));
-    model.logits(parameters, &hidden.reshape([rows, width]).embedding(last_rows))
 }

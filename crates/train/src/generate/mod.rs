@@ -4,7 +4,7 @@ mod cache;
 mod decoder;
 mod sampling;
 
-pub use decoder::{Hear, Written};
+pub use decoder::{Hear, Texts, Written};
 pub use sampling::Sampling;
 
 pub(crate) use decoder::Decoder;
@@ -29,17 +29,15 @@ pub struct Generator {
 }
 
 impl Generator {
-    /// A generator of `count` sequences from prompts of about `prompt_tokens`, with these weights. Longer prompts
-    /// are taken too, but slower.
+    /// A generator of such texts, with these weights.
     pub fn new(
         model: &dyn CausalModel,
         weights: impl Fn(&Parameter) -> Array,
         backend: &dyn Backend,
-        count: usize,
-        prompt_tokens: usize,
+        texts: Texts,
     ) -> Result<Generator> {
         let memory = Generator::memory(model, backend, None)?;
-        let mut generator = Generator::without_weights(model, backend, count, prompt_tokens, &memory)?;
+        let mut generator = Generator::without_weights(model, backend, texts, &memory)?;
         for parameter in model.parameters() {
             generator.set_weight(&parameter.name, &weights(&parameter).to_vec::<f32>()?)?;
         }
@@ -55,12 +53,11 @@ impl Generator {
     pub fn without_weights(
         model: &dyn CausalModel,
         backend: &dyn Backend,
-        count: usize,
-        prompt_tokens: usize,
+        texts: Texts,
         memory: &InferenceMemory,
     ) -> Result<Generator> {
-        Generator::check_count(count)?;
-        let decoder = Decoder::new(model, count, prompt_tokens)?;
+        Generator::check_count(texts.count)?;
+        let decoder = Decoder::new(model, texts)?;
         let (plan, _) = memory.first_fitting(decoder.bytes(), std::iter::once(plan(model, &decoder, backend)))?;
         Ok(Generator { program: Program::link(plan, backend)?, decoder })
     }
@@ -91,7 +88,8 @@ impl Generator {
     }
 
     /// Continues the prompt, once for each sequence, by up to `max_tokens`; a sequence ends before any of the tokens
-    /// `stops`. Gives the new tokens of each, and tells `hear` the number of the sequence and what is written to it.
+    /// `stops`. Texts that outgrow what the generator was made for are refused, unless that is the model's context: then the
+    /// last half of it is kept. Gives the new tokens of each, and tells `hear` the number of the sequence and what is written to it.
     pub fn generate(
         &mut self,
         prompt: &[i32],
@@ -114,12 +112,13 @@ fn plan(model: &dyn CausalModel, decoder: &Decoder, backend: &dyn Backend) -> Re
 /// A text of a model that is small.
 fn rehearsal(model: &dyn CausalModel, backend: &dyn Backend) -> Result<Held> {
     let small = &*model.smallest();
-    let mut decoder = Decoder::new(small, 1, 1)?;
+    let max_tokens = small.context();
+    let mut decoder = Decoder::new(small, Texts { count: 1, prompt_tokens: 1, max_tokens })?;
     let settings = Sampling { temperature: 1.0, top_k: None, top_p: 1.0, seed: 1 };
     Held::measure(|begin| {
         let mut program = Program::link(plan(small, &decoder, backend)?, backend)?;
         begin();
-        decoder.generate(&mut program, &[0], &settings, small.context(), &[], &mut |_, _| Ok(())).map(drop)
+        decoder.generate(&mut program, &[0], &settings, max_tokens, &[], &mut |_, _| Ok(())).map(drop)
     })
 }
 

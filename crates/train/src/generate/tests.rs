@@ -4,6 +4,7 @@ use super::*;
 use crate::models::{Family, KeyValueContext, ModelConfig};
 use crate::parameters::{Initializer, Parameters};
 use gradus_engine::backend::Cpu;
+use gradus_engine::plan::{BufferKind, Operand, Step};
 use gradus_engine::{DType, Routine, Tensor};
 
 const CONTEXT: usize = 12;
@@ -11,7 +12,8 @@ const GREEDY: Sampling = Sampling { temperature: 0.0, top_k: None, top_p: 1.0, s
 
 fn without_weights(config: &ModelConfig, count: usize) -> Result<Generator> {
     let backend = Cpu::new(1)?;
-    Generator::without_weights(config, &backend, count, 2, &Generator::memory(config, &backend, None)?)
+    let texts = Texts { count, prompt_tokens: 2, max_tokens: CONTEXT };
+    Generator::without_weights(config, &backend, texts, &Generator::memory(config, &backend, None)?)
 }
 
 fn configs() -> Vec<ModelConfig> {
@@ -35,8 +37,10 @@ fn numbers(parameter: &Parameter) -> Array {
     Array::new(&parameter.shape, &plain.iter().map(|number| number * scale).collect::<Vec<f32>>()).unwrap()
 }
 
+/// Of texts of any length.
 fn generator(config: &dyn CausalModel, count: usize, prompt_tokens: usize) -> Generator {
-    Generator::new(config, numbers, &Cpu::new(1).unwrap(), count, prompt_tokens).unwrap()
+    let texts = Texts { count, prompt_tokens, max_tokens: usize::MAX };
+    Generator::new(config, numbers, &Cpu::new(1).unwrap(), texts).unwrap()
 }
 
 /// The whole forward pass over one sequence.
@@ -91,7 +95,7 @@ fn cached_logits_are_those_of_the_whole_pass_across_the_context() {
         for prompt_tokens in [1, 4, CONTEXT] {
             let mut generator = generator(&config, 2, prompt_tokens);
             let token = |sequence: usize, place: usize| ((place * place + 3 * place + 11 * sequence) % 29) as i32;
-            let mut sequences = [0, 1].map(|sequence| (0..4).map(|place| token(sequence, place)).collect::<Vec<i32>>());
+            let mut sequences = [0, 1].map(|_| (0..4).map(|place| token(0, place)).collect::<Vec<i32>>());
             let mut cached = vec![];
             for place in 4..4 + 2 * CONTEXT {
                 generator.decoder.advance(&mut generator.program, &sequences).unwrap();
@@ -122,6 +126,51 @@ fn greedy_text_is_that_of_the_whole_pass() {
             let expected = whole.greedy(&prompt, 20);
             let texts = generator.generate(&prompt, &GREEDY, 20, &[], &mut |_, _| Ok(())).unwrap();
             assert_eq!(texts, vec![expected; 3], "{config:?} from {prompt:?}");
+        }
+    }
+}
+
+/// A cache with room for one text alone gives what one of the model's whole context gives; a longer text is refused.
+#[test]
+fn a_cache_may_have_room_for_the_text_alone() {
+    let config = ModelConfig::gpt2(29, 36, 2, 3, 40);
+    let text = |texts: Texts| {
+        let mut generator = Generator::new(&config, numbers, &Cpu::new(2).unwrap(), texts).unwrap();
+        let sampling = Sampling { temperature: 1.0, ..GREEDY };
+        let text = generator.generate(&[3, 1, 4], &sampling, 13, &[], &mut |_, _| Ok(())).unwrap();
+        (text, generator)
+    };
+    let (whole, roomy) = text(Texts { count: 2, prompt_tokens: 3, max_tokens: 100 });
+    let (alone, mut tight) = text(Texts { count: 2, prompt_tokens: 3, max_tokens: 13 });
+    assert_eq!(whole, alone);
+    let cache_bytes = |places: usize| 2 * 2 * 2 * places * 36 * 4;
+    let saved = roomy.memory_bytes() - tight.memory_bytes();
+    assert!(saved >= cache_bytes(40) - cache_bytes(16), "{saved} bytes saved");
+    let refused = tight.generate(&[3, 1, 4], &GREEDY, 14, &[], &mut |_, _| Ok(())).unwrap_err().to_string();
+    assert!(refused.starts_with("a prompt of 3 tokens and 14 more are wanted, but there is room for 16"), "{refused}");
+}
+
+/// No step reads or writes as much as a layer's keys but attention and what appends to them, which lies over the state.
+#[test]
+fn nothing_of_the_cache_is_copied() {
+    for config in configs() {
+        let texts = Texts { count: 3, prompt_tokens: 4, max_tokens: usize::MAX };
+        let plan = plan(&config, &Decoder::new(&config, texts).unwrap(), &Cpu::new(1).unwrap()).unwrap();
+        let is_cache =
+            |operand: &Operand| operand.layout.shape[..] == [3, config.kv_heads, CONTEXT, config.head_size()];
+        for routine in &plan.routines {
+            let of_cache = |step: &&Step| step.inputs.iter().chain(&step.outputs).any(is_cache);
+            let steps: Vec<&Step> = routine.steps.iter().filter(of_cache).collect();
+            let appends: Vec<&&Step> = steps.iter().filter(|step| step.op.name() == "append").collect();
+            let attentions = steps.iter().filter(|step| step.op.name() == "cached_attention").count();
+            assert_eq!(appends.len(), 2 * config.layers, "{}", routine.name);
+            assert_eq!(attentions, if routine.name == "next" { config.layers } else { 0 }, "{}", routine.name);
+            assert_eq!(steps.len(), appends.len() + attentions, "{}: {:?}", routine.name, steps);
+            for step in appends {
+                let [state, new] = [step.inputs[0].buffer, step.outputs[0].buffer].map(|id| &plan.buffers[id]);
+                assert!(matches!(state.kind, BufferKind::State(_)), "{:?}", state.kind);
+                assert_eq!(state.offset, new.offset, "{}: the cache is written where it lies", routine.name);
+            }
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::config::{ExportDtype, TrainConfig};
 use crate::data::{TokenFile, WindowReader, Windows, validation_windows};
 use crate::export::{COMPANIONS_FOLDER, Export};
 use crate::generate::Sampling;
-use crate::language::{LanguageModel, TARGETS, TOKENS};
+use crate::language::{LanguageModel, SAMPLE_TOKENS_MAX, TARGETS, TOKENS};
 use crate::models::IGNORED_TARGET;
 use crate::step::TrainingStep;
 use crate::tokenizer::Tokenizer;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// Weights times tokens that a validation may cost: some tens of seconds, whatever the size of the model.
 const WEIGHT_TOKENS_MAX: usize = 2_000_000_000_000;
-/// Tokens of a sample.
+/// Tokens of a sample after its prompt.
 const SAMPLE_TOKENS: usize = 160;
 /// Documents that a model must see to learn how one begins after another has ended.
 const DOCUMENTS_TO_LEARN_STARTS: u64 = 16;
@@ -133,7 +133,9 @@ impl Hooks for Text {
         let prompt = self.sample_prompt()?;
         let settings = Sampling { temperature: 0.8, top_k: Some(50), top_p: 1.0, seed: self.config.seed };
         let (model, program) = (LanguageModel::of(&self.config), training.program_mut());
-        let tokens = model.sample(program, &prompt, &settings, SAMPLE_TOKENS, |token| self.tokenizer.knows(token))?;
+        let room = SAMPLE_TOKENS_MAX.saturating_sub(prompt.len());
+        let tokens =
+            model.sample(program, &prompt, &settings, SAMPLE_TOKENS.min(room), |token| self.tokenizer.knows(token))?;
         let ids = prompt.into_iter().chain(tokens).map(|token| token as u32);
         self.tokenizer.decode_text(&self.first_document(ids)).map(Some)
     }
