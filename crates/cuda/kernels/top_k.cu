@@ -1,13 +1,4 @@
-// The first of each row in order, and where they were. `rank` rises with the element: NaN is the largest, and the two zeros are
-// equal. Of equal elements, the first comes first.
-__device__ __forceinline__ u32 rising(float x) {
-    const u32 bits = x == 0.0f ? 0 : __float_as_uint(x);
-    return x != x ? 0xffffffffu : x < 0.0f ? ~bits : bits | 0x80000000u;
-}
-__device__ __forceinline__ u32 rising(bf16 x) { return rising(to_float(x)); }
-__device__ __forceinline__ u32 rising(f16 x) { return rising(to_float(x)); }
-__device__ __forceinline__ u32 rising(i32 x) { return (u32)x ^ 0x80000000u; }
-__device__ __forceinline__ u32 rising(u32 x) { return x; }
+// The first of each row in order, and where they were. Of equal elements, the first comes first.
 __device__ __forceinline__ u32 rank_of(x_t x) { return DESCENDING ? ~rising(x) : rising(x); }
 
 #if FIRST_ONLY

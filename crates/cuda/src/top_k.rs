@@ -26,7 +26,7 @@ pub fn top_k(at: &TopK<'_>, mut scratch: impl FnMut(usize) -> u64) -> Vec<Launch
         return vec![];
     }
     let source = |entry: &'static str| {
-        let source = Source::new(entry, sources::TOP_K).operand("x", at.x).size("COLUMNS", columns);
+        let source = Source::new(entry, sources::TOP_K).code(sources::RANK).operand("x", at.x).size("COLUMNS", columns);
         let source = source.constant("DESCENDING", at.descending as u8).constant("FIRST_ONLY", (first == 1) as u8);
         source.size("ELEMENTS", elements).size("COUNT", count).size("FIRST", first)
     };

@@ -31,6 +31,7 @@ pub mod pooling;
 pub mod random;
 pub mod reduce;
 pub mod rotary;
+pub mod sample;
 pub mod softmax;
 mod streaming;
 mod strided;

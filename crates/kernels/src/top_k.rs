@@ -14,6 +14,7 @@ pub trait Sortable: Pod + Send + Sync + 'static {
 }
 
 impl Sortable for f32 {
+    #[inline(always)]
     fn rank(self) -> u32 {
         // The bits of positive numbers rise with them, those of negative ones fall.
         let bits = (self + 0.0).to_bits();

@@ -348,6 +348,7 @@ mod random;
 mod reduce;
 mod rms_norm;
 mod rotary;
+mod sample;
 mod softmax;
 mod top_k;
 mod updates;
@@ -363,6 +364,7 @@ pub use layer_norm::LayerNormGradient;
 pub use linear_cross_entropy::{LinearCrossEntropy, LinearCrossEntropyGradient, LinearCrossEntropyWithGradient};
 pub use matmul::{FusedMatmul, Matmul, ProductTypes};
 pub use pool2d::{Pool1dOptions, Pool2dOptions};
+pub use sample::SampleInputs;
 pub use top_k::{Order, Sorted};
 pub use updates::{Adafactor, AdafactorInputs, AdafactorOutputs, SecondMoment};
 pub use updates::{AdamW, AdamWInputs, AdamWOutputs};
@@ -388,6 +390,7 @@ operations! {
     cumulative_sum::CumulativeSum,
     integers::Integers,
     random::RandomUniform,
+    sample::Sample,
     embedding::Embedding,
     embedding::EmbeddingGradient,
     reduce::Reduce,
