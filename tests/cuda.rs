@@ -236,3 +236,36 @@ fn bad_data_on_a_device_changes_no_state() {
     assert_eq!(count(&program), [3.0; 3]);
     assert!(times.iter().sum::<Duration>() > Duration::ZERO);
 }
+
+#[test]
+#[ignore = "takes a CUDA device: run by bench/cuda"]
+fn what_is_written_last_is_what_a_device_computes_with() {
+    let trace = Trace::new();
+    let (small, large) = (trace.input("small", DType::F32, [3]), trace.input("large", DType::F32, [100_000]));
+    let count = trace.zero_state("count", DType::F32, [3]);
+    let step = Routine::new("step")
+        .output("doubled", &(&small * 2.0))
+        .output("tripled", &(&large * 3.0))
+        .output("counted", &(&count + 0.0))
+        .assign(&count, &(&count + &small));
+    let mut program = trace.compile(&Cuda::new(0).unwrap(), &[step]).unwrap();
+    let read = |program: &Program, name: &str| program.read(name).unwrap().to_vec::<f32>().unwrap();
+    for round in 0..20 {
+        // More than once without a run between, so that there is no room for all of it on its way.
+        for number in 0..=round {
+            program.write("small", &[(round * 100 + number) as f32; 3]).unwrap();
+            program.write("large", &vec![(round * 100 + number) as f32; 100_000]).unwrap();
+        }
+        let before = read(&program, "count");
+        program.run("step").unwrap();
+        let last = (round * 101) as f32;
+        assert_eq!(read(&program, "doubled"), [last * 2.0; 3]);
+        assert!(read(&program, "tripled").iter().all(|&number| number == last * 3.0));
+        assert_eq!(read(&program, "counted"), before);
+        assert_eq!(read(&program, "count"), [before[0] + last; 3]);
+        // A result is what it was until something is written; a state is what was written.
+        program.write("count", &[round as f32; 3]).unwrap();
+        assert_eq!(read(&program, "count"), [round as f32; 3]);
+        assert_eq!(read(&program, "doubled"), [last * 2.0; 3]);
+    }
+}

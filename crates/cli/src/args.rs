@@ -3,6 +3,7 @@
 use crate::values::{Seconds, fraction, not_negative, positive, positive_number};
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use gradus_engine::backend::GpuKind;
 use gradus_train::config::{
     BatchSize, Clip, DeviceChoice, ExportDtype, OptimizerKind, Precision, Recomputation, ScheduleKind, TokenizerKind,
     Validation,
@@ -29,7 +30,7 @@ pub enum Command {
     #[command(mut_args = planning_option)]
     #[command(after_help = "Every option of `gradus train` is taken, and no text is read: give --vocab-size for \
         another vocabulary than the preset's.")]
-    Plan(Box<TrainArgs>),
+    Plan(Box<PlanArgs>),
     /// Write text with a trained model
     Generate(GenerateArgs),
     /// Measure a model on text: loss, perplexity, bits per byte
@@ -233,6 +234,17 @@ pub struct TrainArgs {
     #[arg(long, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     #[arg(help_heading = "Run")]
     pub json: Option<bool>,
+}
+
+/// The options of `gradus plan`: those of a training run, and for what machine besides this one.
+#[derive(Debug, Args)]
+pub struct PlanArgs {
+    #[allow(missing_docs)]
+    #[command(flatten)]
+    pub run: TrainArgs,
+    /// Plan for a GPU of this kind, which need not be here: h200
+    #[arg(long, value_name = "KIND", help_heading = "Machine")]
+    pub gpu: Option<GpuKind>,
 }
 
 /// The options of `gradus generate`.

@@ -116,7 +116,7 @@ mod tests {
         has_options("train", options);
         has_options(
             "plan",
-            "preset vocab-size sequence batch micro-batch optimizer clip precision device threads memory out json",
+            "preset vocab-size sequence batch micro-batch optimizer clip precision device gpu threads memory out json",
         );
         has_options("generate", "prompt max-tokens temperature top-k top-p seed count");
         has_options("bench", "list threads time profile save baseline json");

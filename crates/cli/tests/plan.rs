@@ -145,3 +145,29 @@ fn a_file_of_options_and_options_of_no_use_are_taken() {
         assert!(error.contains(part), "{options}: {error}");
     }
 }
+
+#[test]
+fn a_gpu_that_is_not_here_is_planned_for() {
+    let place = Place::new("gpu");
+    let report = json(&place, "--gpu h200 --precision bf16");
+    assert_eq!(
+        report["peak_by_kind"].as_object().unwrap().values().map(number).sum::<u64>(),
+        number(&report["peak_bytes"])
+    );
+    assert!(number(&report["peak_by_kind"]["runtime"]) > 500 << 20, "the device's context and libraries are counted");
+    let seconds = |report: &Value| report["seconds_per_step"].as_f64().unwrap();
+    assert!(seconds(&report) < seconds(&json(&place, "--precision bf16")) / 10.0, "a GPU is not this machine");
+    assert_eq!(json(&place, "--gpu H200 --device cuda:3 --precision bf16"), report);
+    let within = json(&place, "--gpu h200 --precision bf16 --memory 1GB");
+    assert!(number(&within["peak_bytes"]) <= 1_000_000_000);
+    let text = place.printed(&plan("--gpu h200"));
+    assert!(text.lines().next().unwrap().ends_with("tokens a step, on cuda"), "{text}");
+    for (options, part) in [
+        ("--gpu h300", "give one of: h200"),
+        ("--gpu h200 --device cpu", "--gpu has no effect: --device cpu"),
+        ("--gpu h200 --memory 700MB", "700"),
+    ] {
+        let refusal = place.refused(&plan(options));
+        assert!(refusal.contains(part), "{options}: {refusal}");
+    }
+}

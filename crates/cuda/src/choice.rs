@@ -4,7 +4,7 @@
 use crate::device::{Device, Function};
 use crate::disk_cache::Cached;
 use crate::error::{Error, Result};
-use crate::host::HostCell;
+use crate::host::HostMemory;
 use crate::prepared::Kernel;
 use crate::product::{Algorithm, LibraryProduct, alignment, shares};
 use crate::stream::Event;
@@ -109,7 +109,7 @@ struct Tests {
     fill: Function,
     checksum: Function,
     cell: u64,
-    seen: HostCell,
+    seen: HostMemory,
     events: [Event; 2],
 }
 
@@ -126,7 +126,7 @@ impl Tests {
             fill: device.function(&fill),
             checksum: device.function(&checksum),
             cell,
-            seen: HostCell::new(device)?,
+            seen: HostMemory::new(device, 8)?,
             events: [Event::new()?, Event::new()?],
             device: device.clone(),
         })
@@ -197,9 +197,9 @@ impl Tests {
             unsafe { Kernel::new(self.checksum, &launch).send(stream) }?;
         }
         // SAFETY: the cell is live, by the caller's promise.
-        unsafe { self.seen.fetch(self.cell, stream) }?;
+        unsafe { self.seen.fetch(0, self.cell, 8, stream) }?;
         self.device.synchronize()?;
-        Ok(self.seen.value())
+        Ok(self.seen.cell())
     }
 
     unsafe fn time(&self, product: &LibraryProduct, algorithm: &Algorithm) -> Result<Duration> {

@@ -47,6 +47,14 @@ pub enum Error {
         /// What the device has.
         total: usize,
     },
+    /// Memory of the host that the system does not let a device reach.
+    #[error(
+        "the system refused {wanted} bytes of memory that stays where it is, for copies to and from the device; free some"
+    )]
+    HostMemory {
+        /// What was asked for.
+        wanted: usize,
+    },
     /// A kernel that was not accepted.
     #[error("kernel {entry} does not compile: {log}")]
     Compile {

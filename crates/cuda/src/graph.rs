@@ -1,20 +1,16 @@
-//! Replays: the commands of a routine, captured as one graph.
+//! The commands of a routine, captured as one graph.
 //!
 //! What may fault comes first. What writes states is inside a condition, which the device decides by itself: so bad data
 //! changes no state, and the host is asked once, at the end.
 
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::host::HostCell;
 use crate::prepared::{Kernel, Prepared};
+use crate::replay::Seen;
 use crate::stream::{Event, Stream};
 use crate::{Command, Launch};
 use cudarc::driver::{result, sys};
 use std::sync::Arc;
-use std::time::Duration;
-
-/// What a fault cell holds when nothing was raised.
-const NO_FAULT: u64 = u64::MAX;
 
 /// Decides whether what follows is run: if nothing was raised. The driver itself has the function that it calls, so it is
 /// given as text, which the driver compiles.
@@ -44,109 +40,20 @@ pub struct Steps {
 /// Streams that the steps of a group are shared out to.
 const LANES: usize = 8;
 
-/// A routine made ready on a device.
-pub struct Replay {
-    device: Arc<Device>,
-    steps: Vec<Vec<Prepared>>,
-    first_write: usize,
-    graph: Graph,
-    /// The cell of faults on the device, and where the host reads it.
-    fault: u64,
-    seen: HostCell,
-}
-
-// SAFETY: the handles may be used from any thread on which the context is current, which `bind` sees to.
-unsafe impl Send for Replay {}
-
-impl Replay {
-    /// Makes a routine ready. Faults are raised in the cell at `fault`.
-    ///
-    /// # Safety
-    /// The addresses of the commands, and the cell, must be those of memory of the device that lives as long as this, kernels
-    /// must keep to what their operands' sizes say, and no step of a group may touch what another of it writes.
-    pub unsafe fn new(device: &Arc<Device>, steps: &Steps, fault: u64) -> Result<Replay> {
-        device.bind()?;
-        let launches: Vec<&Launch> = steps.commands.iter().flatten().filter_map(Command::launch).collect();
-        device.compile_all(&launches)?;
-        let prepare = |commands: &Vec<Command>| commands.iter().map(|command| Prepared::new(device, command)).collect();
-        let mut prepared = steps.commands.iter().map(prepare).collect::<Result<Vec<Vec<Prepared>>>>()?;
-        let (seen, first_write) = (HostCell::new(device)?, steps.first_write);
-        let graph = Graph::capture(device, &mut prepared, steps, fault, &seen)?;
-        Ok(Replay { device: device.clone(), steps: prepared, first_write, graph, fault, seen })
-    }
-
-    /// Replays it; gives the fault that was raised, as a step and a detail.
-    pub fn run(&mut self) -> Result<Option<(u32, u32)>> {
-        self.device.bind()?;
-        // SAFETY: the graph was made of commands whose memory lives, by the promise given to `new`.
-        unsafe { result::graph::launch(self.graph.ready, self.device.stream()) }
-            .map_err(Error::call("cuGraphLaunch"))?;
-        self.device.synchronize()?;
-        Ok(raised(&self.seen))
-    }
-
-    /// Replays it step by step, and adds what each took to its time.
-    pub fn run_timed(&mut self, times: &mut [Duration]) -> Result<Option<(u32, u32)>> {
-        self.device.bind()?;
-        let stream = self.device.stream();
-        let events = (0..=self.steps.len()).map(|_| Event::new()).collect::<Result<Vec<_>>>()?;
-        reset(self.fault, stream)?;
-        events[0].record(stream)?;
-        for (index, step) in self.steps.iter_mut().enumerate() {
-            if index == self.first_write {
-                fetch(&self.seen, self.fault, stream)?;
-                self.device.synchronize()?;
-                if let Some(fault) = raised(&self.seen) {
-                    return Ok(Some(fault));
-                }
-            }
-            for command in step {
-                // SAFETY: the promise given to `new`.
-                unsafe { command.send(stream) }?;
-            }
-            events[index + 1].record(stream)?;
-        }
-        fetch(&self.seen, self.fault, stream)?;
-        self.device.synchronize()?;
-        for (index, time) in times.iter_mut().enumerate() {
-            *time += events[index].until(&events[index + 1])?;
-        }
-        Ok(raised(&self.seen))
-    }
-}
-
-/// Lets the cell say that nothing was raised.
-fn reset(fault: u64, stream: sys::CUstream) -> Result<()> {
-    // SAFETY: the cell is eight bytes of live memory, by the promise given to `Replay::new`.
-    unsafe { result::memset_d8_async(fault, 0xFF, 8, stream) }.map_err(Error::call("cuMemsetD8Async"))
-}
-
-/// Has the cell copied to where the host reads it.
-fn fetch(seen: &HostCell, fault: u64, stream: sys::CUstream) -> Result<()> {
-    // SAFETY: as above.
-    unsafe { seen.fetch(fault, stream) }
-}
-
-/// What the cell held when it was copied: the step and the detail.
-fn raised(seen: &HostCell) -> Option<(u32, u32)> {
-    let code = seen.value();
-    (code != NO_FAULT).then_some(((code >> 32) as u32, code as u32))
-}
-
 /// A graph that can be launched.
-struct Graph {
+pub(crate) struct Graph {
     graph: sys::CUgraph,
     ready: sys::CUgraphExec,
 }
 
 impl Graph {
-    fn capture(
-        device: &Arc<Device>,
-        prepared: &mut [Vec<Prepared>],
-        steps: &Steps,
-        fault: u64,
-        seen: &HostCell,
-    ) -> Result<Graph> {
+    /// What can be launched.
+    pub fn ready(&self) -> sys::CUgraphExec {
+        self.ready
+    }
+
+    /// Captures steps whose commands are ready.
+    pub fn capture(device: &Arc<Device>, prepared: &mut [Vec<Prepared>], steps: &Steps, seen: &Seen) -> Result<Graph> {
         // Others may use the device's stream meanwhile, and what they send is no part of this.
         let outer = Stream::new()?;
         let stream = outer.0;
@@ -159,16 +66,16 @@ impl Graph {
         let mut groups = steps.groups.iter().copied();
         begin(stream, graph.graph)?;
         let captured = (|| {
-            reset(fault, stream)?;
+            seen.reset(stream)?;
             send_all(before, &mut groups, stream, &lanes)?;
             if !after.is_empty() {
-                let body = add_condition(device, stream, graph.graph, fault)?;
+                let body = add_condition(device, stream, graph.graph, seen.fault())?;
                 let inner = Stream::new()?;
                 begin(inner.0, body)?;
                 let sent = send_all(after, &mut groups, inner.0, &inner_lanes);
                 sent.and(end(inner.0))?;
             }
-            fetch(seen, fault, stream)
+            seen.fetch(stream)
         })();
         captured.and(end(stream))?;
         // SAFETY: the graph is whole.

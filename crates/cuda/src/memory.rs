@@ -55,11 +55,21 @@ impl Memory {
         if bytes.is_empty() {
             return Ok(());
         }
-        self.device.bind()?;
-        // SAFETY: the range is inside; the copy is over before the borrow ends.
-        unsafe { result::memcpy_htod_async(self.address + offset as u64, bytes, self.device.stream()) }
-            .map_err(Error::call("cuMemcpyHtoDAsync"))?;
+        // SAFETY: the copy is over before the borrow ends.
+        unsafe { self.write_soon(offset, bytes) }?;
         self.device.synchronize()
+    }
+
+    /// As [`Memory::write`], without waiting until it is done.
+    ///
+    /// # Safety
+    /// The bytes must stay as they are until the stream has come so far.
+    pub(crate) unsafe fn write_soon(&mut self, offset: usize, bytes: &[u8]) -> Result<()> {
+        self.check(offset, bytes.len());
+        self.device.bind()?;
+        // SAFETY: the range is inside; the bytes stay, by the caller's promise.
+        unsafe { result::memcpy_htod_async(self.address + offset as u64, bytes, self.device.stream()) }
+            .map_err(Error::call("cuMemcpyHtoDAsync"))
     }
 
     /// Reads bytes from an offset on, after all that was sent before.

@@ -29,6 +29,18 @@ impl Event {
         Ok(Event(result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT).map_err(Error::call("cuEventCreate"))?))
     }
 
+    /// One that a host waits for asleep.
+    pub fn to_sleep_for() -> Result<Event> {
+        let event = result::event::create(sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC);
+        Ok(Event(event.map_err(Error::call("cuEventCreate"))?))
+    }
+
+    /// Waits until it has passed.
+    pub fn wait(&self) -> Result<()> {
+        // SAFETY: the event is there.
+        unsafe { result::event::synchronize(self.0) }.map_err(Error::call("cuEventSynchronize"))
+    }
+
     pub fn record(&self, stream: sys::CUstream) -> Result<()> {
         // SAFETY: both are there.
         unsafe { result::event::record(self.0, stream) }.map_err(Error::call("cuEventRecord"))

@@ -3,7 +3,7 @@
 use crate::config::DeviceChoice;
 use crate::memory::heap;
 use crate::{Error, Result};
-use gradus_engine::backend::{Backend, Cpu, Cuda};
+use gradus_engine::backend::{Backend, Cpu, Cuda, GpuKind};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -20,6 +20,11 @@ pub fn backend(device: DeviceChoice, threads: usize) -> Result<Arc<dyn Backend>>
         }
         DeviceChoice::Cpu | DeviceChoice::Auto => Ok(Arc::new(Cpu::new(threads)?)),
     }
+}
+
+/// A GPU of this kind, which need not be here: plans are made for it, and cannot be run.
+pub fn planned(kind: GpuKind) -> Arc<dyn Backend> {
+    Arc::new(Cuda::of_kind(kind))
 }
 
 impl DeviceChoice {

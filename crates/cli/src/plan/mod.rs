@@ -9,8 +9,10 @@ mod text;
 use crate::print;
 use crate::resolve::resolve_for_planning;
 use clap::ArgMatches;
+use gradus_engine::backend::GpuKind;
+use gradus_train::config::DeviceChoice;
 use gradus_train::files::atomic;
-use gradus_train::{Result, device};
+use gradus_train::{Error, Result, device};
 use report::Report;
 use std::path::{Path, PathBuf};
 
@@ -20,9 +22,13 @@ const PAGE: &str = "plan.html";
 /// Plans the run that the options state, prints what comes out and writes the page.
 pub fn run(command_line: &ArgMatches) -> Result<()> {
     let planned = resolve_for_planning(command_line)?;
+    refuse_gpu_beside_cpu(command_line)?;
     // A file of options states the folder of a run as `out`, not a page: so the command line alone counts.
     let page = command_line.get_one::<PathBuf>("out").map_or(Path::new(PAGE), |path| path);
-    let backend = device::backend(planned.config.device, planned.config.threads)?;
+    let backend = match command_line.get_one::<GpuKind>("gpu") {
+        Some(&kind) => device::planned(kind),
+        None => device::backend(planned.config.device, planned.config.threads)?,
+    };
     let (report, chosen) = Report::of(&planned.config, &*backend)?;
     atomic::write_file(page, page::html(&report, &chosen).as_bytes())?;
     if planned.json {
@@ -30,4 +36,13 @@ pub fn run(command_line: &ArgMatches) -> Result<()> {
     }
     print::text(text::report(&report))?;
     print::text(format!("\nmemory map and curve: {}\n", page.display()))
+}
+
+/// A file may state the CPU for the run that is asked about; a command line that does contradicts itself.
+fn refuse_gpu_beside_cpu(command_line: &ArgMatches) -> Result<()> {
+    let is_cpu = command_line.get_one("device") == Some(&DeviceChoice::Cpu);
+    if is_cpu && command_line.contains_id("gpu") {
+        return Err(Error::Config("--gpu has no effect: --device cpu is planned for; leave one of them out".into()));
+    }
+    Ok(())
 }

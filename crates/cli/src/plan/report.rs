@@ -24,6 +24,9 @@ pub struct Report {
     pub precision: Precision,
     /// Threads.
     pub threads: usize,
+    /// What it is computed on, in words.
+    #[serde(skip)]
+    pub machine: String,
     /// Tokens of a sequence.
     pub sequence: usize,
     /// Sequences a step.
@@ -88,6 +91,10 @@ impl Report {
             parameters: resolved.model.parameter_count(),
             precision: chosen.config.precision,
             threads: config.threads,
+            machine: match backend.memory()? {
+                Some(_) => format!("on {}", backend.name()),
+                None => format!("{} threads", config.threads),
+            },
             sequence: resolved.sequence,
             batch,
             micro_batch: chosen.config.micro_batch,

@@ -13,11 +13,11 @@ const BAR: f64 = 32.0;
 /// The whole report.
 pub fn report(report: &Report) -> String {
     let mut text = format!(
-        "{} weights, {} sequences of {} tokens a step, {} threads\n\n",
+        "{} weights, {} sequences of {} tokens a step, {}\n\n",
         rounded(report.parameters as u64),
         report.batch,
         count(report.sequence as u64),
-        report.threads
+        report.machine
     );
     memory(&mut text, report);
     time(&mut text, report);

@@ -7,7 +7,7 @@ use crate::graph::{Initial, State};
 use crate::ops::Check;
 use crate::plan::{BufferId, BufferKind, Machine, Operand, Plan, PlannedRoutine, Reading};
 use crate::{DType, Error, Result};
-use gradus_cuda::{Command, Device, Memory, Replay, Steps};
+use gradus_cuda::{Command, Device, Memory, Replay, Staging, Steps};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,21 @@ pub(super) struct CudaExecutable {
     device: Arc<Device>,
     /// Offset and size of every buffer.
     offsets: Vec<(usize, usize)>,
+    /// What inputs go through, on their way to the arena.
+    staging: Staging,
+    /// The routine that ran last, if nothing was written since.
+    last_run: Option<usize>,
 }
+
+/// The host's share of moving inputs: twice what they take, so that those of a step are written while others are copied. Those
+/// that are larger take the slow way.
+fn staging_bytes(plan: &Plan) -> usize {
+    plan.regions.inputs.saturating_mul(2).min(64 << 20)
+}
+
+/// Results that are small, and few, are with the host as soon as a routine is through.
+const RESULT_BYTES: usize = 16 << 10;
+const RESULTS: usize = 8;
 
 struct LinkedRoutine {
     replay: Replay,
@@ -44,7 +58,9 @@ impl CudaExecutable {
         check_plan(cuda, plan)?;
         let arena = Memory::zeroed(device, plan.regions.total() + FAULT_CELL)?;
         let (cuda, device) = (cuda.clone(), device.clone());
-        let mut executable = CudaExecutable { routines: vec![], arena, cuda, device, offsets: vec![] };
+        let staging = Staging::new(&device, staging_bytes(plan))?;
+        let mut executable =
+            CudaExecutable { routines: vec![], arena, cuda, device, offsets: vec![], staging, last_run: None };
         executable.choose_products(plan)?;
         for buffer in &plan.buffers {
             if let BufferKind::State(State { initial: Initial::Numbers(array), .. }) = &buffer.kind {
@@ -83,14 +99,23 @@ impl CudaExecutable {
             let groups = groups::groups(plan, routine, &commands);
             let steps = Steps { commands, first_write: plan.first_write(routine), groups };
             // SAFETY: a plan is verified: every operand has its own live bytes in the arena, to which the commands were
-            // linked where it lies now, and which outlives the replays. The cell lies behind the plan's bytes. Kernels keep
-            // to their operands' sizes: operations with kernels are trusted.
-            let replay = unsafe { Replay::new(&self.device, &steps, fault) }?;
+            // linked where it lies now, and which outlives the replays; so do results. The cell lies behind the plan's bytes.
+            // Kernels keep to their operands' sizes: operations with kernels are trusted.
+            let replay = unsafe { Replay::new(&self.device, &steps, fault, &self.results(plan, routine)) }?;
             routines.push(LinkedRoutine { replay, checks: checks(routine) });
         }
         self.offsets = plan.buffers.iter().map(|buffer| (buffer.offset, buffer.bytes())).collect();
         self.routines = routines;
         Ok(())
+    }
+
+    /// The results of a routine that the host is to find after it.
+    fn results(&self, plan: &Plan, routine: &PlannedRoutine) -> Vec<(u64, usize)> {
+        let placed = routine.outputs.iter().map(|(_, operand)| {
+            let start = plan.buffers[operand.buffer].offset + operand.layout.offset * operand.dtype.size();
+            (self.arena.address() + start as u64, operand.ty().bytes())
+        });
+        placed.filter(|&(_, bytes)| (1..=RESULT_BYTES).contains(&bytes)).take(RESULTS).collect()
     }
 
     /// Takes an arena of another size, with the states of this one, of which there are so many bytes. There are never two
@@ -159,12 +184,16 @@ impl LinkedRoutine {
 
 impl Executable for CudaExecutable {
     fn run(&mut self, routine: usize) -> Result<()> {
-        let routine = self.routine(routine)?;
-        let raised = routine.replay.run()?;
-        routine.fault(raised)
+        self.last_run = None;
+        let linked = self.routine(routine)?;
+        let raised = linked.replay.run()?;
+        linked.fault(raised)?;
+        self.last_run = Some(routine);
+        Ok(())
     }
 
     fn run_timed(&mut self, routine: usize, times: &mut [Duration]) -> Result<()> {
+        self.last_run = None;
         let routine = self.routine(routine)?;
         let raised = routine.replay.run_timed(times)?;
         routine.fault(raised)
@@ -176,6 +205,8 @@ impl Executable for CudaExecutable {
         let bytes = plan.regions.total() + FAULT_CELL;
         // The graphs point to where the arena was; whatever happens now, none of them is left.
         self.routines.clear();
+        self.last_run = None;
+        self.staging = Staging::new(&self.device, staging_bytes(plan))?;
         if bytes != self.arena.bytes() {
             self.resize(bytes, plan.regions.states)?;
         }
@@ -189,13 +220,21 @@ impl Executable for CudaExecutable {
     fn write(&mut self, buffer: BufferId, bytes: &[u8]) -> Result<()> {
         let (offset, length) = self.offsets[buffer];
         assert_eq!(bytes.len(), length, "the bytes of a buffer");
-        Ok(self.arena.write(offset, bytes)?)
+        self.last_run = None;
+        Ok(self.staging.write(&mut self.arena, offset, bytes)?)
     }
 
     fn read(&self, operand: &Operand, bytes: &mut [u8]) -> Result<()> {
         let start = self.offsets[operand.buffer].0 + operand.layout.offset * operand.dtype.size();
         // A look at nothing may start past the end.
-        if bytes.is_empty() { Ok(()) } else { Ok(self.arena.read(start, bytes)?) }
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let last_run = self.last_run.and_then(|routine| self.routines.get(routine));
+        if last_run.is_some_and(|routine| routine.replay.result(self.arena.address() + start as u64, bytes)) {
+            return Ok(());
+        }
+        Ok(self.arena.read(start, bytes)?)
     }
 
     fn look(&self, _buffer: BufferId) -> Option<&[u8]> {

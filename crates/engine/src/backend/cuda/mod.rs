@@ -14,6 +14,7 @@ use crate::{DType, Error, Layout, Result};
 use executable::CudaExecutable;
 use gradus_cuda::{Command, Device};
 use linker::{ALIGNMENT, Addresses, Linked};
+use std::str::FromStr;
 use std::sync::Arc;
 
 /// What the driver's context, the libraries and the kernels of a program take of the device, at most.
@@ -39,9 +40,22 @@ impl GpuKind {
     pub const H200: GpuKind =
         GpuKind { name: "h200", multiprocessors: 132, memory: 143_771 << 20, bandwidth: 4.2e12, product_rate: 7e14 };
 
+    /// The kinds that are known by name.
+    pub const KNOWN: [GpuKind; 1] = [GpuKind::H200];
+
     /// The kind of a device: one that is not known is taken for one that is, with memory and multiprocessors of its own.
     fn of(device: &Device) -> GpuKind {
         GpuKind { multiprocessors: device.multiprocessors(), memory: device.memory(), ..GpuKind::H200 }
+    }
+}
+
+impl FromStr for GpuKind {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<GpuKind, String> {
+        let known = GpuKind::KNOWN.into_iter().find(|kind| kind.name.eq_ignore_ascii_case(name));
+        let names = GpuKind::KNOWN.map(|kind| kind.name).join(", ");
+        known.ok_or_else(|| format!("no kind of GPU that is known; give one of: {names}"))
     }
 }
 
