@@ -1,11 +1,15 @@
 // Attention of 64 queries of one head for each warpgroup of a block, for depths of 64 and 128: scores with a tile of 64 keys
-// after another, each row's largest score and sum of exponentials carried along. Probabilities are rounded for the product
+// after another, a large score of each row and its sum of exponentials carried along. Probabilities are rounded for the product
 // with the values, and not for the sum. The product with the values runs beside the next tile's exponentials, and products of
 // one warpgroup beside the exponentials of another: so these meet at a barrier where none waits before it has computed its
 // exponentials.
 constexpr int ROWS = GROUPS * 64, PARTS = DEPTH / 64;
 // Of the STAGES, tiles of keys and values that there is room for, a step reads two; those after are being copied.
 constexpr int AHEAD = STAGES - 2;
+
+// Exponentials are relative to the largest score so far, or to one whose exponential is up to 2 to the SLACK smaller: so most
+// tiles leave what was summed before as it is.
+constexpr float SLACK = 8;
 
 // The tiles of the keys that some of these queries see.
 __device__ __forceinline__ Range tiles_of(int first, int count) {
@@ -94,6 +98,7 @@ attention_wgmma(const q_t *q, const k_t *k, const v_t *v, o_t *o, float *log_sum
 #pragma unroll
             for (int c = 0; c < 8; c++) most = fmaxf(most, fmaxf(scores[c * 4 + half * 2], scores[c * 4 + half * 2 + 1]));
             most = row_all(most, Most());
+            if ((most - highest[half]) * BINARY_SCALE <= SLACK) most = highest[half];
             // A row that has seen nothing yet has nothing to scale.
             const float base = most == -INFINITE ? 0.0f : most * BINARY_SCALE;
             factors[half] = power_of_two(fmaf(highest[half], BINARY_SCALE, -base));
@@ -145,7 +150,7 @@ attention_wgmma(const q_t *q, const k_t *k, const v_t *v, o_t *o, float *log_sum
             settle(scores);
             go_on(tile + 1);
             wait_products<0>();
-            scale_results();
+            if (__any_sync(0xffffffffu, factors[0] != 1 || factors[1] != 1)) scale_results();
             round_weights();
         }
         open_products();
