@@ -52,7 +52,8 @@ impl Guess<'_> {
 
     /// An operand, if the method can do without.
     fn types(&mut self) -> ProductTypes {
-        ProductTypes { computed: DTYPES[self.random.below(6)], stored: DTYPES[self.random.below(6)] }
+        let [computed, stored] = [0; 2].map(|_| DTYPES[self.random.below(6)]);
+        ProductTypes { computed, stored, allow_tf32: self.random.below(2) == 0 }
     }
 
     fn attention_options(&mut self, number: f32) -> AttentionOptions {

@@ -334,8 +334,20 @@ mod tests {
         let b = matrix(Element::Bf16, depth, columns, true);
         let d = matrix(Element::Bf16, columns, rows, false);
         let workspace = (matrix(Element::F32, 1 << 20, 8, false).address, 32 << 20);
-        let product =
-            Product { rows, columns, depth, batch: 1, a, b, d, bias: None, added: None, gelu: None, workspace };
+        let product = Product {
+            rows,
+            columns,
+            depth,
+            batch: 1,
+            a,
+            b,
+            d,
+            bias: None,
+            added: None,
+            gelu: None,
+            tf32: false,
+            workspace,
+        };
         (product, end)
     }
 
@@ -346,6 +358,7 @@ mod tests {
         assert_eq!(key(&first), key(&moved));
         let unaligned = Matrix { address: first.a.address + 2, ..first.a };
         assert_ne!(key(&first), key(&Product { a: unaligned, ..first.clone() }));
+        assert_ne!(key(&first), key(&Product { tf32: true, ..first.clone() }));
         let apart = Matrix { address: first.d.address + 4096, ..first.d };
         let [apart, goes_on] = [apart, first.d].map(|added| Product { added: Some(added), ..first.clone() });
         assert_ne!(key(&apart), key(&goes_on));

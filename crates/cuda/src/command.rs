@@ -76,6 +76,8 @@ pub struct Product {
     pub added: Option<Matrix>,
     /// What is made of the product.
     pub gelu: Option<Gelu>,
+    /// Whether operands, which are f32 then, are rounded to TF32.
+    pub tf32: bool,
     /// Scratch for the library: its address and its size, which whoever links the product fills in.
     pub workspace: (u64, usize),
 }

@@ -170,9 +170,10 @@ impl LibraryProduct {
 }
 
 fn described(product: &Product) -> String {
-    let Product { rows, columns, depth, batch, a, b, d, .. } = product;
+    let Product { rows, columns, depth, batch, a, b, d, tf32, .. } = product;
     let types = [a, b, d].map(|matrix| matrix.element.name()).join(", ");
-    format!("{batch} x [{rows}, {depth}] by [{depth}, {columns}] ({types})")
+    let rounded = if *tf32 { " in tf32" } else { "" };
+    format!("{batch} x [{rows}, {depth}] by [{depth}, {columns}] ({types}{rounded})")
 }
 
 fn data_type(element: Element) -> sys::cudaDataType {
@@ -192,7 +193,11 @@ impl Description {
     fn new(product: &Product) -> Result<Description> {
         use sys::cublasComputeType_t as Compute;
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
-        let made = result::create_matmul_desc(Compute::CUBLAS_COMPUTE_32F, sys::cudaDataType::CUDA_R_32F);
+        let compute = match product.tf32 {
+            true => Compute::CUBLAS_COMPUTE_32F_FAST_TF32,
+            false => Compute::CUBLAS_COMPUTE_32F,
+        };
+        let made = result::create_matmul_desc(compute, sys::cudaDataType::CUDA_R_32F);
         let description = Description(made.map_err(call("cublasLtMatmulDescCreate"))?);
         // The library's first operand is our second.
         let transposed = |matrix: &Matrix| matrix.transposed as i32;

@@ -12,6 +12,8 @@ use crate::models::ModelConfig;
 pub use crate::optimizers::OptimizerKind;
 use crate::{Error, Result};
 use gradus_engine::DType;
+use gradus_engine::backend::Backend;
+use gradus_engine::ops::ProductTypes;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -248,7 +250,8 @@ pub enum Clip {
     Adaptive,
 }
 
-/// Element type of the computation. With f16 the loss is scaled ([`LossScale`]).
+/// Element type of the computation. With f16 the loss is scaled ([`LossScale`]). TF32 is f32 but for products, whose operands
+/// tensor cores round to 10 bits after the point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[allow(missing_docs)]
@@ -256,16 +259,33 @@ pub enum Precision {
     F32,
     Bf16,
     F16,
+    Tf32,
 }
 
 impl Precision {
-    /// The element type of matrix products.
+    /// The element type of what products read.
     pub fn dtype(self) -> DType {
         match self {
-            Precision::F32 => DType::F32,
+            Precision::F32 | Precision::Tf32 => DType::F32,
             Precision::Bf16 => DType::Bf16,
             Precision::F16 => DType::F16,
         }
+    }
+
+    /// The types of a product whose result is stored in this one.
+    pub fn product_types(self, stored: DType) -> ProductTypes {
+        ProductTypes { computed: self.dtype(), stored, allow_tf32: self == Precision::Tf32 }
+    }
+
+    /// Refuses what a machine does not compute in.
+    pub(crate) fn check(self, machine: &dyn Backend) -> Result<()> {
+        if self != Precision::Tf32 || machine.multiplies_tf32() {
+            return Ok(());
+        }
+        Err(Error::Config(format!(
+            "`settings.precision` tf32 is what tensor cores compute in, and the {} has none; choose f32, or `settings.device` cuda",
+            machine.name()
+        )))
     }
 
     /// How the loss is scaled, if it is: as stated, else as usual. bf16 has the range of f32, f16 has not.

@@ -40,6 +40,10 @@ impl Machine for Reference {
         true
     }
 
+    fn multiplies_tf32(&self) -> bool {
+        false
+    }
+
     fn takes_in(&self, _op: &dyn Operation) -> bool {
         true
     }

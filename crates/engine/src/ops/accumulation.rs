@@ -116,7 +116,7 @@ impl Operation for Accumulation {
             let (sums, terms): (Vec<_>, Vec<_>) = x.iter().zip(terms).unzip();
             accumulated(&sums, &terms)
         };
-        let types = |x: &Tensor| ProductTypes { computed: x.dtype(), stored: DType::F32 };
+        let types = |x: &Tensor| ProductTypes::new(x.dtype(), DType::F32);
         let in_f32 = |x: &[Tensor]| x.iter().map(|x| x.cast(DType::F32)).collect::<Vec<_>>();
         vec![
             Case::new("a product", &[&[9, 40], &[40, 35], &[9, 35]], move |x| {

@@ -361,7 +361,9 @@ pub use conv2d::{Conv1dOptions, Conv2dOptions};
 pub use custom_gradient::{CustomGradient, custom_gradient};
 pub use elementwise::{Argument, Elementwise, Function, Instruction, Scalar, ScalarProgram};
 pub use layer_norm::LayerNormGradient;
-pub use linear_cross_entropy::{LinearCrossEntropy, LinearCrossEntropyGradient, LinearCrossEntropyWithGradient};
+pub use linear_cross_entropy::{
+    LinearCrossEntropy, LinearCrossEntropyGradient, LinearCrossEntropyOptions, LinearCrossEntropyWithGradient,
+};
 pub use matmul::{FusedMatmul, Matmul, ProductTypes};
 pub use pool2d::{Pool1dOptions, Pool2dOptions};
 pub use sample::SampleInputs;

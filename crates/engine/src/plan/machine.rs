@@ -23,6 +23,10 @@ pub trait Machine {
     /// a time with the loss.
     fn holds_logits(&self) -> bool;
 
+    /// Whether products that allow it ([`ProductTypes::allow_tf32`](crate::ops::ProductTypes)) have their operands rounded to
+    /// TF32.
+    fn multiplies_tf32(&self) -> bool;
+
     /// Whether the kernel of an operation on rows does itself what would be a pass before or after it
     /// ([`RowOperation`](crate::ops::RowOperation)).
     fn takes_in(&self, op: &dyn Operation) -> bool;

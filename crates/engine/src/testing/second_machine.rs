@@ -39,6 +39,10 @@ impl Machine for SecondMachine {
         false
     }
 
+    fn multiplies_tf32(&self) -> bool {
+        false
+    }
+
     fn takes_in(&self, _op: &dyn Operation) -> bool {
         true
     }

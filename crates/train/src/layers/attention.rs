@@ -1,9 +1,10 @@
 //! Attention.
 
-use super::{Linear, computed};
+use super::Linear;
+use crate::config::Precision;
 use crate::parameters::{Initializer, Parameters};
-use gradus_engine::ops::{AttentionOptions, ProductTypes};
-use gradus_engine::{DType, Tensor};
+use gradus_engine::Tensor;
+use gradus_engine::ops::AttentionOptions;
 
 /// What attention is like.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -45,7 +46,7 @@ pub struct MultiHeadAttention {
     out_proj: Linear,
     width: usize,
     options: MultiHeadAttentionOptions,
-    computed: DType,
+    precision: Precision,
 }
 
 impl MultiHeadAttention {
@@ -66,8 +67,8 @@ impl MultiHeadAttention {
             outward,
             options.bias.then_some(zeros),
         );
-        let computed = computed(parameters);
-        MultiHeadAttention { in_proj_weight, in_proj_bias, out_proj, width, options, computed }
+        let precision = parameters.precision();
+        MultiHeadAttention { in_proj_weight, in_proj_bias, out_proj, width, options, precision }
     }
 
     /// Of a sequence [b, t, width] over itself: [b, t, width].
@@ -117,7 +118,8 @@ impl MultiHeadAttention {
     fn project(&self, x: &Tensor, first: usize, rows: usize) -> Tensor {
         let weight = self.in_proj_weight.slice(0, first..first + rows).transpose(0, 1); // [width, rows]
         let bias = self.in_proj_bias.as_ref().map(|bias| bias.slice(0, first..first + rows));
-        x.cast(self.computed).linear_as(&weight, bias.as_ref(), ProductTypes::all(self.computed))
+        let types = self.precision.product_types(self.precision.dtype());
+        x.cast(types.computed).linear_as(&weight, bias.as_ref(), types)
     }
 
     /// What the heads of projections [b, t, n * d] find, joined and projected: [b, t, width].

@@ -1,9 +1,10 @@
 //! Convolutions.
 
-use super::{computed, given};
+use super::given;
+use crate::config::Precision;
 use crate::parameters::{Initializer, Parameters};
+use gradus_engine::Tensor;
 use gradus_engine::ops::{Conv1dOptions, Conv2dOptions};
-use gradus_engine::{DType, Tensor};
 
 /// A convolution of images [n, channels, h, w]. Weights: `weight` [filters, channels / groups, kh, kw], `bias` `[filters]`.
 #[derive(Clone, Debug)]
@@ -23,7 +24,7 @@ pub struct Conv1d {
 struct Filters {
     weight: Tensor,
     bias: Option<Tensor>,
-    computed: DType,
+    precision: Precision,
 }
 
 impl Filters {
@@ -33,14 +34,15 @@ impl Filters {
         let initializer = Initializer::uniform_in_fan(fan_in);
         let weight = parameters.get("weight", shape, initializer);
         let bias = if has_bias { Some(parameters.get("bias", [shape[0]], initializer)) } else { None };
-        Filters { weight, bias, computed: computed(parameters) }
+        Filters { weight, bias, precision: parameters.precision() }
     }
 
     /// Operand, weights and bias in the precision of products.
     #[track_caller]
     fn operands(&self, x: &Tensor) -> (Tensor, Tensor, Option<Tensor>) {
-        let bias = self.bias.as_ref().map(|bias| bias.cast(self.computed));
-        (x.cast(self.computed), self.weight.cast(self.computed), bias)
+        let computed = self.precision.dtype();
+        let bias = self.bias.as_ref().map(|bias| bias.cast(computed));
+        (x.cast(computed), self.weight.cast(computed), bias)
     }
 }
 
@@ -69,7 +71,7 @@ impl Conv2d {
     #[track_caller]
     pub fn forward(&self, x: &Tensor) -> Tensor {
         let (operand, weight, bias) = self.filters.operands(x);
-        operand.conv2d(&weight, bias.as_ref(), self.options).cast(given(x, self.filters.computed))
+        operand.conv2d(&weight, bias.as_ref(), self.options).cast(given(x, self.filters.precision))
     }
 }
 
@@ -98,7 +100,7 @@ impl Conv1d {
     #[track_caller]
     pub fn forward(&self, x: &Tensor) -> Tensor {
         let (operand, weight, bias) = self.filters.operands(x);
-        operand.conv1d(&weight, bias.as_ref(), self.options).cast(given(x, self.filters.computed))
+        operand.conv1d(&weight, bias.as_ref(), self.options).cast(given(x, self.filters.precision))
     }
 }
 

@@ -1,8 +1,8 @@
 //! Linear layers and tables.
 
-use super::{computed, given};
+use super::given;
+use crate::config::Precision;
 use crate::parameters::{Initializer, Parameters};
-use gradus_engine::ops::ProductTypes;
 use gradus_engine::{DType, Tensor};
 
 /// `x @ weight^T + bias`. Weights: `weight` [outputs, inputs], `bias` `[outputs]`.
@@ -10,7 +10,7 @@ use gradus_engine::{DType, Tensor};
 pub struct Linear {
     weight: Tensor,
     bias: Option<Tensor>,
-    computed: DType,
+    precision: Precision,
 }
 
 impl Linear {
@@ -37,7 +37,7 @@ impl Linear {
         bias: Option<Initializer>,
     ) -> Linear {
         let weight = parameters.get("weight", [outputs, inputs], weight);
-        let mut linear = Linear { weight, bias: None, computed: computed(parameters) };
+        let mut linear = Linear { weight, bias: None, precision: parameters.precision() };
         // Not in a closure, whose errors would not name the user's line.
         if let Some(bias) = bias {
             linear.bias = Some(parameters.get("bias", [outputs], bias));
@@ -47,31 +47,31 @@ impl Linear {
 
     /// Over weights that are there already, as a head that shares the table of an embedding.
     pub fn over(parameters: &Parameters, weight: &Tensor, bias: Option<&Tensor>) -> Linear {
-        Linear { weight: weight.clone(), bias: bias.cloned(), computed: computed(parameters) }
+        Linear { weight: weight.clone(), bias: bias.cloned(), precision: parameters.precision() }
     }
 
     /// [..., inputs] to [..., outputs].
     #[track_caller]
     pub fn forward(&self, x: &Tensor) -> Tensor {
-        self.forward_as(x, given(x, self.computed))
+        self.forward_as(x, given(x, self.precision))
     }
 
     /// For further products: in the precision that they have.
     #[track_caller]
     pub(super) fn forward_inward(&self, x: &Tensor) -> Tensor {
-        self.forward_as(x, self.computed)
+        self.forward_as(x, self.precision.dtype())
     }
 
     /// The last of a layer that took `operand`: in the type that the layer gives for it.
     #[track_caller]
     pub(super) fn forward_like(&self, x: &Tensor, operand: &Tensor) -> Tensor {
-        self.forward_as(x, given(operand, self.computed))
+        self.forward_as(x, given(operand, self.precision))
     }
 
     #[track_caller]
     fn forward_as(&self, x: &Tensor, stored: DType) -> Tensor {
-        let types = ProductTypes { computed: self.computed, stored };
-        x.cast(self.computed).linear_as(&self.weight.transpose(0, 1), self.bias.as_ref(), types)
+        let types = self.precision.product_types(stored);
+        x.cast(types.computed).linear_as(&self.weight.transpose(0, 1), self.bias.as_ref(), types)
     }
 }
 

@@ -5,7 +5,7 @@
 //! ([`Parameters::load`]). Layers without weights are methods of [`Tensor`]: activations, `max_pool2d` and its kin, `softmax`; dropout,
 //! which needs a key, is [`Parameters::dropout`].
 //!
-//! Matrix products, convolutions and attention are computed in the precision of the [`Parameters`]; what a layer gives is
+//! Matrix products, convolutions and attention are computed in the precision of the [`Parameters`](crate::parameters::Parameters); what a layer gives is
 //! f32, or in that precision if its operand is: activations inside of a layer are stored in it.
 //!
 //! ```
@@ -38,15 +38,10 @@ pub use linear::{Embedding, Linear};
 pub use norm::{BatchNorm, LayerNorm, RmsNorm};
 pub use recurrent::{Gru, Lstm, Recurrence};
 
-use crate::parameters::Parameters;
+use crate::config::Precision;
 use gradus_engine::{DType, Tensor};
 
-/// What products are computed in.
-fn computed(parameters: &Parameters) -> DType {
-    parameters.precision().dtype()
-}
-
-/// What a layer gives for this operand, when its products are computed in this type.
-fn given(x: &Tensor, computed: DType) -> DType {
-    if x.dtype() == computed { computed } else { DType::F32 }
+/// What a layer gives for this operand, when its products are computed in this precision.
+fn given(x: &Tensor, precision: Precision) -> DType {
+    if x.dtype() == precision.dtype() { precision.dtype() } else { DType::F32 }
 }

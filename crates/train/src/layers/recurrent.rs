@@ -1,6 +1,7 @@
 //! Recurrent layers, unrolled over time: a step is traced for every place of the sequence.
 
-use super::{Linear, computed, given};
+use super::{Linear, given};
+use crate::config::Precision;
 use crate::parameters::{Initializer, Parameters};
 use gradus_engine::{DType, Tensor, TensorType};
 
@@ -72,7 +73,7 @@ impl Cell for Lstm {
 struct Stack {
     layers: Vec<Layer>,
     hidden: usize,
-    computed: DType,
+    precision: Precision,
 }
 
 #[derive(Clone, Debug)]
@@ -97,13 +98,13 @@ impl Stack {
                 from_hidden: projection(parameters, &format!("hh_l{layer}"), [rows, hidden], hidden),
             });
         }
-        Stack { layers: made, hidden, computed: computed(parameters) }
+        Stack { layers: made, hidden, precision: parameters.precision() }
     }
 
     /// Takes the steps of the cell over the places of every layer.
     #[track_caller]
     fn forward<C: Cell>(&self, x: &Tensor, states: Option<&[Vec<Tensor>]>) -> Recurrence {
-        let state = TensorType::new(given(x, self.computed), [x.shape().first().copied().unwrap_or(1), self.hidden]);
+        let state = TensorType::new(given(x, self.precision), [x.shape().first().copied().unwrap_or(1), self.hidden]);
         if let Some(problem) = self.problem(x, states, &state, C::STATES) {
             let refused = x.parameter_error("recurrent layer", problem);
             let states = vec![vec![refused.clone(); C::STATES]; self.layers.len()];

@@ -3,8 +3,10 @@
 use super::causal::check_work;
 use super::products::{Next, linear, rounded};
 use super::{CausalModel, Family, IGNORED_TARGET, KeyValueContext, RopeScaling};
+use crate::config::Precision;
 use crate::parameters::{Initializer, Parameter, Parameters};
 use crate::{Error, Result};
+use gradus_engine::ops::LinearCrossEntropyOptions;
 use gradus_engine::{DType, Tensor, Trace};
 use serde::{Deserialize, Serialize};
 
@@ -258,7 +260,9 @@ impl CausalModel for ModelConfig {
         if parameters.holds_logits() && targets.size(-1).saturating_mul(self.vocabulary) <= weights {
             return self.logits(parameters, hidden).cross_entropy_rows(targets, Some(IGNORED_TARGET));
         }
-        rounded(parameters, hidden).linear_cross_entropy_rows(&head, targets, Some(IGNORED_TARGET))
+        let allow_tf32 = parameters.precision() == Precision::Tf32;
+        let options = LinearCrossEntropyOptions { ignored: Some(IGNORED_TARGET), allow_tf32 };
+        rounded(parameters, hidden).linear_cross_entropy_rows_with(&head, targets, options)
     }
 }
 

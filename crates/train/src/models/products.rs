@@ -1,7 +1,6 @@
 //! Matrix products in a model's precision.
 
 use crate::parameters::Parameters;
-use gradus_engine::ops::ProductTypes;
 use gradus_engine::{DType, Tensor};
 
 /// What comes after a product, which decides the precision of its result.
@@ -27,12 +26,12 @@ pub(super) fn linear(
     (weight, bias): (&Tensor, Option<&Tensor>),
     next: Next,
 ) -> Tensor {
-    let computed = parameters.precision().dtype();
+    let precision = parameters.precision();
     let stored = match next {
-        Next::Products => computed,
+        Next::Products => precision.dtype(),
         Next::Residual => DType::F32,
     };
-    x.cast(computed).linear_as(weight, bias, ProductTypes { computed, stored })
+    x.cast(precision.dtype()).linear_as(weight, bias, precision.product_types(stored))
 }
 
 /// One of the parts of a projection as heads: [b, t, n * d] to [b, n, t, d].

@@ -163,6 +163,7 @@ impl StepConfig {
     /// Traces the step for a machine.
     pub(crate) fn traced(&self, machine: &dyn Backend) -> Result<Traced> {
         self.check()?;
+        self.precision.check(machine)?;
         let trace = Trace::new();
         let scalars = Scalars::new(&trace, self.loss_scale());
         let inputs = Inputs::new(&trace, self.micro_batch);

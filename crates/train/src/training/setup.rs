@@ -30,6 +30,7 @@ const DATA: &str = "data";
 /// cannot go on is as it was.
 pub(super) fn prepare(config: &TrainConfig, resume: bool, observer: &mut dyn Observer) -> Result<(Session, Text)> {
     let backend = device::backend(config.device, config.threads)?;
+    config.precision.check(&*backend)?;
     let mut memory = RunMemory::of(config, &*backend)?;
     let observer = Watched::new(observer);
     if resume {

@@ -118,6 +118,10 @@ impl Machine for Cpu {
         true
     }
 
+    fn multiplies_tf32(&self) -> bool {
+        false
+    }
+
     fn takes_in(&self, _op: &dyn Operation) -> bool {
         false
     }

@@ -156,6 +156,10 @@ impl Machine for Cuda {
         false
     }
 
+    fn multiplies_tf32(&self) -> bool {
+        true
+    }
+
     fn takes_in(&self, _op: &dyn Operation) -> bool {
         true
     }

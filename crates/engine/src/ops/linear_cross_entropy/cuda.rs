@@ -16,12 +16,12 @@ struct Blocked {
     x: Operand,
     weight: Operand,
     targets: Operand,
-    ignored: Option<i32>,
+    options: LinearCrossEntropyOptions,
     logits: Operand,
 }
 
 impl Blocked {
-    fn new(linker: &mut CudaLinker<'_>, ignored: Option<i32>) -> Blocked {
+    fn new(linker: &mut CudaLinker<'_>, options: LinearCrossEntropyOptions) -> Blocked {
         let element = linker.input(0).element;
         let (x, weight) = (dense(linker, element), padded(linker, element));
         let (rows, classes) = (x.shape[0], linker.input(1).shape[0]);
@@ -30,7 +30,7 @@ impl Blocked {
         let block = most.min(rows);
         let address = linker.scratch(block * stride * element.size());
         let logits = Operand { element, shape: vec![block, classes], strides: vec![stride, 1], address };
-        Blocked { x, weight, targets: linker.input(2), ignored, logits }
+        Blocked { x, weight, targets: linker.input(2), options, logits }
     }
 
     fn blocks(&self) -> impl Iterator<Item = Range<usize>> {
@@ -41,10 +41,33 @@ impl Blocked {
     /// Adds the product that gives the logits of these rows, and says where they lie.
     fn logits(&self, linker: &mut CudaLinker<'_>, rows: &Range<usize>) -> Operand {
         let logits = rows_from(&self.logits, &(0..rows.len()));
-        let a = matrix(&rows_from(&self.x, rows), false);
-        let sizes = [rows.len(), self.x.shape[1], self.weight.shape[0]];
-        product(linker, a, matrix(&self.weight, true), matrix(&logits, false), sizes, false);
+        let matrices = [matrix(&rows_from(&self.x, rows), false), matrix(&self.weight, true), matrix(&logits, false)];
+        self.product(linker, matrices, [rows.len(), self.x.shape[1], self.weight.shape[0]], false);
         logits
+    }
+
+    /// Adds the product of `a` [rows, depth] with `b` [depth, columns] into `d`.
+    fn product(
+        &self,
+        linker: &mut CudaLinker<'_>,
+        [a, b, d]: [Matrix; 3],
+        [rows, depth, columns]: [usize; 3],
+        accumulates: bool,
+    ) {
+        linker.product(Product {
+            rows,
+            columns,
+            depth,
+            batch: 1,
+            a,
+            b,
+            d,
+            bias: None,
+            added: accumulates.then_some(d),
+            gelu: None,
+            tf32: self.options.allow_tf32 && a.element == Element::F32,
+            workspace: (0, 0),
+        });
     }
 
     fn targets(&self, rows: &Range<usize>) -> Operand {
@@ -92,37 +115,13 @@ fn matrix(of: &Operand, transposed: bool) -> Matrix {
     Matrix { element: of.element, address: of.address, stride: of.strides[0], transposed, batch_stride: 0 }
 }
 
-/// Adds a product of [rows, depth] with [depth, columns].
-fn product(
-    linker: &mut CudaLinker<'_>,
-    a: Matrix,
-    b: Matrix,
-    d: Matrix,
-    [rows, depth, columns]: [usize; 3],
-    accumulates: bool,
-) {
-    linker.product(Product {
-        rows,
-        columns,
-        depth,
-        batch: 1,
-        a,
-        b,
-        d,
-        bias: None,
-        added: accumulates.then_some(d),
-        gelu: None,
-        workspace: (0, 0),
-    });
-}
-
 /// Adds the commands of the losses.
 pub(super) fn link(op: &LinearCrossEntropy, linker: &mut CudaLinker<'_>) {
-    let blocked = Blocked::new(linker, op.ignored);
+    let blocked = Blocked::new(linker, op.options);
     let (loss, total) = (linker.output(0), linker.output(1));
     for rows in blocked.blocks() {
         let logits = blocked.logits(linker, &rows);
-        let logits = Logits { logits: &logits, targets: &blocked.targets(&rows), ignored: blocked.ignored };
+        let logits = Logits { logits: &logits, targets: &blocked.targets(&rows), ignored: blocked.options.ignored };
         let (source, threads) =
             gradus_cuda::cross_entropy(&logits, &rows_from(&loss, &rows), &rows_from(&total, &rows));
         linker.launch(linker.with_fault(source).launch(rows.len(), threads));
@@ -131,12 +130,12 @@ pub(super) fn link(op: &LinearCrossEntropy, linker: &mut CudaLinker<'_>) {
 
 /// Adds the commands of the gradients.
 pub(super) fn link_gradient(op: &LinearCrossEntropyGradient, linker: &mut CudaLinker<'_>) {
-    let blocked = Blocked::new(linker, op.ignored);
+    let blocked = Blocked::new(linker, op.options);
     let gradients = Gradients::new(linker, &blocked, 0);
     for rows in blocked.blocks() {
         let logits = blocked.logits(linker, &rows);
         let [total, row_gradient] = [3, 4].map(|input| rows_from(&linker.input(input), &rows));
-        let of = Logits { logits: &logits, targets: &blocked.targets(&rows), ignored: blocked.ignored };
+        let of = Logits { logits: &logits, targets: &blocked.targets(&rows), ignored: blocked.options.ignored };
         let (source, threads) = gradus_cuda::cross_entropy_gradient(&of, &total, &row_gradient, &logits);
         linker.launch(linker.with_fault(source).launch(rows.len(), threads));
         gradients.add(linker, &blocked, &logits, &rows);
@@ -145,13 +144,13 @@ pub(super) fn link_gradient(op: &LinearCrossEntropyGradient, linker: &mut CudaLi
 }
 
 /// Adds the commands of the losses and the gradients: what is seen of the logits is seen once.
-pub(super) fn link_with_gradient(ignored: Option<i32>, linker: &mut CudaLinker<'_>) {
-    let blocked = Blocked::new(linker, ignored);
+pub(super) fn link_with_gradient(options: LinearCrossEntropyOptions, linker: &mut CudaLinker<'_>) {
+    let blocked = Blocked::new(linker, options);
     let gradients = Gradients::new(linker, &blocked, 2);
     let (loss, total, row_gradient) = (linker.output(0), linker.output(1), linker.input(3));
     for rows in blocked.blocks() {
         let logits = blocked.logits(linker, &rows);
-        let of = Logits { logits: &logits, targets: &blocked.targets(&rows), ignored: blocked.ignored };
+        let of = Logits { logits: &logits, targets: &blocked.targets(&rows), ignored: blocked.options.ignored };
         let [loss, total, row_gradient] = [&loss, &total, &row_gradient].map(|operand| rows_from(operand, &rows));
         let (source, threads, shared) = gradus_cuda::cross_entropy_with_gradient(&of, &loss, &total, &row_gradient);
         linker.launch(linker.with_fault(source).launch_on([rows.len(), 1, 1], threads, shared));
@@ -190,10 +189,10 @@ impl Gradients {
         let [classes, channels] = [self.result.shape[0], self.result.shape[1]];
         let to = matrix(&rows_from(&self.dx, rows), false);
         let sizes = [rows.len(), blocked.weight.shape[0], channels];
-        product(linker, matrix(logits, false), matrix(&blocked.weight, false), to, sizes, false);
-        let (a, b) = (matrix(logits, true), matrix(&rows_from(&blocked.x, rows), false));
+        blocked.product(linker, [matrix(logits, false), matrix(&blocked.weight, false), to], sizes, false);
+        let matrices = [matrix(logits, true), matrix(&rows_from(&blocked.x, rows), false), matrix(&self.sums, false)];
         let (accumulates, sizes) = (rows.start > 0 || self.accumulates, [classes, rows.len(), channels]);
-        product(linker, a, b, matrix(&self.sums, false), sizes, accumulates);
+        blocked.product(linker, matrices, sizes, accumulates);
     }
 
     fn finish(self, linker: &mut CudaLinker<'_>) {

@@ -27,13 +27,28 @@ const ROW_MULTIPLE: usize = 32;
 /// weight has that type, or is f32.
 #[derive(Debug)]
 pub struct LinearCrossEntropy {
-    ignored: Option<i32>,
+    options: LinearCrossEntropyOptions,
 }
 
 /// The gradients of `x` and the weight, from (x, weight, targets, log-sum-exp, gradient of each row's loss).
 #[derive(Debug)]
 pub struct LinearCrossEntropyGradient {
-    ignored: Option<i32>,
+    options: LinearCrossEntropyOptions,
+}
+
+/// What a projection with its cross-entropy is told besides.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinearCrossEntropyOptions {
+    /// The target whose rows do not count.
+    pub ignored: Option<i32>,
+    /// Whether f32 may be rounded to TF32 ([`ProductTypes::allow_tf32`]).
+    pub allow_tf32: bool,
+}
+
+impl LinearCrossEntropyOptions {
+    fn attributes(&self) -> String {
+        format!("ignored {:?}{}", self.ignored, if self.allow_tf32 { ", tf32" } else { "" })
+    }
 }
 
 impl Operation for LinearCrossEntropy {
@@ -42,7 +57,7 @@ impl Operation for LinearCrossEntropy {
     }
 
     fn attributes(&self) -> String {
-        format!("ignored {:?}", self.ignored)
+        self.options.attributes()
     }
 
     fn output_count(&self) -> usize {
@@ -58,10 +73,10 @@ impl Operation for LinearCrossEntropy {
         if at.has_gradient(1) {
             return at.through(|x| {
                 let logits = x[0].matmul(&x[1].transpose(0, 1));
-                logits.trace().apply(CrossEntropy { ignored: self.ignored }, &[&logits, &x[2]])
+                logits.trace().apply(CrossEntropy { ignored: self.options.ignored }, &[&logits, &x[2]])
             });
         }
-        let op = LinearCrossEntropyGradient { ignored: self.ignored };
+        let op = LinearCrossEntropyGradient { options: self.options };
         let operands = [&at.inputs[0], &at.inputs[1], &at.inputs[2], &at.outputs[1], &at.gradient(0)];
         let mut gradients: Vec<Option<Tensor>> =
             at.inputs[0].trace().apply(op, &operands).into_iter().map(Some).collect();
@@ -82,7 +97,7 @@ impl Operation for LinearCrossEntropy {
     }
 
     fn effect(&self, inputs: &[TensorType]) -> Effect {
-        Effect::Faults(Check::targets(2, inputs[1].shape[0], self.ignored))
+        Effect::Faults(Check::targets(2, inputs[1].shape[0], self.options.ignored))
     }
 
     fn accumulates(&self) -> Vec<usize> {
@@ -94,7 +109,7 @@ impl Operation for LinearCrossEntropy {
     }
 
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
-        let op = CrossEntropy { ignored: self.ignored };
+        let op = CrossEntropy { ignored: self.options.ignored };
         op.reference(&[&logits(inputs[0], inputs[1]), inputs[2]], outputs)
     }
 
@@ -103,7 +118,10 @@ impl Operation for LinearCrossEntropy {
     }
 
     fn cases() -> Vec<Case> {
-        let both = |x: &[Tensor]| x[0].trace().apply(LinearCrossEntropy { ignored: None }, &[&x[0], &x[1], &x[2]]);
+        let both = |x: &[Tensor]| {
+            let op = LinearCrossEntropy { options: LinearCrossEntropyOptions::default() };
+            x[0].trace().apply(op, &[&x[0], &x[1], &x[2]])
+        };
         let mean = |ignored: Option<i32>| move |x: &[Tensor]| vec![x[0].linear_cross_entropy(&x[1], &x[2], ignored)];
         let mut with_ignored = operands(4, 3, 6);
         with_ignored[2] = targets(DType::I32, &[5.0, -100.0, 0.0, -100.0]);
@@ -119,6 +137,11 @@ impl Operation for LinearCrossEntropy {
             Case::with_inputs("two axes of rows", with_axes, mean(None)),
             Case::with_inputs("several blocks of classes", operands(4, 2, 1600), mean(Some(3))),
             Case::with_inputs("several blocks of rows", unchecked(operands(1100, 2, 1000)), both).within(2e-5),
+            Case::with_inputs("in TF32", operands(40, 24, 72), |x| {
+                let options = LinearCrossEntropyOptions { allow_tf32: true, ..LinearCrossEntropyOptions::default() };
+                vec![x[0].linear_cross_entropy_rows_with(&x[1], &x[2], options)]
+            })
+            .within(2e-3),
             Case::with_inputs("a weight in f32", operands(5, 4, 7), |x| {
                 vec![x[0].linear_cross_entropy(&x[1].cast(DType::F32), &x[2], None)]
             }),
@@ -146,7 +169,7 @@ impl Kernels for LinearCrossEntropy {
 impl LinearCrossEntropy {
     /// The loss and its gradient in one, if this is its gradient.
     pub(crate) fn with(&self, gradient: &LinearCrossEntropyGradient) -> Option<LinearCrossEntropyWithGradient> {
-        (self.ignored == gradient.ignored).then_some(LinearCrossEntropyWithGradient { ignored: self.ignored })
+        (self.options == gradient.options).then_some(LinearCrossEntropyWithGradient { options: self.options })
     }
 
     fn link<X: Element + Native, W: Element + Native>(&self, linker: &mut Linker<'_>) {
@@ -154,7 +177,7 @@ impl LinearCrossEntropy {
         let (loss, total) = (linker.output(0).write(), linker.output(1).write());
         let blocks = Blocks::new(&x, &weight);
         let logits = linker.scratch(blocks.scratch());
-        let targets = kernel_targets(linker, 2, self.ignored);
+        let targets = kernel_targets(linker, 2, self.options.ignored);
         let (x, weight) = (matrix::<X>(&x), matrix::<W>(&weight));
         for (rows, classes) in blocks.all() {
             let block = blocks.logits(linker, &x, &weight, &rows, &classes, logits);
@@ -171,7 +194,7 @@ impl Operation for LinearCrossEntropyGradient {
     }
 
     fn attributes(&self) -> String {
-        format!("ignored {:?}", self.ignored)
+        self.options.attributes()
     }
 
     fn output_count(&self) -> usize {
@@ -187,9 +210,9 @@ impl Operation for LinearCrossEntropyGradient {
     fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
         at.through(|x| {
             let logits = x[0].matmul(&x[1].transpose(0, 1));
-            let op = CrossEntropyGradient { ignored: self.ignored };
+            let op = CrossEntropyGradient { ignored: self.options.ignored };
             let g = logits.trace().apply_one(op, &[&logits, &x[2], &x[3], &x[4]]);
-            let types = ProductTypes { computed: g.dtype(), stored: x[1].dtype() };
+            let types = ProductTypes::new(g.dtype(), x[1].dtype());
             vec![g.matmul(&x[1]), g.transpose(0, 1).matmul_as(&x[0], types)]
         })
     }
@@ -207,7 +230,7 @@ impl Operation for LinearCrossEntropyGradient {
     }
 
     fn effect(&self, inputs: &[TensorType]) -> Effect {
-        Effect::Faults(Check::targets(2, inputs[1].shape[0], self.ignored))
+        Effect::Faults(Check::targets(2, inputs[1].shape[0], self.options.ignored))
     }
 
     fn accumulates(&self) -> Vec<usize> {
@@ -221,7 +244,7 @@ impl Operation for LinearCrossEntropyGradient {
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
         let (x, weight) = (inputs[0], inputs[1]);
         let logits = logits(x, weight);
-        let op = CrossEntropyGradient { ignored: self.ignored };
+        let op = CrossEntropyGradient { ignored: self.options.ignored };
         let ty = TensorType::new(DType::F32, &logits.shape);
         let g = op.reference(&[&logits, inputs[2], inputs[3], inputs[4]], &[ty]).remove(0);
         let (mut dx, mut dweight) = (Reals::zeros(&outputs[0]), Reals::zeros(&outputs[1]));
@@ -243,7 +266,8 @@ impl Operation for LinearCrossEntropyGradient {
     fn cases() -> Vec<Case> {
         let gradient = |ignored: Option<i32>| {
             move |x: &[Tensor]| {
-                x[0].trace().apply(LinearCrossEntropyGradient { ignored }, &x.iter().collect::<Vec<_>>())
+                let options = LinearCrossEntropyOptions { ignored, ..LinearCrossEntropyOptions::default() };
+                x[0].trace().apply(LinearCrossEntropyGradient { options }, &x.iter().collect::<Vec<_>>())
             }
         };
         // The log-sum-exp need not be that of the logits; it must only be large enough.
@@ -294,7 +318,7 @@ impl LinearCrossEntropyGradient {
         let blocks = Blocks::new(&x, &weight);
         let logits = linker.scratch(blocks.scratch());
         let (dx, dweight) = (Sums::new(linker, first), Sums::new(linker, first + 1));
-        let targets = kernel_targets(linker, 2, self.ignored);
+        let targets = kernel_targets(linker, 2, self.options.ignored);
         let (x, weight) = (matrix::<X>(&x), matrix::<W>(&weight));
         for (rows, classes) in blocks.all() {
             let block = blocks.logits(linker, &x, &weight, &rows, &classes, logits);
@@ -495,10 +519,22 @@ impl Tensor {
     /// As [`Tensor::linear_cross_entropy`], but the loss of each row, in f32: [...].
     #[track_caller]
     pub fn linear_cross_entropy_rows(&self, weight: &Tensor, targets: &Tensor, ignored: Option<i32>) -> Tensor {
+        let options = LinearCrossEntropyOptions { ignored, ..LinearCrossEntropyOptions::default() };
+        self.linear_cross_entropy_rows_with(weight, targets, options)
+    }
+
+    /// As [`Tensor::linear_cross_entropy_rows`], with all that it can be told.
+    #[track_caller]
+    pub fn linear_cross_entropy_rows_with(
+        &self,
+        weight: &Tensor,
+        targets: &Tensor,
+        options: LinearCrossEntropyOptions,
+    ) -> Tensor {
         let (rows, channels) = self.shape().rows_and_columns();
         let x = self.reshape([rows, channels]);
         let flat = targets.reshape([targets.shape().elements()]);
-        let losses = self.trace().apply(LinearCrossEntropy { ignored }, &[&x, weight, &flat]).swap_remove(0);
+        let losses = self.trace().apply(LinearCrossEntropy { options }, &[&x, weight, &flat]).swap_remove(0);
         losses.reshape(targets.shape())
     }
 }

@@ -6,12 +6,12 @@ use super::*;
 /// each row's loss).
 #[derive(Debug)]
 pub struct LinearCrossEntropyWithGradient {
-    pub(super) ignored: Option<i32>,
+    pub(super) options: LinearCrossEntropyOptions,
 }
 
 impl LinearCrossEntropyWithGradient {
     fn parts(&self) -> (LinearCrossEntropy, LinearCrossEntropyGradient) {
-        (LinearCrossEntropy { ignored: self.ignored }, LinearCrossEntropyGradient { ignored: self.ignored })
+        (LinearCrossEntropy { options: self.options }, LinearCrossEntropyGradient { options: self.options })
     }
 }
 
@@ -21,7 +21,7 @@ impl Operation for LinearCrossEntropyWithGradient {
     }
 
     fn attributes(&self) -> String {
-        format!("ignored {:?}", self.ignored)
+        self.options.attributes()
     }
 
     fn output_count(&self) -> usize {
@@ -58,7 +58,7 @@ impl Operation for LinearCrossEntropyWithGradient {
     }
 
     fn effect(&self, inputs: &[TensorType]) -> Effect {
-        Effect::Faults(Check::targets(2, inputs[1].shape[0], self.ignored))
+        Effect::Faults(Check::targets(2, inputs[1].shape[0], self.options.ignored))
     }
 
     fn accumulates(&self) -> Vec<usize> {
@@ -84,7 +84,8 @@ impl Operation for LinearCrossEntropyWithGradient {
     fn cases() -> Vec<Case> {
         let both = |ignored: Option<i32>| {
             move |x: &[Tensor]| {
-                x[0].trace().apply(LinearCrossEntropyWithGradient { ignored }, &x.iter().collect::<Vec<_>>())
+                let options = LinearCrossEntropyOptions { ignored, ..LinearCrossEntropyOptions::default() };
+                x[0].trace().apply(LinearCrossEntropyWithGradient { options }, &x.iter().collect::<Vec<_>>())
             }
         };
         let with_rows = |rows: usize, channels: usize, classes: usize| {
@@ -115,7 +116,7 @@ impl Kernels for LinearCrossEntropyWithGradient {
     }
 
     fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
-        cuda::link_with_gradient(self.ignored, linker);
+        cuda::link_with_gradient(self.options, linker);
         Ok(())
     }
 }

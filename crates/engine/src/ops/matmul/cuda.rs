@@ -19,7 +19,7 @@ pub(super) fn link(matmul: &Matmul, linker: &mut CudaLinker<'_>, result: &Operan
     let after = After { added, ..after };
     match b.shape[b.shape.len() - 2] {
         0 => link_nothing(linker, bias.as_ref(), result, after.added.is_some()),
-        _ => link_products(linker, (&a, &b), bias.as_ref(), result, after),
+        _ => link_products(linker, matmul.types, (&a, &b), bias.as_ref(), result, after),
     }
     if matmul.column_sums {
         let options = ReduceOptions::partial_sums(linker.accumulates(1));
@@ -53,6 +53,7 @@ fn link_nothing(linker: &mut CudaLinker<'_>, bias: Option<&Operand>, result: &Op
 
 fn link_products(
     linker: &mut CudaLinker<'_>,
+    types: ProductTypes,
     (a, b): (&Operand, &Operand),
     bias: Option<&Operand>,
     result: &Operand,
@@ -82,6 +83,7 @@ fn link_products(
         bias: bias.map(|bias| Bias { address: bias.address }),
         added: after.added.map(|added| matrix(&added, [rows, columns], [columns, 1])),
         gelu: after.gelu,
+        tf32: types.is_tf32(),
         workspace: (0, 0),
     };
     for product in batched(product, &batch) {
@@ -136,7 +138,7 @@ enum Follows {
 /// rounded to be stored, programs round it before they use it; the library does not. Nothing else that is rounded is left out.
 fn follows(matmul: &Matmul, epilogue: &Elementwise) -> Option<Follows> {
     use Argument::Input;
-    let ProductTypes { computed, stored } = matmul.types;
+    let ProductTypes { computed, stored, .. } = matmul.types;
     let is_half = stored == computed && stored != DType::F32;
     if matmul.column_sums || epilogue.dtype != stored {
         return None;

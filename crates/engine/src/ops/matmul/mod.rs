@@ -27,12 +27,25 @@ pub struct ProductTypes {
     pub computed: DType,
     /// What the result is stored in.
     pub stored: DType,
+    /// Whether operands in f32 may be rounded to TF32, 10 bits after the point, by a machine that multiplies it; others
+    /// compute in f32. Nothing to products that are not computed in f32.
+    pub allow_tf32: bool,
 }
 
 impl ProductTypes {
+    /// Computed in one type and stored in another.
+    pub fn new(computed: DType, stored: DType) -> ProductTypes {
+        ProductTypes { computed, stored, allow_tf32: false }
+    }
+
     /// Everything in one type.
     pub fn all(dtype: DType) -> ProductTypes {
-        ProductTypes { computed: dtype, stored: dtype }
+        ProductTypes::new(dtype, dtype)
+    }
+
+    /// Whether a machine that multiplies TF32 does so here.
+    pub fn is_tf32(self) -> bool {
+        self.allow_tf32 && self.computed == DType::F32
     }
 
     pub(super) fn check(self, operands: &[TensorType]) -> Result<(), Mismatch> {
@@ -93,10 +106,11 @@ impl Operation for Matmul {
     }
 
     fn attributes(&self) -> String {
-        let ProductTypes { computed, stored } = self.types;
+        let ProductTypes { computed, stored, .. } = self.types;
+        let tf32 = if self.types.is_tf32() { " (tf32)" } else { "" };
         let bias = if self.has_bias { ", bias" } else { "" };
         let sums = if self.column_sums { ", column sums" } else { "" };
-        format!("{computed} to {stored}{bias}{sums}")
+        format!("{computed}{tf32} to {stored}{bias}{sums}")
     }
 
     fn output_count(&self) -> usize {
@@ -276,10 +290,18 @@ impl Operation for Matmul {
         }));
         cases.push(
             Case::new("a second operand and a result in f32", &[&[9, 600], &[600, 40]], |x| {
-                let types = ProductTypes { computed: x[0].dtype(), stored: DType::F32 };
+                let types = ProductTypes::new(x[0].dtype(), DType::F32);
                 vec![x[0].matmul_as(&x[1].cast(DType::F32), types)]
             })
             .within(5e-5),
+        );
+        // Half a unit in the last of 10 bits for each operand, or a whole one where they are cut off.
+        cases.push(
+            Case::new("in TF32, with a bias", &[&[24, 64], &[64, 40], &[40]], |x| {
+                let types = ProductTypes { allow_tf32: true, ..ProductTypes::all(x[0].dtype()) };
+                vec![x[0].linear_as(&x[1], Some(&x[2]), types)]
+            })
+            .within(2e-3),
         );
         cases.push(Case::new("both operands in f32", &[&[9, 7], &[7, 40]], |x| {
             let types = ProductTypes::all(x[0].dtype());
