@@ -1,5 +1,8 @@
 //! CUDA: every operation linked for a device, its kernels compiled where NVIDIA's compiler is, and run where a device is.
 
+#[path = "cuda/precision.rs"]
+mod precision;
+
 use gradus::backend::{Backend, Cpu, Cuda, GpuKind, Reference};
 use gradus::ops::{self, AttentionOptions, ListedOperation};
 use gradus::plan::Options;

@@ -30,7 +30,14 @@ fn number(value: &Value) -> u64 {
 #[test]
 fn kinds_sum_to_the_peak_and_the_curve_falls() {
     let place = Place::new("kinds");
-    for options in ["", "--precision bf16", "--optimizer adafactor --micro-batch 8", "--memory 70MB", "--model llama"] {
+    for options in [
+        "",
+        "--precision bf16",
+        "--precision f16",
+        "--optimizer adafactor --micro-batch 8",
+        "--memory 70MB",
+        "--model llama",
+    ] {
         let report = json(&place, options);
         let kinds = report["peak_by_kind"].as_object().unwrap();
         let names: Vec<&str> = kinds.keys().map(|name| &name[..]).collect();

@@ -74,6 +74,10 @@ fn sizes_values_and_keys_that_cannot_be() {
         ("train --epochs nan", &["--epochs", "above 0"]),
         ("train --learning-rate -1", &["--learning-rate", "above 0"]),
         ("train --optimizer adam", &["--optimizer", "adamw"]),
+        (
+            "train --precision tf32 --device cpu",
+            &["--precision tf32", "the cpu has none", "choose f32", "--device cuda"],
+        ),
         ("train --clip hard", &["--clip", "adaptive"]),
         ("train --layers 99999999", &["layers", "choose"]),
         ("train --vocab-size 100", &["--vocab-size 100", "257", "raise it"]),
