@@ -1,5 +1,6 @@
 //! Every command and option, once: help, completions, the man page and the keys of a `--config` file come from here.
 
+use crate::dashboard::Address;
 use crate::values::{Seconds, fraction, not_negative, positive, positive_number};
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -39,6 +40,8 @@ pub enum Command {
     Tokenize(TokenizeArgs),
     /// Show what a run, checkpoint or model folder holds
     Inspect(InspectArgs),
+    /// Serve a page that shows runs, ended or going on, over each other
+    Dashboard(DashboardArgs),
     /// Measure this machine's limits, and kernels and training steps beside them
     Bench(BenchArgs),
     /// Print a script that completes commands and options in a shell
@@ -223,6 +226,10 @@ pub struct TrainArgs {
     /// Element type of the weights in the model folder [default: that of --init, else f32]
     #[arg(long, value_enum, help_heading = "Run")]
     pub export_dtype: Option<ExportDtypeName>,
+    /// Serve a page that shows the run as it goes, for this machine alone unless an address is given [default port: 6007, or
+    /// a free one]
+    #[arg(long, value_name = "PORT|ADDRESS:PORT", num_args = 0..=1, help_heading = "Run")]
+    pub dashboard: Option<Option<Address>>,
     /// File of options: one `key = value` a line, the keys as here; the command line wins
     #[arg(long, value_name = "FILE", help_heading = "Run")]
     pub config: Option<PathBuf>,
@@ -348,6 +355,17 @@ pub struct InspectArgs {
     pub folder: PathBuf,
 }
 
+/// The options of `gradus dashboard`.
+#[derive(Debug, Args)]
+pub struct DashboardArgs {
+    /// Folders of runs
+    #[arg(value_name = "DIR", required = true)]
+    pub folders: Vec<PathBuf>,
+    /// Where to serve, for this machine alone unless an address is given [default: 6007, or a free one]
+    #[arg(long, value_name = "PORT|ADDRESS:PORT")]
+    pub port: Option<Address>,
+}
+
 /// The options of `gradus bench`.
 #[derive(Debug, Args)]
 #[command(
@@ -425,6 +443,7 @@ fn planning_option(option: clap::Arg) -> clap::Arg {
     match option.get_id().as_str() {
         "out" => option.value_name("FILE").help("Where to write the page [default: plan.html]"),
         "json" => option.help("Print one JSON object"),
+        "dashboard" => option.help("Count what the page of a run takes of its memory"),
         name if NOT_PLANNED.contains(&name) => option.hide(true),
         _ => option,
     }

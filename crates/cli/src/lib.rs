@@ -2,6 +2,7 @@
 
 mod args;
 mod bench;
+mod dashboard;
 mod defaults;
 mod eval;
 mod folders;
@@ -73,6 +74,7 @@ fn run(matches: &ArgMatches) -> Result<()> {
         Some(Command::Eval(args)) => eval::run(args),
         Some(Command::Tokenize(args)) => tokenize::run(args),
         Some(Command::Inspect(args)) => inspect::run(args),
+        Some(Command::Dashboard(args)) => dashboard::run(args),
         Some(Command::Bench(args)) => bench::run(args),
         Some(Command::Completions(args)) => shell::completions(args.shell),
         Some(Command::Man) => shell::man(),
@@ -112,13 +114,14 @@ mod tests {
         let options = "model preset vocab-size width layers heads kv-heads feed-forward sequence batch micro-batch steps \
              epochs time learning-rate warmup-steps schedule weight-decay optimizer clip dropout tie-embeddings precision \
              device threads seed tokenizer validation eval-every sample-every save-every keep out resume init quiet json config \
-             text-field beta1 beta2 min-learning-rate-share memory";
+             text-field beta1 beta2 min-learning-rate-share memory dashboard";
         has_options("train", options);
         has_options(
             "plan",
             "preset vocab-size sequence batch micro-batch optimizer clip precision device gpu threads memory out json",
         );
         has_options("generate", "prompt max-tokens temperature top-k top-p seed count");
+        has_options("dashboard", "port");
         has_options("bench", "list threads time profile save baseline json");
     }
 
@@ -133,7 +136,7 @@ mod tests {
 
     #[test]
     fn every_command_is_there() {
-        for name in ["train", "plan", "generate", "eval", "tokenize", "inspect", "bench", "completions", "man"] {
+        for name in ["train", "plan", "generate", "eval", "tokenize", "inspect", "dashboard", "bench", "completions", "man"] {
             assert!(Cli::command().find_subcommand(name).is_some(), "{name}");
         }
     }

@@ -3,7 +3,7 @@
 use crate::args::TrainArgs;
 use crate::layers::{FileOptions, merged};
 use crate::numbers::shortest;
-use crate::{defaults, folders, no_effect};
+use crate::{dashboard, defaults, folders, no_effect};
 use clap::ArgMatches;
 use clap::parser::ValueSource;
 use gradus_train::config::{BatchSize, CONFIG_FILE, Clip, ExportDtype, OptimizerKind, Precision, ScheduleKind};
@@ -24,6 +24,8 @@ pub struct Resolved {
     pub quiet: bool,
     /// Whether events are printed as JSON.
     pub json: bool,
+    /// Whether a page shows it, and where that is stated.
+    pub dashboard: Option<Option<dashboard::Address>>,
     /// What is worth saying of choices that were made for the user.
     pub notes: Vec<String>,
 }
@@ -52,7 +54,7 @@ pub fn resolve(command_line: &ArgMatches) -> Result<Resolved> {
     no_effect::refuse(command_line, &stated, &config)?;
     let (quiet, json) = (args.quiet.unwrap_or(false), args.json.unwrap_or(false));
     let notes = defaults::fine_tuning_note(config.learning_rate, &args).into_iter().collect();
-    Ok(Resolved { config, resume: resumed.is_some(), quiet, json, notes })
+    Ok(Resolved { config, resume: resumed.is_some(), quiet, json, dashboard: args.dashboard, notes })
 }
 
 /// A training run that is asked about.
@@ -298,6 +300,7 @@ fn train_config(args: &TrainArgs, model: ModelConfig, sequence: usize, paths: Pa
         save_every: args.save_every.unwrap_or_else(|| defaults::every(steps, 5)),
         keep: args.keep.unwrap_or(2),
         export_dtype: args.export_dtype.map(ExportDtype::from),
+        observer_bytes: if args.dashboard.is_some() { dashboard::MEMORY_BYTES } else { 0 },
         corpus,
         model: ModelConfig { vocabulary, ..model },
         sequence,

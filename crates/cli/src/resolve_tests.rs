@@ -56,8 +56,8 @@ fn problem(arguments: &[&str]) -> String {
 
 #[test]
 fn without_options_a_small_model_learns_stories() {
-    let Resolved { config, resume, quiet, json, notes } = resolved(&[]);
-    assert!(!resume && !quiet && !json && notes.is_empty());
+    let Resolved { config, resume, quiet, json, dashboard, notes } = resolved(&[]);
+    assert!(!resume && !quiet && !json && dashboard.is_none() && notes.is_empty());
     assert_eq!((config.model.family, config.model.width, config.sequence), (Family::Gpt2, 128, 128));
     assert_eq!((config.tokenizer, config.vocab_size), (TokenizerKind::Bpe, 512));
     assert_eq!((config.steps, config.warmup_steps, config.eval_every), (Some(900), 45, 90));

@@ -1,5 +1,6 @@
 //! `gradus train`.
 
+use crate::dashboard::Live;
 use crate::in_options::InOptions;
 use crate::numbers::{bytes, bytes_to_three_digits, count, duration, rounded};
 use crate::resolve::{Resolved, resolve};
@@ -12,7 +13,18 @@ use gradus_train::run::{Event, Observer, Stop, Summary};
 
 /// Trains as the options say.
 pub fn run(command_line: &ArgMatches) -> Result<()> {
-    let Resolved { config, resume, quiet, json, notes } = resolve(command_line)?;
+    let mut resolved = resolve(command_line)?;
+    let page = resolved.dashboard.map(|address| Live::start(&resolved.config.out, address)).transpose()?;
+    let page = page.map(|(page, told)| {
+        resolved.notes.push(told);
+        page
+    });
+    let trained = train(resolved);
+    page.into_iter().for_each(Live::end);
+    trained
+}
+
+fn train(Resolved { config, resume, quiet, json, notes, .. }: Resolved) -> Result<()> {
     interrupt::listen();
     let mut observer = terminal::observer(quiet, json);
     let mut in_options = InOptions(observer.as_mut());

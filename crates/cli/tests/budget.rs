@@ -4,8 +4,13 @@
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// What a process has resident before it can refuse anything; smaller budgets are refused in no more than this.
 const LEAST: u64 = 13_400_000;
@@ -200,6 +205,53 @@ fn every_command_keeps_its_budget() {
     }
     is_kept(&place.0, "generate run-lines.txt-bpe/model --prompt w --max-tokens 40");
     is_kept(&place.0, "generate run-lines.txt-bpe/model --prompt w --max-tokens 40 --count 8");
+}
+
+/// Asks one port for all there is, by more connections than are answered, until it is dropped.
+struct Crowd {
+    asks: Arc<AtomicBool>,
+    thread: Option<JoinHandle<u64>>,
+}
+
+impl Crowd {
+    fn at(port: u16) -> Crowd {
+        let asks = Arc::new(AtomicBool::new(true));
+        let asking = asks.clone();
+        let thread = std::thread::spawn(move || {
+            let mut answered = 0;
+            while asking.load(Relaxed) {
+                let connections: Vec<TcpStream> =
+                    (0..40).filter_map(|_| TcpStream::connect(("127.0.0.1", port)).ok()).collect();
+                for (mut stream, target) in connections.iter().zip(["runs/0/history", "runs", "", "runs/0/samples"].iter().cycle())
+                {
+                    let _ = stream.set_read_timeout(Some(Duration::from_millis(200)));
+                    let _ = write!(stream, "GET /{target} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+                }
+                let mut start = [0; 12];
+                answered += connections.iter().filter(|stream| (&**stream).read_exact(&mut start).is_ok()).count() as u64;
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            answered
+        });
+        Crowd { asks, thread: Some(thread) }
+    }
+
+    /// How often it was answered.
+    fn end(mut self) -> u64 {
+        self.asks.store(false, Relaxed);
+        self.thread.take().unwrap().join().unwrap()
+    }
+}
+
+#[test]
+fn a_page_that_many_read_is_part_of_the_budget() {
+    let place = Place::new("page");
+    write_shape(&place, "lines.txt");
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let crowd = Crowd::at(port);
+    let options = "--preset nano --batch 4 --steps 60 --eval-every 20 --sample-every 20 --save-every 20 --quiet --threads 2";
+    is_kept(&place.0, &format!("train lines.txt --out run --tokenizer byte --dashboard {port} {options}"));
+    assert!(crowd.end() > 0, "the page was read");
 }
 
 #[test]

@@ -36,11 +36,30 @@ fn bad_options_get_one_line_and_leave_nothing() {
         (&["eval", "missing", "text.txt"], "no such folder"),
         (&["inspect", "missing"], "no such folder"),
         (&["completions", "tin-shell"], "bash"),
+        (&["dashboard"], "<DIR>"),
+        (&["dashboard", "missing"], "missing: no such folder"),
+        (&["dashboard", "."], "not the folder of a run (it has no config.toml)"),
+        (&["dashboard", ".", "--port", "high"], "6007"),
+        (&["train", "--dashboard", "text.txt"], "a corpus stands before"),
     ] {
         let text = place.refused(arguments);
         assert!(text.contains(part), "{arguments:?}: {text}");
     }
     assert!(std::fs::read_dir(&place.0).unwrap().next().is_none(), "nothing is written");
+}
+
+#[test]
+fn a_port_that_is_taken_is_refused() {
+    let place = Place::new("port");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    std::fs::create_dir(place.0.join("run")).unwrap();
+    std::fs::write(place.0.join("run/config.toml"), "").unwrap();
+    for arguments in [&["dashboard", "run", "--port", &port][..], &["train", "--dashboard", &port, "--out", "other"]] {
+        let text = place.refused(arguments);
+        assert!(text.contains(&format!("cannot be served at 127.0.0.1:{port}")) && text.contains("another port"), "{text}");
+    }
+    assert!(!place.0.join("other").exists());
 }
 
 #[test]

@@ -109,6 +109,9 @@ pub struct TrainConfig {
     pub keep: usize,
     /// Element type of the exported weights; none: that of the weights to start from, else f32.
     pub export_dtype: Option<ExportDtype>,
+    /// Bytes that whoever watches the run may come to hold in its process: part of a budget, and of nothing that is saved.
+    #[serde(skip)]
+    pub observer_bytes: u64,
 }
 
 impl TrainConfig {
@@ -436,6 +439,7 @@ mod tests {
             save_every: 10,
             keep: 2,
             export_dtype: None,
+            observer_bytes: 0,
         }
     }
 

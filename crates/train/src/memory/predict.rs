@@ -83,7 +83,7 @@ impl Outside {
         let batches = Batches::bytes(batch) + batch as u64;
         let data = batches + config.model.vocabulary as u64 * TOKEN_BYTES;
         let plan = config.model.layers as u64 * LAYER_BYTES;
-        Outside { data, runtime: held.with_threads(config.threads) + plan }
+        Outside { data, runtime: held.with_threads(config.threads) + plan + config.observer_bytes }
     }
 
     /// All of it.
@@ -122,7 +122,7 @@ impl Stages {
             TokenizerKind::Bpe => LEARNING_BYTES_MIN.saturating_sub(encoding).max(WORD_BYTES_MIN),
             TokenizerKind::File(_) => WORD_BYTES_MIN,
         };
-        let process = held.with_threads(config.threads);
+        let process = held.with_threads(config.threads) + config.observer_bytes;
         let fixed = process + reading.saturating_add(encoding) + 2 * vocabulary * TOKEN_BYTES;
         let planning = process + vocabulary * TOKEN_BYTES + planning;
         Stages { fixed, smallest: planning.max(fixed + words_min) }

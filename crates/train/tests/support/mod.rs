@@ -75,6 +75,7 @@ pub fn tiny(folder: &Path, name: &str) -> TrainConfig {
         save_every: 0,
         keep: 2,
         export_dtype: None,
+        observer_bytes: 0,
     }
 }
 
