@@ -136,7 +136,9 @@ mod tests {
 
     #[test]
     fn every_command_is_there() {
-        for name in ["train", "plan", "generate", "eval", "tokenize", "inspect", "dashboard", "bench", "completions", "man"] {
+        for name in
+            ["train", "plan", "generate", "eval", "tokenize", "inspect", "dashboard", "bench", "completions", "man"]
+        {
             assert!(Cli::command().find_subcommand(name).is_some(), "{name}");
         }
     }

@@ -1,6 +1,6 @@
 //! `gradus train`.
 
-use crate::dashboard::Live;
+use crate::dashboard::{Live, Reserved};
 use crate::in_options::InOptions;
 use crate::numbers::{bytes, bytes_to_three_digits, count, duration, rounded};
 use crate::resolve::{Resolved, resolve};
@@ -10,25 +10,29 @@ use gradus_train::Result;
 use gradus_train::config::TrainConfig;
 use gradus_train::memory::{Account, Kind};
 use gradus_train::run::{Event, Observer, Stop, Summary};
+use std::mem;
+use std::path::Path;
 
 /// Trains as the options say.
 pub fn run(command_line: &ArgMatches) -> Result<()> {
-    let mut resolved = resolve(command_line)?;
-    let page = resolved.dashboard.map(|address| Live::start(&resolved.config.out, address)).transpose()?;
-    let page = page.map(|(page, told)| {
-        resolved.notes.push(told);
-        page
-    });
-    let trained = train(resolved);
-    page.into_iter().for_each(Live::end);
+    let resolved = resolve(command_line)?;
+    let mut page = match resolved.dashboard {
+        None => Page::None,
+        Some(stated) => Page::Reserved(Reserved::at(stated)?),
+    };
+    let trained = train(resolved, &mut page);
+    if let Page::Live(live) = page {
+        live.end();
+    }
     trained
 }
 
-fn train(Resolved { config, resume, quiet, json, notes, .. }: Resolved) -> Result<()> {
+fn train(resolved: Resolved, page: &mut Page) -> Result<()> {
+    let Resolved { config, resume, quiet, json, notes, .. } = resolved;
     interrupt::listen();
     let mut observer = terminal::observer(quiet, json);
     let mut in_options = InOptions(observer.as_mut());
-    let mut noting = Noting { observer: &mut in_options, notes };
+    let mut noting = Noting { observer: &mut in_options, notes, page, folder: &config.out };
     let summary = gradus_train::training::train(&config, resume, &mut noting)?;
     // The bar goes before the last lines come.
     drop(observer);
@@ -43,14 +47,41 @@ fn train(Resolved { config, resume, quiet, json, notes, .. }: Resolved) -> Resul
     print::text(lines).or_else(|error| if interrupt::asked() { Ok(()) } else { Err(error) })
 }
 
+/// Where the run is shown.
+enum Page {
+    None,
+    Reserved(Reserved),
+    Live(Live),
+}
+
 /// Says what was chosen for the user when the run begins: one that cannot begin says only why.
 struct Noting<'a> {
     observer: &'a mut dyn Observer,
     notes: Vec<String>,
+    page: &'a mut Page,
+    folder: &'a Path,
+}
+
+impl Noting<'_> {
+    /// Opens the page with the first event: by then, what the process holds has been measured without it, and what the
+    /// page may take is counted besides.
+    fn open_page(&mut self) {
+        match mem::replace(self.page, Page::None) {
+            Page::Reserved(place) => match Live::start(place, self.folder) {
+                Ok((live, told)) => {
+                    *self.page = Page::Live(live);
+                    self.notes.push(told);
+                }
+                Err(error) => self.observer.event(&Event::Warning(&format!("the run is not shown on a page: {error}"))),
+            },
+            page => *self.page = page,
+        }
+    }
 }
 
 impl Observer for Noting<'_> {
     fn event(&mut self, event: &Event<'_>) {
+        self.open_page();
         self.observer.event(event);
         if let Event::Started { .. } = event {
             self.notes.iter().for_each(|note| self.observer.event(&Event::Note(note)));

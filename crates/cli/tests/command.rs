@@ -57,7 +57,10 @@ fn a_port_that_is_taken_is_refused() {
     std::fs::write(place.0.join("run/config.toml"), "").unwrap();
     for arguments in [&["dashboard", "run", "--port", &port][..], &["train", "--dashboard", &port, "--out", "other"]] {
         let text = place.refused(arguments);
-        assert!(text.contains(&format!("cannot be served at 127.0.0.1:{port}")) && text.contains("another port"), "{text}");
+        assert!(
+            text.contains(&format!("cannot be served at 127.0.0.1:{port}")) && text.contains("another port"),
+            "{text}"
+        );
     }
     assert!(!place.0.join("other").exists());
 }

@@ -71,7 +71,10 @@ impl Log {
                 // The end, or a line that is not whole yet.
                 false => break None,
             };
-            break Some(format!("metrics.jsonl: line {} {problem}; only the lines before it are shown", self.lines + 1));
+            break Some(format!(
+                "metrics.jsonl: line {} {problem}; only the lines before it are shown",
+                self.lines + 1
+            ));
         };
         Ok(file)
     }

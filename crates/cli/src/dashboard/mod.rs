@@ -21,6 +21,8 @@ use gradus_train::config::CONFIG_FILE;
 use gradus_train::{Error, Result};
 use server::Server;
 use site::Site;
+use std::io;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -32,10 +34,14 @@ const LAST_READ: Duration = Duration::from_secs(2);
 /// Serves the folders of runs until the command is ended.
 pub fn run(args: &DashboardArgs) -> Result<()> {
     if args.folders.len() > RUNS_MAX {
-        return Err(Error::Config(format!("{} runs are too many for one page; give {RUNS_MAX} at most", args.folders.len())));
+        return Err(Error::Config(format!(
+            "{} runs are too many for one page; give {RUNS_MAX} at most",
+            args.folders.len()
+        )));
     }
     args.folders.iter().try_for_each(|folder| check(folder))?;
-    let (server, told) = start(&args.folders, args.port, false)?;
+    let refused = |error| Error::Config(format!("the dashboard cannot be served: {error}"));
+    let (server, told) = Reserved::at(args.port)?.serve(&args.folders, false).map_err(refused)?;
     print::text(told + "; Ctrl-C ends it\n")?;
     server.stay();
     Ok(())
@@ -50,13 +56,22 @@ fn check(folder: &Path) -> Result<()> {
     Err(Error::checkpoint(folder, problem))
 }
 
-fn start(folders: &[PathBuf], stated: Option<Address>, is_live: bool) -> Result<(Server, String)> {
-    let listener = address::listen(stated)?;
-    let refused = |error| Error::Config(format!("the dashboard cannot be served: {error}"));
-    let served = listener.local_addr().map_err(refused)?.ip();
-    let server = Server::start(listener, Site::new(folders, is_live, served)).map_err(refused)?;
-    let told = format!("dashboard: {}{}", server.url(), address::caution(served));
-    Ok((server, told))
+/// A place to serve at, where nobody is answered yet.
+pub struct Reserved(TcpListener);
+
+impl Reserved {
+    /// Takes the place that is stated, or a usual one.
+    pub fn at(stated: Option<Address>) -> Result<Reserved> {
+        address::listen(stated).map(Reserved)
+    }
+
+    /// Answers from now on; also gives a line that says where.
+    fn serve(self, folders: &[PathBuf], is_live: bool) -> io::Result<(Server, String)> {
+        let served = self.0.local_addr()?.ip();
+        let server = Server::start(self.0, Site::new(folders, is_live, served))?;
+        let told = format!("dashboard: {}{}", server.url(), address::caution(served));
+        Ok((server, told))
+    }
 }
 
 /// The page of a run that this process trains.
@@ -64,8 +79,8 @@ pub struct Live(Server);
 
 impl Live {
     /// Serves the run's folder, which may be still to come; also gives a line that says where.
-    pub fn start(folder: &Path, stated: Option<Address>) -> Result<(Live, String)> {
-        let (server, told) = start(&[folder.to_path_buf()], stated, true)?;
+    pub fn start(place: Reserved, folder: &Path) -> io::Result<(Live, String)> {
+        let (server, told) = place.serve(&[folder.to_path_buf()], true)?;
         Ok((Live(server), told))
     }
 

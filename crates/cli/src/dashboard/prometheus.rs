@@ -34,7 +34,8 @@ const FIGURES: [(&str, &str, f64, &str); 9] = [
 pub fn text(runs: &[Last<'_>]) -> String {
     let mut text = String::new();
     for (name, key, unit, help) in FIGURES {
-        let figure = |run: &Last<'_>| run.line.get(key).map(|value| value.as_f64().map_or(f64::NAN, |value| value * unit));
+        let figure =
+            |run: &Last<'_>| run.line.get(key).map(|value| value.as_f64().map_or(f64::NAN, |value| value * unit));
         family(&mut text, name, help, runs, figure);
     }
     family(&mut text, "validation_loss", "Last loss on held-out text", runs, |run| run.validation_loss);

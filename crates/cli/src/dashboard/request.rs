@@ -147,8 +147,15 @@ mod tests {
         for host in ["localhost", "LocalHost:6007", "127.0.0.1:80", "127.0.0.1", "[::1]:6007", "[::1]"] {
             assert!(is_let_in(host, "127.0.0.1") && is_let_in(host, "10.1.2.3"), "{host}");
         }
-        let elsewhere =
-            ["evil.example", "evil.example:6007", "localhost.evil.example", "127.0.0.1.evil.example", "10.1.2.4", "", ":1"];
+        let elsewhere = [
+            "evil.example",
+            "evil.example:6007",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "10.1.2.4",
+            "",
+            ":1",
+        ];
         for host in elsewhere {
             assert!(!is_let_in(host, "127.0.0.1") && !is_let_in(host, "10.1.2.3"), "{host}");
         }

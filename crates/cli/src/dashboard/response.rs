@@ -9,7 +9,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::time::{Duration, Instant};
 
 /// Bytes of a file that are read and sent at once.
-const PIECE_BYTES: usize = 8 << 10;
+const PIECE_BYTES: usize = 4 << 10;
 /// How long a reader may take for an answer.
 const TIME_MAX: Duration = Duration::from_secs(20);
 

@@ -9,7 +9,7 @@ use super::seats::Seats;
 use serde_json::{Value, json};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Answers that are held whole at a time: some tens of kilobytes each.
 const HELD_MAX: usize = 4;
@@ -36,6 +36,8 @@ pub struct Site {
     is_live: bool,
     /// The address that it is served at.
     served: IpAddr,
+    /// One answer is made at a time, so that making them takes the memory of one.
+    making: Mutex<()>,
     held: Seats,
 }
 
@@ -48,7 +50,7 @@ struct Run {
 
 impl Run {
     fn log(&self) -> MutexGuard<'_, Log> {
-        self.log.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -60,11 +62,13 @@ impl Site {
             folder: folder.clone(),
             log: Mutex::new(Log::new(folder)),
         };
-        Site { runs: folders.iter().map(run).collect(), is_live, served, held: Seats::new(HELD_MAX) }
+        let runs = folders.iter().map(run).collect();
+        Site { runs, is_live, served, making: Mutex::new(()), held: Seats::new(HELD_MAX) }
     }
 
     /// The answer to a request.
     pub fn answer(&self, request: &Request<'_>) -> Response {
+        let _one = self.making.lock().unwrap_or_else(PoisonError::into_inner);
         let answer = match request.is_addressed_to(self.served) {
             true => self.route(request),
             false => Err((403, "addressed to another name than this server's: use localhost or its address")),

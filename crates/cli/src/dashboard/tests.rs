@@ -24,7 +24,8 @@ fn served(name: &str, steps: u64) -> Served {
     let folder = Folder::new(name);
     fs::write(folder.path().join("config.toml"), "steps = 9\n").unwrap();
     fs::write(folder.path().join("metrics.jsonl"), (1..=steps).map(line).collect::<String>()).unwrap();
-    let (live, told) = Live::start(folder.path(), Some("0".parse().unwrap())).unwrap();
+    let place = Reserved::at(Some("0".parse().unwrap())).unwrap();
+    let (live, told) = Live::start(place, folder.path()).unwrap();
     let address = told.trim_start_matches("dashboard: http://").trim_end_matches('/').parse().unwrap();
     Served { folder, live, address }
 }

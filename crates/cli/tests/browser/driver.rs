@@ -48,11 +48,20 @@ impl Browser {
             self.port
         );
         stream.write_all(request.as_bytes()).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        let body = answer.split_once("\r\n\r\n").expect("an answer").1;
-        let value: Value = serde_json::from_str(body).unwrap_or_else(|_| panic!("{target}: {answer}"));
-        assert!(value["value"]["error"].is_null(), "{target} {body}");
+        // The driver leaves the connection open, so that only its length says where an answer ends.
+        let mut reader = BufReader::new(stream);
+        let (mut line, mut length) = (String::new(), 0);
+        while line != "\r\n" {
+            line.clear();
+            assert!(reader.read_line(&mut line).unwrap() > 0, "{target}: no answer");
+            if let Some(value) = line.to_lowercase().strip_prefix("content-length:") {
+                length = value.trim().parse().unwrap();
+            }
+        }
+        let mut body = vec![0; length];
+        reader.read_exact(&mut body).unwrap();
+        let value: Value = serde_json::from_slice(&body).unwrap();
+        assert!(value["value"]["error"].is_null(), "{target} {value}");
         value["value"].clone()
     }
 

@@ -2,6 +2,8 @@
 //! `GRADUS_BROWSER=required` makes it an error.
 
 mod driver;
+// Only its folder is of use here.
+#[allow(dead_code)]
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -68,7 +70,8 @@ fn line(step: u64, seed: u64) -> String {
 
 fn write_run(folder: &Path, seed: u64) {
     fs::create_dir_all(folder.join("samples")).unwrap();
-    fs::write(folder.join("config.toml"), format!("seed = {seed}\nsteps = 100\nwidth = 32\nmemory = \"70000000\"\n")).unwrap();
+    fs::write(folder.join("config.toml"), format!("seed = {seed}\nsteps = 100\nwidth = 32\nmemory = \"70000000\"\n"))
+        .unwrap();
     fs::write(folder.join("metrics.jsonl"), (1..=60).map(|step| line(step, seed)).collect::<String>()).unwrap();
     fs::write(folder.join("samples/step-00000050.txt"), "Once upon <i>a</i> time").unwrap();
 }
@@ -115,7 +118,10 @@ fn the_page_in_a_browser() {
 fn shows_what_the_files_have(browser: &Browser) {
     let page = |script: &str| browser.run(&format!("return {script}"));
     let first = "document.querySelector('#runs tbody tr')";
-    assert_eq!(page(&format!("{first}.querySelector('[data-label=loss]').innerText")), json!(written(&line(60, 1), "loss")));
+    assert_eq!(
+        page(&format!("{first}.querySelector('[data-label=loss]').innerText")),
+        json!(written(&line(60, 1), "loss"))
+    );
     let validation = page(&format!("{first}.querySelector('[data-label=validation]').innerText"));
     assert_eq!(validation, json!(written(&line(60, 1), "validation_loss")));
     assert_eq!(page("document.querySelector('#alerts').hidden"), json!(false));
@@ -202,8 +208,12 @@ fn saves_what_it_shows(browser: &Browser, place: &Place) {
         assert_eq!(row.split(',').nth(4).unwrap(), written(line, "loss"), "{row}");
     }
     let svg = save("SVG");
-    assert!(svg.starts_with("<svg") && svg.contains("rgb(") && !svg.contains("var(") && !svg.contains("class="), "{svg}");
-    let is_whole = "new DOMParser().parseFromString(arguments[0], 'image/svg+xml').querySelector('parsererror') === null";
+    assert!(
+        svg.starts_with("<svg") && svg.contains("rgb(") && !svg.contains("var(") && !svg.contains("class="),
+        "{svg}"
+    );
+    let is_whole =
+        "new DOMParser().parseFromString(arguments[0], 'image/svg+xml').querySelector('parsererror') === null";
     let escaped = Value::from(svg).to_string();
     assert_eq!(browser.run(&format!("return {}", is_whole.replace("arguments[0]", &escaped))), json!(true));
 }

@@ -184,7 +184,7 @@ export class Frame {
   drawAxis() {
     const { range: [low, high], axis } = this.view;
     const { format, name } = AXES[axis];
-    for (const x of ticks(low, high, Math.max(2, (this.right - this.left) / 75), axis === 'seconds')) {
+    for (const x of ticks(low, high, Math.min(10, (this.right - this.left) / 60), axis === 'seconds')) {
       const left = this.across(x);
       this.svg.append(drawn('text', { x: left, y: this.bottom + 16, class: 'tick middle' }, format(x)));
     }

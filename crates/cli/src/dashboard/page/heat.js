@@ -61,7 +61,7 @@ export class HeatMap extends Frame {
     const levels = Array.from({ length: LEVELS }, () => '');
     for (const [row, values] of norms.entries()) {
       for (const [column, norm] of values.entries()) {
-        if (!(norm >= 0)) continue;
+        if (!Number.isFinite(norm)) continue;
         const share = norm > 0 ? (Math.log10(norm) - low) / (high - low || 1) : 0;
         const [left, top] = [this.left + column * wide, this.top + row * ROW_HEIGHT];
         const cell = `M${left.toFixed(1)} ${top}h${(wide + 0.3).toFixed(1)}v${ROW_HEIGHT - 1}h${(-wide - 0.3).toFixed(1)}z`;

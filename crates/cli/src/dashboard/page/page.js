@@ -12,7 +12,7 @@ const runs = new Runs();
 // What all charts share: the runs that are shown, the axis and the cursor on it.
 const view = {
   axis: 'step',
-  smoothing: 0.35,
+  smoothing: 0.3,
   cursor: null,
   charts: [],
   get runs() { return runs.shown; },
