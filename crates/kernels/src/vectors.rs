@@ -10,6 +10,9 @@ mod x86;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::{accumulate_avx512, accumulate_avx512_bf16};
 #[cfg(target_arch = "aarch64")]
-pub(crate) use neon::{prefetch, transposed};
+pub(crate) use neon::{prefetch, transposed, transposed_quarter};
 #[cfg(target_arch = "x86_64")]
-pub(crate) use x86::{Operands, WordRows, accumulate_avx2, rounded_pairs, transposed};
+pub(crate) use x86::{
+    Operands, WordRows, accumulate_avx2, multiply_pairs, rounded_pairs, transposed, transposed_lines_avx,
+    transposed_lines_avx512,
+};

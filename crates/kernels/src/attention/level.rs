@@ -129,7 +129,8 @@ mod x86 {
     use super::*;
     use crate::bf16;
     use crate::vectors::{
-        Operands, WordRows, accumulate_avx2, accumulate_avx512, accumulate_avx512_bf16, rounded_pairs, transposed,
+        Operands, WordRows, accumulate_avx2, accumulate_avx512, accumulate_avx512_bf16, multiply_pairs, rounded_pairs,
+        transposed,
     };
     use std::any::TypeId;
     use std::arch::x86_64::*;
@@ -252,17 +253,6 @@ mod x86 {
     }
     narrow_tile!(narrow_avx512, "avx512f", _mm512_fmadd_ps);
     narrow_tile!(narrow_avx512_bf16, "avx512f,avx512bf16", multiply_pairs);
-
-    /// `sum + first * second` of both numbers of each word.
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bf16")]
-    fn multiply_pairs(first: __m512, second: __m512, sum: __m512) -> __m512 {
-        // SAFETY: sixteen words and thirty-two halves of words are the same bits.
-        let (first, second) = unsafe {
-            (std::mem::transmute::<__m512, __m512bh>(first), std::mem::transmute::<__m512, __m512bh>(second))
-        };
-        _mm512_dpbf16_ps(sum, first, second)
-    }
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]

@@ -30,7 +30,24 @@ const FETCHING: usize = 8;
 /// With at most so many rows, fetching the columns weighs more: the next block's are asked for while this one's are
 /// multiplied. A step of GPT-2 124M over 256 tokens took 1 % less time in f32 and 3 to 5 % less in bf16; products of
 /// more rows, and rows that are packed, took more.
-const FEW_ROWS: usize = 256;
+const ROWS_OF_COLUMNS_AHEAD: usize = 256;
+
+/// With at most so many rows, fetching the columns is most of the work. Tiles are then such that memory is read in long
+/// runs, and what is packed stays in the first-level cache.
+const FEW_ROWS: usize = 64;
+/// With at most so many, columns side by side are not packed at all.
+const ROWS_OF_COLUMNS_IN_PLACE: usize = 16;
+/// Words of a block of the depth: of columns that are read where they lie, as many runs as the machine foresees at once,
+/// of columns side by side that are packed, and of those one after another. A core read GPT-2's weights of 768 x 3072 for
+/// one row at 17.1 of 17.4 GB/s in f32, at 14.8 with half the words; packed from bf16 at 12.5, and at 11.1 with half or
+/// twice the words; transposed at 14.0 in f32, and at 12.2 with four times the words.
+const WORDS_IN_PLACE: usize = 16;
+const WORDS_BESIDE: usize = 32;
+const WORDS_APART: usize = 64;
+/// Words of packed columns, sums that are kept while a block is added to them, and columns that lie one after another.
+const WORDS_PACKED: usize = 8192;
+const SUMS: usize = 16_384;
+const COLUMNS_APART: usize = 32;
 
 /// Tiles of a large product for each worker. More tiles share out the work more evenly, and pack more: with eight
 /// instead of four for two workers, weight gradients take 4 % longer.
@@ -56,6 +73,25 @@ impl Panel {
     }
 }
 
+/// How the operands lie, as far as a cut goes by it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Layout {
+    /// Whether rows can be read where they lie: dense, and of whole words.
+    pub rows_in_place: bool,
+    pub columns: Columns,
+}
+
+/// How columns lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Columns {
+    /// Side by side, as words: they can be read where they lie.
+    Ready,
+    /// Side by side, in another type.
+    Beside,
+    /// One after another, or in no order.
+    Apart,
+}
+
 /// The cut of a batch of products.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cut {
@@ -63,6 +99,7 @@ pub(super) struct Cut {
     pub products: usize,
     pub workers: usize,
     pub panel: Panel,
+    layout: Layout,
     /// Rows and columns of a tile, whole panels; those at the edge may have fewer.
     pub tile_rows: usize,
     pub tile_columns: usize,
@@ -71,40 +108,56 @@ pub(super) struct Cut {
     /// Steps of a block, padded as the level wants.
     pub depth_block: usize,
     pub tiles_per_part: usize,
-    /// Whether rows are read where they lie; only panels that are not full are packed then.
+    /// Whether rows are read where they lie.
     pub rows_in_place: bool,
+    /// Whether columns are; only those of a panel that is not full are packed then.
+    pub columns_in_place: bool,
     /// Whether the next block's columns are asked for while this one's are multiplied.
     pub columns_ahead: bool,
 }
 
 impl Cut {
-    pub fn new(sizes: Sizes, products: usize, workers: usize, panel: Panel, rows_in_place: bool) -> Cut {
+    pub fn new(sizes: Sizes, products: usize, workers: usize, panel: Panel, layout: Layout) -> Cut {
         let Sizes { rows, depth, .. } = sizes;
-        let (tile_rows, tile_columns) = match rows_in_place {
-            true => tile_in_place(sizes, products, workers, panel),
-            false => tile_packed(sizes, products, workers, panel),
+        let few = rows <= FEW_ROWS;
+        let columns_in_place = rows <= ROWS_OF_COLUMNS_IN_PLACE && layout.columns == Columns::Ready;
+        let ((tile_rows, tile_columns), block_words) = match (few, layout.rows_in_place) {
+            (true, _) => tile_of_few_rows(sizes, products, workers, panel, layout.columns),
+            (false, true) => (tile_in_place(sizes, products, workers, panel), block_in_place(depth, panel).1),
+            (false, false) => (tile_packed(sizes, products, workers, panel), DEPTH_PACKED),
         };
-        let block_words = if rows_in_place { block_in_place(depth, panel).1 } else { DEPTH_PACKED };
         let depth_blocks = parts_of(depth, block_words * panel.steps).max(1);
-        let tile_work = (tile_rows * tile_columns).saturating_mul(depth).max(1);
+        let column_work = if few { tile_rows.max(PACKING) } else { tile_rows };
+        let tile_work = (column_work * tile_columns).saturating_mul(depth).max(1);
         Cut {
             sizes,
             products,
             workers,
             panel,
+            layout,
             tile_rows,
             tile_columns,
             depth_blocks,
             depth_block: depth.div_ceil(depth_blocks).max(1).next_multiple_of(panel.steps * panel.words),
             tiles_per_part: (PART_WORK / tile_work).max(1),
-            rows_in_place,
-            columns_ahead: rows_in_place && rows <= FEW_ROWS,
+            rows_in_place: layout.rows_in_place,
+            columns_in_place,
+            columns_ahead: match few {
+                true => layout.columns == Columns::Apart,
+                false => layout.rows_in_place && rows <= ROWS_OF_COLUMNS_AHEAD,
+            },
         }
     }
 
     /// The same for other numbers of products and workers.
     pub fn again(&self, products: usize, workers: usize) -> Cut {
-        Cut::new(self.sizes, products, workers, self.panel, self.rows_in_place)
+        Cut::new(self.sizes, products, workers, self.panel, self.layout)
+    }
+
+    /// The same with columns that are packed, however they lie.
+    pub fn packing_columns(&self) -> Cut {
+        let columns = if self.layout.columns == Columns::Ready { Columns::Beside } else { self.layout.columns };
+        Cut::new(self.sizes, self.products, self.workers, self.panel, Layout { columns, ..self.layout })
     }
 
     /// The number of tiles; none if the result is empty.
@@ -123,14 +176,36 @@ impl Cut {
 
     /// Words of scratch for a tile's columns.
     pub fn column_block(&self) -> usize {
-        self.tile_columns * self.depth_block / self.panel.steps
+        let columns = if self.columns_in_place { self.panel.columns } else { self.tile_columns };
+        columns * self.depth_block / self.panel.steps
     }
 
     /// Words of scratch for packed rows, in whole cache lines.
     pub fn row_block(&self) -> usize {
-        let rows = if self.rows_in_place { self.panel.rows } else { self.tile_rows };
+        let rows = if self.rows_in_place { 0 } else { self.tile_rows.next_multiple_of(self.panel.rows) };
         (rows * self.depth_block / self.panel.steps).next_multiple_of(16)
     }
+}
+
+/// The tile of few rows, and words of a block of its depth.
+fn tile_of_few_rows(
+    sizes: Sizes,
+    products: usize,
+    workers: usize,
+    panel: Panel,
+    layout: Columns,
+) -> ((usize, usize), usize) {
+    let Sizes { rows, columns, depth } = sizes;
+    let (most_columns, block_words) = match layout {
+        Columns::Ready if rows <= ROWS_OF_COLUMNS_IN_PLACE => (SUMS / rows.max(1), WORDS_IN_PLACE),
+        Columns::Ready | Columns::Beside => (WORDS_PACKED / WORDS_BESIDE, WORDS_BESIDE),
+        // Matrix registers fetch and store sums for every block: a few steps of theirs make that worth it.
+        Columns::Apart => (COLUMNS_APART, WORDS_APART.max(8 * panel.words)),
+    };
+    let work = [rows.max(PACKING), columns, depth].into_iter().fold(1, usize::saturating_mul);
+    let pieces = workers.div_ceil(products.max(1)).min(work / PART_WORK).max(1);
+    let share = columns.div_ceil(pieces).max(1);
+    ((rows.max(1), even_share(columns, most_columns.min(share), panel.columns)), block_words)
 }
 
 /// The most columns of a tile of rows that are read where they lie, and words of a block of its depth.

@@ -27,6 +27,9 @@ pub(super) type Word = u32;
 /// Lines and words that are transposed at once when they are packed.
 pub(super) const TRANSPOSE_SIDE: usize = 8;
 
+/// Words of lines that are transposed at once where they are words already.
+pub(super) const TRANSPOSED_WORDS: usize = 4;
+
 /// A panel of rows and a panel of columns, `depth` long.
 #[derive(Clone, Copy)]
 pub(super) struct Panels {
@@ -82,20 +85,37 @@ pub(super) trait Microkernel {
     const WORDS: usize;
     /// Whether packed rows lie one after another, rather than side by side.
     const LINE_MAJOR: bool;
+    /// Lines that are transposed at once where they are words already: a vector, of which a panel has whole ones.
+    const LINES: usize;
 
-    /// `results = start + a @ b` for whole panels. Each sum is one chain in the order of the depth, and one that starts
-    /// from earlier results is the same chain: no cut of the depth between words changes a bit.
+    /// `results = start + a @ b` for so many rows, at most a panel of them, and a panel of columns. Each sum is one chain
+    /// in the order of the depth, and one that starts from earlier results is the same chain: neither a cut of the depth
+    /// between words nor the number of rows changes a bit.
     ///
     /// # Safety
-    /// The panels must hold `depth` words a line, `results` must have room for `ROWS` rows of `COLUMNS` numbers that
-    /// nothing else touches, there must be as many to start from, and the machine must have the level.
-    unsafe fn multiply(panels: Panels, results: Results);
+    /// The panels must hold `depth` words a line, `results` must have room for so many rows of `COLUMNS` numbers that
+    /// nothing else touches, there must be as many to start from, the machine must have the level, and its registers
+    /// the shape for so many rows.
+    unsafe fn multiply(panels: Panels, results: Results, rows: usize);
+
+    /// Gives the registers the shape for so many rows, where they have one; that for `ROWS` is there before.
+    ///
+    /// # Safety
+    /// The machine must have the level.
+    unsafe fn shape(rows: usize);
 
     /// Lines of words, transposed: the first of each line, then the second of each, and so on.
     ///
     /// # Safety
     /// The machine must have the level.
     unsafe fn transpose(lines: [[Word; TRANSPOSE_SIDE]; TRANSPOSE_SIDE]) -> [[Word; TRANSPOSE_SIDE]; TRANSPOSE_SIDE];
+
+    /// Four words of `LINES` dense lines, which lie so far apart in bytes, transposed: the first of all lines go to `to`, the
+    /// second so far behind them, and so on.
+    ///
+    /// # Safety
+    /// The words must be there, and `LINES` of them four times to be written; the machine must have the level.
+    unsafe fn transpose_words(from: *const Word, line_bytes: usize, to: *mut Word, to_stride: usize);
 
     /// Words of two steps: the nearest bf16 of each number, and of the next step's. `N` is in whole [`TRANSPOSE_SIDE`]s.
     ///
@@ -125,40 +145,37 @@ impl Microkernel for Portable {
     const STEPS: usize = 1;
     const WORDS: usize = 1;
     const LINE_MAJOR: bool = false;
+    const LINES: usize = 8;
 
     #[inline(always)]
-    unsafe fn multiply(panels: Panels, results: Results) {
-        let mut sums = [[0.0f32; Self::COLUMNS]; Self::ROWS];
-        if let Start::At(first, stride) = results.start {
-            for (row, sums) in sums.iter_mut().enumerate() {
-                // SAFETY: there are whole panels to start from, by the caller's promise.
-                *sums = unsafe { first.add(row * stride).cast::<[f32; Self::COLUMNS]>().read() };
+    unsafe fn multiply(panels: Panels, results: Results, rows: usize) {
+        // SAFETY: the caller's promise, word for word.
+        unsafe {
+            match rows {
+                1 => multiply::<1>(panels, results),
+                2 => multiply::<2>(panels, results),
+                3 => multiply::<3>(panels, results),
+                _ => multiply::<{ Self::ROWS }>(panels, results),
             }
-        }
-        let (first, row_bytes, step_words) = match panels.a {
-            Rows::Packed(first) => (first, size_of::<Word>(), Self::ROWS),
-            Rows::InPlace(first, row_bytes) => (first, row_bytes, 1),
-        };
-        for step in 0..panels.depth {
-            // SAFETY: the panels hold `depth` steps, by the caller's promise.
-            let b = unsafe { panels.b.add(step * panels.b_stride).cast::<[f32; Self::COLUMNS]>().read_unaligned() };
-            for (row, sums) in sums.iter_mut().enumerate() {
-                // SAFETY: as above.
-                let a = unsafe { first.byte_add(row * row_bytes).add(step * step_words).cast::<f32>().read() };
-                for (sum, b) in sums.iter_mut().zip(&b) {
-                    *sum += a * b;
-                }
-            }
-        }
-        for (row, sums) in sums.iter().enumerate() {
-            // SAFETY: there is room for whole panels, by the caller's promise.
-            unsafe { results.first.add(row * results.stride).cast::<[f32; Self::COLUMNS]>().write(*sums) };
         }
     }
 
     #[inline(always)]
+    unsafe fn shape(_rows: usize) {}
+
+    #[inline(always)]
     unsafe fn transpose(lines: [[Word; TRANSPOSE_SIDE]; TRANSPOSE_SIDE]) -> [[Word; TRANSPOSE_SIDE]; TRANSPOSE_SIDE] {
         std::array::from_fn(|step| std::array::from_fn(|line| lines[line][step]))
+    }
+
+    #[inline(always)]
+    unsafe fn transpose_words(from: *const Word, line_bytes: usize, to: *mut Word, to_stride: usize) {
+        for line in 0..Self::LINES {
+            for word in 0..TRANSPOSED_WORDS {
+                // SAFETY: the caller's promise.
+                unsafe { *to.add(word * to_stride + line) = *from.byte_add(line * line_bytes).add(word) };
+            }
+        }
     }
 
     #[inline(always)]
@@ -176,6 +193,37 @@ impl Microkernel for Portable {
 
     #[inline(always)]
     fn prefetch_far(_address: *const u8) {}
+}
+
+#[inline(always)]
+unsafe fn multiply<const ROWS: usize>(panels: Panels, results: Results) {
+    const COLUMNS: usize = Portable::COLUMNS;
+    let mut sums = [[0.0f32; COLUMNS]; ROWS];
+    if let Start::At(first, stride) = results.start {
+        for (row, sums) in sums.iter_mut().enumerate() {
+            // SAFETY: there are whole rows to start from, by the caller's promise.
+            *sums = unsafe { first.add(row * stride).cast::<[f32; COLUMNS]>().read() };
+        }
+    }
+    let (first, row_bytes, step_words) = match panels.a {
+        Rows::Packed(first) => (first, size_of::<Word>(), Portable::ROWS),
+        Rows::InPlace(first, row_bytes) => (first, row_bytes, 1),
+    };
+    for step in 0..panels.depth {
+        // SAFETY: the panels hold `depth` steps, by the caller's promise.
+        let b = unsafe { panels.b.add(step * panels.b_stride).cast::<[f32; COLUMNS]>().read_unaligned() };
+        for (row, sums) in sums.iter_mut().enumerate() {
+            // SAFETY: as above.
+            let a = unsafe { first.byte_add(row * row_bytes).add(step * step_words).cast::<f32>().read() };
+            for (sum, b) in sums.iter_mut().zip(&b) {
+                *sum += a * b;
+            }
+        }
+    }
+    for (row, sums) in sums.iter().enumerate() {
+        // SAFETY: there is room for whole rows, by the caller's promise.
+        unsafe { results.first.add(row * results.stride).cast::<[f32; COLUMNS]>().write(*sums) };
+    }
 }
 
 /// A word of two steps.

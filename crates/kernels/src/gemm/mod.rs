@@ -24,7 +24,7 @@ use crate::elementwise::Epilogue;
 use crate::streaming;
 use crate::strided::{Axis, Reader, Writer};
 use crate::{Element, In, Isa, Job, Out, bf16, chunk, f16, parts_of};
-use cut::{Cut, Panel};
+use cut::{Columns, Cut, Layout, Panel};
 #[cfg(target_arch = "aarch64")]
 use microkernel::Neon;
 #[cfg(target_arch = "x86_64")]
@@ -147,7 +147,7 @@ impl<A: Element, B: Element> Gemm<A, B> {
             column_sums: None,
             accumulate: false,
             isa,
-            cut: Cut::new(sizes, 1, 1, panel, rows_in_place(sizes, &a, panel)),
+            cut: Cut::new(sizes, 1, 1, panel, layout(sizes, &a, &b, panel)),
             body,
         }
     }
@@ -158,8 +158,8 @@ impl<A: Element, B: Element> Gemm<A, B> {
             return self;
         }
         let (panel, body) = select(self.isa, true);
-        let in_place = rows_in_place(self.sizes, &self.a, panel);
-        Gemm { cut: Cut::new(self.sizes, self.cut.products, self.cut.workers, panel, in_place), body, ..self }
+        let layout = layout(self.sizes, &self.a, &self.b, panel);
+        Gemm { cut: Cut::new(self.sizes, self.cut.products, self.cut.workers, panel, layout), body, ..self }
     }
 
     /// Cut for so many workers; one, unless told.
@@ -194,7 +194,8 @@ impl<A: Element, B: Element> Gemm<A, B> {
             sums.is_none() || self.batch.is_empty() && self.sizes.rows > 0,
             "they are summed by the first rows of one product"
         );
-        Gemm { column_sums: sums, ..self }
+        let cut = if sums.is_some() { self.cut.packing_columns() } else { self.cut };
+        Gemm { column_sums: sums, cut, ..self }
     }
 
     /// `c += a @ b` instead, in f32, and the same for the column sums: sums go on from what is there.
@@ -237,7 +238,7 @@ impl<A: Element, B: Element> Gemm<A, B> {
     fn rows_in_scratch(&self) -> usize {
         match (self.sums_in_place(), self.cut.depth_blocks) {
             (Some(_), _) => 0,
-            (None, 1) => self.cut.panel.rows,
+            (None, 1) => self.cut.panel.rows.min(self.cut.tile_rows),
             (None, _) => self.cut.tile_rows,
         }
     }
@@ -267,10 +268,19 @@ impl<A: Element, B: Element> Job for Gemm<A, B> {
     }
 }
 
-/// Whether rows are read where they lie: they are dense, of what words are made of, and in whole words.
-fn rows_in_place<A: Element>(sizes: Sizes, a: &Matrix<A>, panel: Panel) -> bool {
-    let made_of = if panel.steps == 1 { is::<A, f32>() } else { is::<A, bf16>() };
-    made_of && a.column_stride == 1 && sizes.depth.is_multiple_of(panel.steps * panel.words)
+/// How operands lie. They can be read there if they are dense, of what words are made of, and in whole words.
+fn layout<A: Element, B: Element>(sizes: Sizes, a: &Matrix<A>, b: &Matrix<B>, panel: Panel) -> Layout {
+    let whole = sizes.depth.is_multiple_of(panel.steps * panel.words);
+    let rows_are_words = if panel.steps == 1 { is::<A, f32>() } else { is::<A, bf16>() };
+    let columns_are_words = panel.steps == 1 && is::<B, f32>();
+    Layout {
+        rows_in_place: whole && rows_are_words && a.column_stride == 1,
+        columns: match b.column_stride {
+            1 if whole && columns_are_words => Columns::Ready,
+            1 => Columns::Beside,
+            _ => Columns::Apart,
+        },
+    }
 }
 
 fn is<T: 'static, U: 'static>() -> bool {

@@ -2,8 +2,8 @@
 //! inner product reads them.
 
 use super::is;
-use super::microkernel::{Microkernel, TRANSPOSE_SIDE, Word, pair};
-use crate::Element;
+use super::microkernel::{Microkernel, TRANSPOSE_SIDE, TRANSPOSED_WORDS, Word, pair};
+use crate::{Element, bf16};
 
 /// Lines of a matrix side by side.
 #[derive(Clone, Copy)]
@@ -166,11 +166,43 @@ unsafe fn copy_run<T: Element, L: Microkernel, const N: usize>(from: *const T, s
     };
 }
 
-/// Each line is dense: blocks of lines are loaded and transposed, all lines for some words before the next, which stay
-/// in the first-level cache meanwhile.
+/// Each line is dense: blocks of lines are loaded and transposed.
 #[inline(always)]
 unsafe fn transpose_lines<T: Element, L: Microkernel, const FULL: usize>(lines: Lines<T>, words: &mut [[Word; FULL]]) {
     let whole = lines.depth / (TRANSPOSE_SIDE * L::STEPS) * TRANSPOSE_SIDE;
+    let are_words = if L::STEPS == 1 { is::<T, f32>() } else { is::<T, bf16>() };
+    match are_words && FULL.is_multiple_of(L::LINES) {
+        // SAFETY: the caller's promise.
+        true => unsafe { transpose_words::<T, L, FULL>(lines, &mut words[..whole]) },
+        // SAFETY: the caller's promise.
+        false => unsafe { transpose_blocks::<T, L, FULL>(lines, &mut words[..whole]) },
+    }
+    let steps = whole * L::STEPS;
+    let rest = Lines { first: lines.first.wrapping_add(steps), depth: lines.depth - steps, ..lines };
+    // SAFETY: the rest of each line lies in it.
+    unsafe { gather::<T, L, FULL>(rest, &mut words[whole..]) }
+}
+
+/// Lines that are words already: all words of a few lines before the next lines.
+#[inline(always)]
+unsafe fn transpose_words<T: Element, L: Microkernel, const FULL: usize>(lines: Lines<T>, words: &mut [[Word; FULL]]) {
+    let line_bytes = lines.line_stride * size_of::<T>();
+    for first_line in (0..FULL).step_by(L::LINES) {
+        let first = lines.first.wrapping_add(first_line * lines.line_stride).cast::<Word>();
+        for (index, block) in words.as_chunks_mut::<TRANSPOSED_WORDS>().0.iter_mut().enumerate() {
+            let from = first.wrapping_add(index * TRANSPOSED_WORDS);
+            let to = block.as_flattened_mut()[first_line..].as_mut_ptr();
+            // SAFETY: these words of the lines are inside them, and the block has room for them; the machine has the
+            // level, by the caller's promise.
+            unsafe { L::transpose_words(from, line_bytes, to, FULL) };
+        }
+    }
+}
+
+/// All lines for some words before the next, which stay in the first-level cache meanwhile.
+#[inline(always)]
+unsafe fn transpose_blocks<T: Element, L: Microkernel, const FULL: usize>(lines: Lines<T>, words: &mut [[Word; FULL]]) {
+    let whole = words.len();
     for stretch in (0..whole).step_by(STRETCH) {
         for first_line in (0..FULL).step_by(TRANSPOSE_SIDE) {
             for start in (stretch..(stretch + STRETCH).min(whole)).step_by(TRANSPOSE_SIDE) {
@@ -181,10 +213,6 @@ unsafe fn transpose_lines<T: Element, L: Microkernel, const FULL: usize>(lines: 
             }
         }
     }
-    let steps = whole * L::STEPS;
-    let rest = Lines { first: lines.first.wrapping_add(steps), depth: lines.depth - steps, ..lines };
-    // SAFETY: the rest of each line lies in it.
-    unsafe { gather::<T, L, FULL>(rest, &mut words[whole..]) }
 }
 
 /// A few words of a few lines, transposed.
@@ -221,14 +249,14 @@ unsafe fn run_of<T: Element, L: Microkernel>(from: *const T) -> [Word; TRANSPOSE
     }
 }
 
-/// Writes panels of `FULL` lines, one after another: for each line all its words, and zeros for what is lacking.
+/// Writes lines, one after another: for each all its words, and zeros for the steps that the last words lack.
 ///
 /// # Safety
 /// As for [`pack`].
 #[inline(always)]
-pub(super) unsafe fn pack_line_major<T: Element, L: Microkernel, const FULL: usize>(lines: Lines<T>, to: &mut [Word]) {
+pub(super) unsafe fn pack_line_major<T: Element, L: Microkernel>(lines: Lines<T>, to: &mut [Word]) {
     let depth = words_of::<L>(lines.depth);
-    let to = &mut to[..lines.count.next_multiple_of(FULL) * depth];
+    let to = &mut to[..lines.count * depth];
     // Words that are taken in whole runs, and lines that are transposed.
     let whole = lines.depth / (TRANSPOSE_SIDE * L::STEPS) * TRANSPOSE_SIDE;
     let transposed = if lines.line_stride == 1 { lines.count / TRANSPOSE_SIDE * TRANSPOSE_SIDE } else { 0 };
@@ -246,7 +274,7 @@ pub(super) unsafe fn pack_line_major<T: Element, L: Microkernel, const FULL: usi
         let first = lines.first.wrapping_add(line * lines.line_stride);
         let done = match lines.step_stride {
             _ if line < transposed => whole,
-            1 if line < lines.count => {
+            1 => {
                 // SAFETY: these elements of the line are inside it.
                 unsafe { copy_runs::<T, L>(first, &mut to[..whole]) };
                 whole
@@ -254,8 +282,7 @@ pub(super) unsafe fn pack_line_major<T: Element, L: Microkernel, const FULL: usi
             _ => 0,
         };
         let first = first.wrapping_add(done * L::STEPS * lines.step_stride);
-        let count = if line < lines.count { 1 } else { 0 };
-        let rest = Lines { first, count, depth: lines.depth - done * L::STEPS, ..lines };
+        let rest = Lines { first, count: 1, depth: lines.depth - done * L::STEPS, ..lines };
         let (words, _) = to[done..].as_chunks_mut::<1>();
         // SAFETY: the rest of the line lies in it.
         unsafe { gather::<T, L, 1>(rest, words) }

@@ -74,7 +74,8 @@ fn products_of_several_tiles_and_depth_blocks() {
 #[test]
 fn large_products_have_parts_for_many_threads_and_small_ones_few() {
     let parts = |rows, columns, depth, products| {
-        let cut = Cut::new(sizes(rows, columns, depth), products, 16, Panel::of::<Portable>(), true);
+        let layout = Layout { rows_in_place: true, columns: Columns::Ready };
+        let cut = Cut::new(sizes(rows, columns, depth), products, 16, Panel::of::<Portable>(), layout);
         parts_of(cut.tiles(), cut.tiles_per_part)
     };
     for (rows, columns, depth) in [(4096, 256, 256), (4096, 1024, 1024), (256, 1024, 4096), (256, 256, 4096)] {
@@ -176,14 +177,22 @@ impl Microkernel for Pairs {
     const STEPS: usize = 2;
     const WORDS: usize = 4;
     const LINE_MAJOR: bool = true;
+    const LINES: usize = Portable::LINES;
 
-    unsafe fn multiply(_panels: Panels, _results: Results) {
+    unsafe fn multiply(_panels: Panels, _results: Results, _rows: usize) {
         unreachable!("nothing is multiplied")
     }
+
+    unsafe fn shape(_rows: usize) {}
 
     unsafe fn transpose(lines: [[Word; TRANSPOSE_SIDE]; TRANSPOSE_SIDE]) -> [[Word; TRANSPOSE_SIDE]; TRANSPOSE_SIDE] {
         // SAFETY: every machine has the level.
         unsafe { Portable::transpose(lines) }
+    }
+
+    unsafe fn transpose_words(from: *const Word, line_bytes: usize, to: *mut Word, to_stride: usize) {
+        // SAFETY: the caller's promise; every machine has the level.
+        unsafe { Portable::transpose_words(from, line_bytes, to, to_stride) }
     }
 
     unsafe fn pairs<const N: usize>(steps: [f32; N], next: [f32; N]) -> [Word; N] {
@@ -207,11 +216,11 @@ fn lines_of_every_stride_are_packed_in_pairs_and_padded() {
         for (line_stride, step_stride) in [(depth, 1), (1, count), (2 * depth, 2)] {
             let elements = numbers::<f32>(2 * count * depth, 1);
             let words = words_of::<Pairs>(depth);
-            let mut packed = vec![Word::MAX; count.next_multiple_of(Pairs::ROWS) * words];
+            let mut packed = vec![Word::MAX; count * words];
             let lines = Lines { first: elements.as_ptr(), count, line_stride, depth, step_stride };
             // SAFETY: the elements live in this function, and every machine has the level.
-            unsafe { pack_line_major::<f32, Pairs, { Pairs::ROWS }>(lines, &mut packed) };
-            let half = |line: usize, step: usize| match line < count && step < depth {
+            unsafe { pack_line_major::<f32, Pairs>(lines, &mut packed) };
+            let half = |line: usize, step: usize| match step < depth {
                 true => bf16::from_f32(elements[line * line_stride + step * step_stride]).to_bits() as Word,
                 false => 0,
             };
@@ -415,4 +424,89 @@ fn a_depth_in_pieces_gives_the_bits_of_the_whole() {
             }
         }
     }
+}
+
+/// How the operands of a product lie, and what is asked of it.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    sizes: Sizes,
+    a_transposed: bool,
+    b_transposed: bool,
+    in_bf16: bool,
+    /// A bias, and a program that follows, beside the product itself.
+    followed: bool,
+}
+
+/// The bits of the first rows of a product, as `C`, and of what follows it. Operands have more rows than are asked for.
+fn bits_of<A: Element, B: Element, C: Element>(isa: Isa, threads: usize, rows: usize, asked: Asked) -> Vec<u32> {
+    use crate::elementwise::{Epilogue, InputElements, OutputElements};
+    use gradus_scalar::{Argument, Function, Instruction, ScalarProgram};
+    let Sizes { rows: all_rows, columns, depth } = asked.sizes;
+    let (a, b) = (rough::<A>(all_rows * depth, 1), rough::<B>(depth * columns, 2));
+    let (bias, other) = (rough::<f32>(columns, 3), rough::<f32>(rows * columns, 4));
+    let (mut c, mut finished) = (vec![C::from_f32(9.0); rows * columns], vec![9.0f32; rows * columns]);
+    let a_strides = if asked.a_transposed { (1, all_rows) } else { (depth, 1) };
+    let b_strides = if asked.b_transposed { (1, depth) } else { (columns, 1) };
+    let (left, right) = (matrix(&a, a_strides.0, a_strides.1), matrix(&b, b_strides.0, b_strides.1));
+    let to = MatrixMut { elements: Out::new(c.as_mut_ptr(), c.len()), row_stride: columns };
+    let mut job = Gemm::new(isa, sizes(rows, columns, depth), left, right, to).in_bf16(asked.in_bf16).workers(threads);
+    if asked.followed {
+        let arguments = [Argument::Input(0), Argument::Input(1), Argument::Constant(0.0)];
+        let instructions = vec![Instruction { function: Function::Mul, arguments }];
+        let program = ScalarProgram { instructions, result: Argument::Result(0) };
+        let source = InputElements::F32(In::new(other.as_ptr(), other.len()));
+        let target = OutputElements::F32(Out::new(finished.as_mut_ptr(), finished.len()));
+        job = job.bias(Some(In::new(bias.as_ptr(), columns)));
+        let sources = [None, Some((source, vec![columns, 1]))];
+        let epilogue = Epilogue::new(isa, &program, &sources, (target, false), &[rows, columns], job.width());
+        job = job.with_epilogue(epilogue, true);
+    }
+    let bytes = job.worker_scratch().next_multiple_of(64);
+    let mut scratch = vec![0xa5u8; threads * bytes + 64];
+    let aligned = scratch.as_ptr().align_offset(64);
+    // SAFETY: the operands and the scratch live in this function, and only the job uses them.
+    unsafe { crate::Pool::new(threads).unwrap().run(&job, scratch[aligned..].as_mut_ptr(), bytes) };
+    c.iter().map(|x| x.to_f32().to_bits()).chain(finished.iter().map(|x| x.to_bits())).collect()
+}
+
+/// Few rows of a product, on every number of threads, against as many of a product of many rows, which is cut otherwise.
+fn check_few_rows<A: Element, B: Element, C: Element>(in_bf16: bool) {
+    for (columns, depth) in [(205, 704), (205, 333), (70, 1), (3, 40)] {
+        for layout in 0..8 {
+            let [a_transposed, b_transposed, followed] = [1, 2, 4].map(|bit| layout & bit != 0);
+            let asked = Asked { sizes: sizes(97, columns, depth), a_transposed, b_transposed, in_bf16, followed };
+            for isa in Isa::available() {
+                let many = bits_of::<A, B, C>(isa, 1, 97, asked);
+                let (product, finished) = many.split_at(97 * columns);
+                for (rows, threads) in
+                    [(1, 1), (1, 3), (2, 2), (3, 1), (5, 3), (7, 1), (8, 2), (9, 1), (16, 3), (17, 2), (31, 1), (64, 3)]
+                {
+                    let few = bits_of::<A, B, C>(isa, threads, rows, asked);
+                    let (few_product, few_finished) = few.split_at(rows * columns);
+                    assert!(
+                        few_product == &product[..rows * columns],
+                        "{isa}, {rows} rows, {threads} threads, {asked:?}"
+                    );
+                    assert!(
+                        few_finished == &finished[..rows * columns],
+                        "{isa}, {rows} rows, {threads} threads, {asked:?}, after it"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn few_rows_have_the_bits_that_they_have_among_many() {
+    check_few_rows::<f32, f32, f32>(false);
+    check_few_rows::<f32, f16, f32>(false);
+    check_few_rows::<f16, f16, f16>(false);
+}
+
+#[test]
+fn few_rows_have_the_bits_that_they_have_among_many_in_bf16() {
+    check_few_rows::<bf16, bf16, bf16>(true);
+    check_few_rows::<f32, bf16, f32>(true);
+    check_few_rows::<bf16, f32, f32>(true);
 }

@@ -3,7 +3,7 @@
 use super::ahead::{Ahead, CACHE_LINE};
 use super::microkernel::{BLOCK_MAX, Microkernel, Panels, Results, Rows, Start, Word};
 use super::pack::{self, Lines};
-use super::{Gemm, Matrix, is};
+use super::{Gemm, Matrix};
 use crate::{Element, chunk};
 use std::ops::Range;
 
@@ -38,9 +38,6 @@ struct Block {
     continued: bool,
     /// Whether the sums are complete after it.
     last: bool,
-    /// Whether columns are read where they lie, and how many rows of the tile are.
-    columns_lie_ready: bool,
-    rows_in_place: usize,
 }
 
 /// Where the sums of a tile gather.
@@ -69,6 +66,7 @@ impl<A: Element, B: Element> Tile<'_, A, B> {
         let sums = self.sums(scratch.sums);
         // SAFETY: bias and operands of the epilogue are alive, and nothing writes them.
         unsafe { self.prepare(&mut scratch) };
+        let mut shape = ROWS;
         for index in 0..cut.depth_blocks {
             let depth = chunk(index, cut.depth_block, self.job.sizes.depth);
             let block = Block {
@@ -76,8 +74,6 @@ impl<A: Element, B: Element> Tile<'_, A, B> {
                 depth,
                 continued: index > 0 || self.job.accumulate,
                 last: index + 1 == cut.depth_blocks,
-                columns_lie_ready: self.columns_lie_ready::<L>(),
-                rows_in_place: if cut.rows_in_place { self.rows.len() / ROWS * ROWS } else { 0 },
             };
             // SAFETY: the tile's columns and rows lie inside the operands.
             unsafe {
@@ -93,36 +89,42 @@ impl<A: Element, B: Element> Tile<'_, A, B> {
             }
             let mut ahead = self.columns_ahead(index + 1, ROWS, COLUMNS);
             for row in self.rows.clone().step_by(ROWS) {
-                // SAFETY: the block is packed, and the sums are this tile's own.
-                unsafe { self.multiply_band::<L, ROWS, COLUMNS>(row, &block, sums, &mut scratch, &mut ahead) };
+                let band = row..(row + ROWS).min(self.rows.end);
+                // SAFETY: the block is packed, the sums are this tile's own, and the machine has the level.
+                unsafe {
+                    reshape::<L>(&mut shape, band.len());
+                    self.multiply_band::<L, COLUMNS>(band, &block, sums, &mut scratch, &mut ahead);
+                }
             }
         }
+        // SAFETY: the machine has the level, by the caller's promise.
+        unsafe { reshape::<L>(&mut shape, ROWS) };
     }
 
     /// A panel of rows times all columns; finished with the last block of the depth.
     #[inline(always)]
-    unsafe fn multiply_band<L: Microkernel, const ROWS: usize, const COLUMNS: usize>(
+    unsafe fn multiply_band<L: Microkernel, const COLUMNS: usize>(
         &self,
-        row: usize,
+        band: Range<usize>,
         block: &Block,
         sums: Sums,
         scratch: &mut Scratch<'_>,
         ahead: &mut Ahead,
     ) {
-        let band = row..(row + ROWS).min(self.rows.end);
-        let a = match (row - self.rows.start).checked_sub(block.rows_in_place) {
-            None => self.rows_at(row, &block.depth),
-            Some(packed) => Rows::Packed(scratch.rows[packed * block.words..].as_ptr()),
+        let row = band.start - self.rows.start;
+        let a = match self.job.cut.rows_in_place {
+            true => self.rows_at(band.start, &block.depth),
+            false => Rows::Packed(scratch.rows[row * block.words..].as_ptr()),
         };
-        let to = sums.row(row - self.rows.start);
+        let to = sums.row(row);
         if block.last {
             self.ask_for_operands::<L>(band.clone());
         }
         for column in self.columns.clone().step_by(COLUMNS) {
             let width = COLUMNS.min(self.columns.end - column);
-            let (b, b_stride) = match block.columns_lie_ready && width == COLUMNS {
-                true => (self.b_at(block.depth.start, column).cast(), self.job.b.row_stride),
-                false => (scratch.columns[(column - self.columns.start) * block.words..].as_ptr(), COLUMNS),
+            let (b, b_stride) = match (column - self.columns.start).checked_sub(self.columns_in_place::<COLUMNS>()) {
+                None => (self.b_at(block.depth.start, column).cast(), self.job.b.row_stride),
+                Some(packed) => (scratch.columns[packed * block.words..].as_ptr(), COLUMNS),
             };
             ahead.ask::<L>();
             let panels = Panels { depth: block.words, a, b, b_stride };
@@ -133,7 +135,7 @@ impl<A: Element, B: Element> Tile<'_, A, B> {
                 (false, None) => Start::Zero,
             };
             let results = Results { first, stride: sums.stride, start };
-            // SAFETY: the panels were packed, or lie ready, and the results are this tile's own.
+            // SAFETY: the panels were packed, or are read in place, and the results are this tile's own.
             unsafe { multiply_block::<L>(panels, results, band.len(), width) };
         }
         if block.last {
@@ -198,12 +200,10 @@ impl<A: Element, B: Element> Tile<'_, A, B> {
         }
     }
 
-    /// Whether the columns are read where they are: dense f32 rows, in whole words, that few row panels will
-    /// read again.
+    /// How many columns of the tile are read where they lie: whole panels.
     #[inline(always)]
-    fn columns_lie_ready<L: Microkernel>(&self) -> bool {
-        let words = L::STEPS == 1 && is::<B, f32>() && self.job.sizes.depth.is_multiple_of(L::WORDS);
-        words && self.job.b.column_stride == 1 && self.rows.len() <= 2 * L::ROWS && self.job.column_sums.is_none()
+    fn columns_in_place<const COLUMNS: usize>(&self) -> usize {
+        if self.job.cut.columns_in_place { self.columns.len() / COLUMNS * COLUMNS } else { 0 }
     }
 
     #[inline(always)]
@@ -223,11 +223,11 @@ impl<A: Element, B: Element> Tile<'_, A, B> {
         self.c + row * self.job.row_stride + self.columns.start
     }
 
-    /// Packs the columns of the tile; where they lie ready, only those of the last panel, if it is not full.
+    /// Packs the columns of the tile; where they are read in place, only those of the last panel, if it is not full.
     #[inline(always)]
     unsafe fn pack_columns<L: Microkernel, const COLUMNS: usize>(&self, block: &Block, to: &mut [Word]) {
         let depth = &block.depth;
-        let ready = if block.columns_lie_ready { self.columns.len() / COLUMNS * COLUMNS } else { 0 };
+        let ready = self.columns_in_place::<COLUMNS>();
         let lines = Lines {
             first: self.b_at(depth.start, self.columns.start + ready),
             count: self.columns.len() - ready,
@@ -236,17 +236,20 @@ impl<A: Element, B: Element> Tile<'_, A, B> {
             step_stride: self.job.b.row_stride,
         };
         // SAFETY: the lines are inside the operand, which nothing writes while the job runs.
-        unsafe { pack::pack::<B, L, COLUMNS>(lines, &mut to[ready * block.words..]) };
+        unsafe { pack::pack::<B, L, COLUMNS>(lines, to) };
     }
 
-    /// Packs the rows of the tile that are not read where they lie.
+    /// Packs the rows of the tile, unless they are read where they lie.
     #[inline(always)]
     unsafe fn pack_rows<L: Microkernel, const ROWS: usize>(&self, block: &Block, to: &mut [Word]) {
-        let (start, depth) = (block.rows_in_place, &block.depth);
+        if self.job.cut.rows_in_place {
+            return;
+        }
+        let depth = &block.depth;
         let Matrix { row_stride, column_stride, .. } = self.job.a;
         let lines = Lines {
-            first: self.a.wrapping_add((self.rows.start + start) * row_stride + depth.start * column_stride),
-            count: self.rows.len() - start,
+            first: self.a.wrapping_add(self.rows.start * row_stride + depth.start * column_stride),
+            count: self.rows.len(),
             line_stride: row_stride,
             depth: depth.len(),
             step_stride: column_stride,
@@ -254,7 +257,7 @@ impl<A: Element, B: Element> Tile<'_, A, B> {
         // SAFETY: the lines are inside the operand, which nothing writes while the job runs.
         unsafe {
             match L::LINE_MAJOR {
-                true => pack::pack_line_major::<A, L, ROWS>(lines, to),
+                true => pack::pack_line_major::<A, L>(lines, to),
                 false => pack::pack::<A, L, ROWS>(lines, to),
             }
         };
@@ -325,12 +328,22 @@ fn sum_columns<L: Microkernel, const COLUMNS: usize>(packed: &[Word], words: usi
     }
 }
 
-/// A block of results; one at the edge goes through a whole block beside it.
+/// Gives the registers the shape for so many rows, if they have another.
+#[inline(always)]
+unsafe fn reshape<L: Microkernel>(shape: &mut usize, rows: usize) {
+    if *shape != rows {
+        // SAFETY: the caller's promise.
+        unsafe { L::shape(rows) };
+        *shape = rows;
+    }
+}
+
+/// A block of results; one with too few columns goes through a whole block beside it.
 #[inline(always)]
 unsafe fn multiply_block<L: Microkernel>(panels: Panels, to: Results, rows: usize, columns: usize) {
-    if rows == L::ROWS && columns == L::COLUMNS {
+    if columns == L::COLUMNS {
         // SAFETY: the caller's promise.
-        return unsafe { L::multiply(panels, to) };
+        return unsafe { L::multiply(panels, to, rows) };
     }
     let mut block = [0.0f32; BLOCK_MAX];
     // SAFETY: so many rows and columns are the tile's own.
@@ -347,7 +360,7 @@ unsafe fn multiply_block<L: Microkernel>(panels: Panels, to: Results, rows: usiz
         Start::At(..) => Start::At(first, L::COLUMNS),
     };
     // SAFETY: the panels are whole, padded with zeros, and the block has room for them.
-    unsafe { L::multiply(panels, Results { first, stride: L::COLUMNS, start }) };
+    unsafe { L::multiply(panels, Results { first, stride: L::COLUMNS, start }, rows) };
     for (row, sums) in block.chunks_exact(L::COLUMNS).enumerate().take(rows) {
         target(row).copy_from_slice(&sums[..columns]);
     }

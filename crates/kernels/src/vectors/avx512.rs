@@ -6,6 +6,7 @@
 //! row anew in every step: on a Xeon with busy neighbours on its cores, products in f32 ran 10 to 50 % faster than so,
 //! and as fast without them and on Zen 4, which multiplies one vector at a time.
 
+use super::x86::{accumulate_rows_avx512, accumulate_rows_avx512_bf16};
 use super::{Operands, WordRows};
 use std::arch::asm;
 use std::arch::x86_64::__m512;
@@ -133,15 +134,31 @@ macro_rules! side_by_side {
 }
 
 macro_rules! accumulate {
-    ($name:ident, $features:literal, $multiply:literal) => {
-        /// The sums, with the products of the operands added.
+    ($name:ident, $eight:ident, $fewer:ident, $features:literal, $multiply:literal) => {
+        /// The sums, with the products of the operands added: eight rows in the loop above, fewer in a plain one.
         ///
         /// # Safety
         /// All steps of the operands must be there.
         #[inline]
         #[target_feature(enable = $features)]
+        pub(crate) unsafe fn $name<const ROWS: usize>(
+            operands: Operands,
+            mut sums: [[__m512; 2]; ROWS],
+        ) -> [[__m512; 2]; ROWS] {
+            match <&mut Sums>::try_from(&mut sums[..]) {
+                // SAFETY: the caller's promise.
+                Ok(eight) => *eight = unsafe { $eight(operands, *eight) },
+                // SAFETY: the caller's promise.
+                Err(_) => sums = unsafe { $fewer(operands, sums) },
+            }
+            sums
+        }
+
+        /// The sums of eight rows, with the products of the operands added.
+        #[inline]
+        #[target_feature(enable = $features)]
         #[allow(unused_assignments)] // Each loop leaves behind where it got to; nobody reads it after the last.
-        pub(crate) unsafe fn $name(operands: Operands, mut sums: Sums) -> Sums {
+        unsafe fn $eight(operands: Operands, mut sums: Sums) -> Sums {
             let Operands { steps, rows, mut columns, column_stride } = operands;
             match rows {
                 WordRows::Dense(first, stride) => {
@@ -158,5 +175,5 @@ macro_rules! accumulate {
         }
     };
 }
-accumulate!(accumulate_avx512, "avx512f", "vfmadd231ps");
-accumulate!(accumulate_avx512_bf16, "avx512f,avx512bf16", "vdpbf16ps");
+accumulate!(accumulate_avx512, eight_rows, accumulate_rows_avx512, "avx512f", "vfmadd231ps");
+accumulate!(accumulate_avx512_bf16, eight_rows_bf16, accumulate_rows_avx512_bf16, "avx512f,avx512bf16", "vdpbf16ps");

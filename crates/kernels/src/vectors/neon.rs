@@ -19,10 +19,10 @@ pub(crate) fn transposed(x: [[float32x4_t; 2]; 2 * LANES]) -> [[float32x4_t; 2];
     })
 }
 
-/// Neighbours, then pairs change places.
+/// Four lines of four numbers, transposed: neighbours, then pairs change places.
 #[inline]
 #[target_feature(enable = "neon")]
-fn transposed_quarter([a, b, c, d]: [float32x4_t; LANES]) -> [float32x4_t; LANES] {
+pub(crate) fn transposed_quarter([a, b, c, d]: [float32x4_t; LANES]) -> [float32x4_t; LANES] {
     let pairs = |x, y| (vreinterpretq_f64_f32(vtrn1q_f32(x, y)), vreinterpretq_f64_f32(vtrn2q_f32(x, y)));
     let ((even, odd), (even_below, odd_below)) = (pairs(a, b), pairs(c, d));
     [vtrn1q_f64(even, even_below), vtrn1q_f64(odd, odd_below), vtrn2q_f64(even, even_below), vtrn2q_f64(odd, odd_below)]

@@ -21,52 +21,63 @@ pub(crate) struct Operands {
     pub column_stride: usize,
 }
 
-/// The sums, with the products of the operands added.
-///
-/// # Safety
-/// All steps of the operands must be there.
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-pub(crate) unsafe fn accumulate_avx2<const ROWS: usize>(
-    operands: Operands,
-    sums: [[__m256; 2]; ROWS],
-) -> [[__m256; 2]; ROWS] {
-    // SAFETY: the caller's promise.
-    unsafe {
-        match operands.rows {
-            WordRows::Dense(rows, stride) => steps_avx2::<true, ROWS>(rows, stride, operands, sums),
-            WordRows::SideBySide(rows, stride) => steps_avx2::<false, ROWS>(rows, stride, operands, sums),
-        }
-    }
-}
-
-/// [`accumulate_avx2`] for rows that lie so.
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-unsafe fn steps_avx2<const DENSE: bool, const ROWS: usize>(
-    rows: *const u32,
-    stride: usize,
-    operands: Operands,
-    mut sums: [[__m256; 2]; ROWS],
-) -> [[__m256; 2]; ROWS] {
-    const WORD: usize = size_of::<f32>();
-    let (row_bytes, step_bytes) = if DENSE { (stride, WORD) } else { (WORD, stride) };
-    let (mut rows, mut columns) = (rows.cast::<f32>(), operands.columns.cast::<f32>());
-    for _ in 0..operands.steps {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let vectors = [_mm256_loadu_ps(columns), _mm256_loadu_ps(columns.add(8))];
-            for row in 0..ROWS {
-                let word = _mm256_set1_ps(rows.byte_add(row * row_bytes).read_unaligned());
-                for half in 0..2 {
-                    sums[row][half] = _mm256_fmadd_ps(word, vectors[half], sums[row][half]);
+/// A loop over the steps of any number of rows, which lie in any way.
+macro_rules! accumulate_rows {
+    ($name:ident, $feature:literal, $vector:ty, $width:literal, $load:ident, $repeat:ident, $multiply_add:ident) => {
+        /// The sums, with the products of the operands added.
+        ///
+        /// # Safety
+        /// All steps of the operands must be there.
+        #[inline]
+        #[target_feature(enable = $feature)]
+        pub(crate) unsafe fn $name<const ROWS: usize>(
+            operands: Operands,
+            mut sums: [[$vector; 2]; ROWS],
+        ) -> [[$vector; 2]; ROWS] {
+            const WORD: usize = size_of::<f32>();
+            let (rows, row_bytes, step_bytes) = match operands.rows {
+                WordRows::Dense(rows, stride) => (rows, stride, WORD),
+                WordRows::SideBySide(rows, stride) => (rows, WORD, stride),
+            };
+            let (mut rows, mut columns) = (rows.cast::<f32>(), operands.columns.cast::<f32>());
+            for _ in 0..operands.steps {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    let vectors = [$load(columns), $load(columns.add($width))];
+                    for row in 0..ROWS {
+                        let word = $repeat(rows.byte_add(row * row_bytes).read_unaligned());
+                        for half in 0..2 {
+                            sums[row][half] = $multiply_add(word, vectors[half], sums[row][half]);
+                        }
+                    }
                 }
+                rows = rows.wrapping_byte_add(step_bytes);
+                columns = columns.wrapping_byte_add(operands.column_stride);
             }
+            sums
         }
-        rows = rows.wrapping_byte_add(step_bytes);
-        columns = columns.wrapping_byte_add(operands.column_stride);
-    }
-    sums
+    };
+}
+accumulate_rows!(accumulate_avx2, "avx2,fma", __m256, 8, _mm256_loadu_ps, _mm256_set1_ps, _mm256_fmadd_ps);
+accumulate_rows!(accumulate_rows_avx512, "avx512f", __m512, 16, _mm512_loadu_ps, _mm512_set1_ps, _mm512_fmadd_ps);
+accumulate_rows!(
+    accumulate_rows_avx512_bf16,
+    "avx512f,avx512bf16",
+    __m512,
+    16,
+    _mm512_loadu_ps,
+    _mm512_set1_ps,
+    multiply_pairs
+);
+
+/// `sum + first * second` of both numbers of each word.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bf16")]
+pub(crate) fn multiply_pairs(first: __m512, second: __m512, sum: __m512) -> __m512 {
+    // SAFETY: sixteen words and thirty-two halves of words are the same bits.
+    let (first, second) =
+        unsafe { (std::mem::transmute::<__m512, __m512bh>(first), std::mem::transmute::<__m512, __m512bh>(second)) };
+    _mm512_dpbf16_ps(sum, first, second)
 }
 
 /// Eight lines of eight numbers, transposed: neighbours, then pairs, then halves change places.
@@ -83,6 +94,52 @@ pub(crate) fn transposed(x: [__m256; 8]) -> [__m256; 8] {
     let left = |i: usize| _mm256_permute2f128_ps::<0x20>(near[i], far[i]);
     let right = |i: usize| _mm256_permute2f128_ps::<0x31>(near[i], far[i]);
     [left(0), left(1), left(2), left(3), right(0), right(1), right(2), right(3)]
+}
+
+/// The first four numbers of each of eight lines, which lie so far apart in bytes: all first ones, all second ones, and so
+/// on. Halves of a vector come from memory where they belong, which spares changing their places.
+///
+/// # Safety
+/// The numbers must be there.
+#[inline]
+#[target_feature(enable = "avx")]
+pub(crate) unsafe fn transposed_lines_avx(first: *const f32, line_bytes: usize) -> [__m256; 4] {
+    // SAFETY: the caller's promise.
+    let quad = |line: usize| unsafe { _mm_loadu_ps(first.wrapping_byte_add(line * line_bytes)) };
+    let [a, b, c, d] = std::array::from_fn(|line| _mm256_set_m128(quad(line + 4), quad(line)));
+    let (ab_low, ab_high) = (_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+    let (cd_low, cd_high) = (_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
+    [
+        _mm256_shuffle_ps::<0x44>(ab_low, cd_low),
+        _mm256_shuffle_ps::<0xee>(ab_low, cd_low),
+        _mm256_shuffle_ps::<0x44>(ab_high, cd_high),
+        _mm256_shuffle_ps::<0xee>(ab_high, cd_high),
+    ]
+}
+
+/// As [`transposed_lines_avx`], of sixteen lines.
+///
+/// # Safety
+/// The numbers must be there.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(crate) unsafe fn transposed_lines_avx512(first: *const f32, line_bytes: usize) -> [__m512; 4] {
+    // SAFETY: the caller's promise.
+    let quad = |line: usize| unsafe { _mm_loadu_ps(first.wrapping_byte_add(line * line_bytes)) };
+    let [a, b, c, d] = std::array::from_fn(|line| {
+        let quads = _mm512_castps128_ps512(quad(line));
+        let quads = _mm512_mask_broadcast_f32x4(quads, 0x00f0, quad(line + 4));
+        let quads = _mm512_mask_broadcast_f32x4(quads, 0x0f00, quad(line + 8));
+        _mm512_mask_broadcast_f32x4(quads, 0xf000, quad(line + 12))
+    });
+    let (ab_low, ab_high) = (_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+    let (cd_low, cd_high) = (_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+    [
+        _mm512_shuffle_ps::<0x44>(ab_low, cd_low),
+        _mm512_shuffle_ps::<0xee>(ab_low, cd_low),
+        _mm512_shuffle_ps::<0x44>(ab_high, cd_high),
+        _mm512_shuffle_ps::<0xee>(ab_high, cd_high),
+    ]
 }
 
 /// Words of two numbers each: the nearest bf16 of a first one, and of a second one.

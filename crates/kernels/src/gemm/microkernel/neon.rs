@@ -1,7 +1,7 @@
 //! Inner products in the vectors of 64-bit Arm, every machine of which has NEON.
 
 use super::{Microkernel, Panels, Results, Rows, Start, TRANSPOSE_SIDE, Word};
-use crate::vectors::{prefetch, transposed};
+use crate::vectors::{prefetch, transposed, transposed_quarter};
 use std::arch::aarch64::*;
 use std::arch::asm;
 
@@ -25,21 +25,47 @@ impl Microkernel for Neon {
     const STEPS: usize = 1;
     const WORDS: usize = LANES;
     const LINE_MAJOR: bool = true;
+    const LINES: usize = LANES;
 
     #[inline(always)]
-    unsafe fn multiply(panels: Panels, results: Results) {
+    unsafe fn multiply(panels: Panels, results: Results, rows: usize) {
         let (a, row_bytes) = match panels.a {
             Rows::Packed(first) => (first, panels.depth * size_of::<Word>()),
             Rows::InPlace(first, row_bytes) => (first, row_bytes),
         };
         // SAFETY: the caller's promise, word for word.
-        unsafe { multiply(panels, a.cast(), row_bytes, results) }
+        unsafe {
+            match rows {
+                1 => multiply::<1>(panels, a.cast(), row_bytes, results),
+                2 => multiply::<2>(panels, a.cast(), row_bytes, results),
+                3 => multiply::<3>(panels, a.cast(), row_bytes, results),
+                4 => multiply::<4>(panels, a.cast(), row_bytes, results),
+                5 => multiply::<5>(panels, a.cast(), row_bytes, results),
+                6 => multiply::<6>(panels, a.cast(), row_bytes, results),
+                7 => multiply::<7>(panels, a.cast(), row_bytes, results),
+                _ => multiply::<ROWS>(panels, a.cast(), row_bytes, results),
+            }
+        }
     }
+
+    #[inline(always)]
+    unsafe fn shape(_rows: usize) {}
 
     #[inline(always)]
     unsafe fn transpose(lines: [[Word; TRANSPOSE_SIDE]; TRANSPOSE_SIDE]) -> [[Word; TRANSPOSE_SIDE]; TRANSPOSE_SIDE] {
         // SAFETY: the machine has the level, by the caller's promise.
         unsafe { transpose(lines) }
+    }
+
+    #[inline(always)]
+    unsafe fn transpose_words(from: *const Word, line_bytes: usize, to: *mut Word, to_stride: usize) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let lines = std::array::from_fn(|line| vld1q_f32(from.byte_add(line * line_bytes).cast()));
+            for (word, words) in transposed_quarter(lines).into_iter().enumerate() {
+                vst1q_f32(to.add(word * to_stride).cast(), words);
+            }
+        }
     }
 
     #[inline(always)]
@@ -67,14 +93,14 @@ impl Microkernel for Neon {
 }
 
 #[target_feature(enable = "neon")]
-unsafe fn multiply(panels: Panels, a: *const f32, row_bytes: usize, results: Results) {
+unsafe fn multiply<const ROWS: usize>(panels: Panels, a: *const f32, row_bytes: usize, results: Results) {
     for row in 0..ROWS {
         prefetch_to_write(results.first.wrapping_add(row * results.stride));
     }
     let mut sums = [[vdupq_n_f32(0.0); COLUMNS / LANES]; ROWS];
     if let Start::At(first, stride) = results.start {
         for (row, sums) in sums.iter_mut().enumerate() {
-            // SAFETY: there are whole panels to start from, by the caller's promise.
+            // SAFETY: there are whole rows to start from, by the caller's promise.
             *sums = unsafe { load(first.add(row * stride)) };
         }
     }
@@ -83,16 +109,16 @@ unsafe fn multiply(panels: Panels, a: *const f32, row_bytes: usize, results: Res
         // SAFETY: the panels hold `depth` words a line, which is a multiple of `WORDS`: the caller's promise.
         unsafe {
             let rows = std::array::from_fn(|row| vld1q_f32(a.byte_add(row * row_bytes)));
-            add_step::<0>(&mut sums, &rows, load(b));
-            add_step::<1>(&mut sums, &rows, load(b.add(panels.b_stride)));
-            add_step::<2>(&mut sums, &rows, load(b.add(2 * panels.b_stride)));
-            add_step::<3>(&mut sums, &rows, load(b.add(3 * panels.b_stride)));
+            add_step::<0, ROWS>(&mut sums, &rows, load(b));
+            add_step::<1, ROWS>(&mut sums, &rows, load(b.add(panels.b_stride)));
+            add_step::<2, ROWS>(&mut sums, &rows, load(b.add(2 * panels.b_stride)));
+            add_step::<3, ROWS>(&mut sums, &rows, load(b.add(3 * panels.b_stride)));
         }
         a = a.wrapping_add(LANES);
         b = b.wrapping_add(LANES * panels.b_stride);
     }
     for (row, sums) in sums.into_iter().enumerate() {
-        // SAFETY: there is room for whole panels, by the caller's promise.
+        // SAFETY: there is room for whole rows, by the caller's promise.
         unsafe { store(results.first.add(row * results.stride), sums) };
     }
 }
@@ -100,7 +126,7 @@ unsafe fn multiply(panels: Panels, a: *const f32, row_bytes: usize, results: Res
 /// Adds the products of one step, which is a lane of the rows.
 #[inline]
 #[target_feature(enable = "neon")]
-fn add_step<const LANE: i32>(sums: &mut [Row; ROWS], rows: &[float32x4_t; ROWS], columns: Row) {
+fn add_step<const LANE: i32, const ROWS: usize>(sums: &mut [Row; ROWS], rows: &[float32x4_t; ROWS], columns: Row) {
     for (sums, row) in sums.iter_mut().zip(rows) {
         for (sum, column) in sums.iter_mut().zip(columns) {
             *sum = vfmaq_laneq_f32::<LANE>(*sum, column, *row);

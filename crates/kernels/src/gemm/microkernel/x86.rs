@@ -3,6 +3,7 @@
 use super::{Microkernel, Panels, Portable, Results, Rows, Start, TRANSPOSE_SIDE, Word};
 use crate::vectors::{
     Operands, WordRows, accumulate_avx2, accumulate_avx512, accumulate_avx512_bf16, rounded_pairs, transposed,
+    transposed_lines_avx, transposed_lines_avx512,
 };
 use std::arch::x86_64::*;
 
@@ -17,20 +18,29 @@ pub struct Avx512Bf16;
 
 /// A level with vectors of one width; all levels are this text with other intrinsics.
 macro_rules! vector_level {
-    ($level:ident, $rows:literal x $columns:literal, steps $steps:literal, $feature:literal, $name:ident,
-     $vector:ty, $zero:ident, $load:ident, $store:ident, $pairs:path, $line:path, $accumulate:ident) => {
+    ($level:ident, $rows:literal or [$($fewer:literal)*] x $columns:literal, steps $steps:literal, $feature:literal, $name:ident,
+     $vector:ty, $zero:ident, $load:ident, $store:ident, $pairs:path, $line:path, $accumulate:ident, $transposed:ident) => {
         impl Microkernel for $level {
             const ROWS: usize = $rows;
             const COLUMNS: usize = $columns;
             const STEPS: usize = $steps;
             const WORDS: usize = 1;
             const LINE_MAJOR: bool = false;
+            const LINES: usize = $columns / 2;
 
             #[inline(always)]
-            unsafe fn multiply(panels: Panels, results: Results) {
+            unsafe fn multiply(panels: Panels, results: Results, rows: usize) {
                 // SAFETY: the caller's promise, word for word.
-                unsafe { $name(panels, results) }
+                unsafe {
+                    match rows {
+                        $($fewer => $name::<$fewer>(panels, results),)*
+                        _ => $name::<$rows>(panels, results),
+                    }
+                }
             }
+
+            #[inline(always)]
+            unsafe fn shape(_rows: usize) {}
 
             #[inline(always)]
             unsafe fn transpose(
@@ -38,6 +48,16 @@ macro_rules! vector_level {
             ) -> [[Word; TRANSPOSE_SIDE]; TRANSPOSE_SIDE] {
                 // SAFETY: all these levels have AVX.
                 unsafe { transpose_avx(lines) }
+            }
+
+            #[inline(always)]
+            unsafe fn transpose_words(from: *const Word, line_bytes: usize, to: *mut Word, to_stride: usize) {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    for (word, words) in $transposed(from.cast(), line_bytes).into_iter().enumerate() {
+                        $store(to.add(word * to_stride).cast(), words);
+                    }
+                }
             }
 
             #[inline(always)]
@@ -66,27 +86,27 @@ macro_rules! vector_level {
         }
 
         #[target_feature(enable = $feature)]
-        unsafe fn $name(panels: Panels, results: Results) {
+        unsafe fn $name<const ROWS: usize>(panels: Panels, results: Results) {
             const WIDTH: usize = $columns / 2;
-            for row in 0..$rows {
+            for row in 0..ROWS {
                 let to = results.first.wrapping_add(row * results.stride);
                 // The results are stored long after this: by then the cache has their lines for writing.
                 _mm_prefetch::<_MM_HINT_ET0>(to.cast());
                 _mm_prefetch::<_MM_HINT_ET0>(to.wrapping_add(WIDTH).cast());
             }
-            let mut sums: [[$vector; 2]; $rows] = [[$zero(); 2]; $rows];
+            let mut sums: [[$vector; 2]; ROWS] = [[$zero(); 2]; ROWS];
             if let Start::At(first, stride) = results.start {
-                for row in 0..$rows {
+                for row in 0..ROWS {
                     let from = first.wrapping_add(row * stride);
-                    // SAFETY: there are whole panels to start from, by the caller's promise.
+                    // SAFETY: there are whole rows to start from, by the caller's promise.
                     sums[row] = unsafe { [$load(from), $load(from.add(WIDTH))] };
                 }
             }
             // SAFETY: the panels hold `depth` words a line, by the caller's promise.
             let sums = unsafe { $accumulate(operands::<$rows>(panels), sums) };
-            for row in 0..$rows {
+            for row in 0..ROWS {
                 for half in 0..2 {
-                    // SAFETY: there is room for whole panels, by the caller's promise.
+                    // SAFETY: there is room for whole rows, by the caller's promise.
                     unsafe {
                         let to = results.first.add(row * results.stride + half * WIDTH);
                         $store(to, sums[row][half]);
@@ -98,16 +118,19 @@ macro_rules! vector_level {
 }
 
 vector_level!(
-    Avx2, 6 x 16, steps 1, "avx2,fma", multiply_avx2,
-    __m256, _mm256_setzero_ps, _mm256_loadu_ps, _mm256_storeu_ps, Portable::pairs, Portable::line, accumulate_avx2
+    Avx2, 6 or [1 2 3 4 5] x 16, steps 1, "avx2,fma", multiply_avx2,
+    __m256, _mm256_setzero_ps, _mm256_loadu_ps, _mm256_storeu_ps, Portable::pairs, Portable::line, accumulate_avx2,
+    transposed_lines_avx
 );
 vector_level!(
-    Avx512, 8 x 32, steps 1, "avx512f", multiply_avx512,
-    __m512, _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, Portable::pairs, Portable::line, accumulate_avx512
+    Avx512, 8 or [1 2 3 4 5 6 7] x 32, steps 1, "avx512f", multiply_avx512,
+    __m512, _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, Portable::pairs, Portable::line, accumulate_avx512,
+    transposed_lines_avx512
 );
 vector_level!(
-    Avx512Bf16, 8 x 32, steps 2, "avx512f,avx512bf16", multiply_avx512_bf16,
-    __m512, _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, pairs_bf16, line_bf16, accumulate_avx512_bf16
+    Avx512Bf16, 8 or [1 2 3 4 5 6 7] x 32, steps 2, "avx512f,avx512bf16", multiply_avx512_bf16,
+    __m512, _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, pairs_bf16, line_bf16, accumulate_avx512_bf16,
+    transposed_lines_avx512
 );
 
 #[inline(always)]
