@@ -22,6 +22,9 @@ pub fn entries() -> Vec<Benchmark> {
         kernels.extend([128, 256, 512, 1024, 2048].map(|size| matmul(dtype, size)));
         kernels.extend(linear(dtype));
     }
+    for dtype in [DType::F32, DType::Bf16] {
+        kernels.extend([1, 8, 64].into_iter().flat_map(|rows| decode(dtype, rows)));
+    }
     kernels.push(adamw("2m", 2_359_296));
     kernels.push(Kernel { heavy: true, ..adamw("124m", 124_439_808) });
     for batch in [8, 16, 32] {
@@ -163,6 +166,34 @@ fn linear(dtype: DType) -> Vec<Kernel> {
         })
     };
     directions.map(kernel).into()
+}
+
+/// The products of GPT-2 124M as it decodes: few rows times weights that no cache holds, each of which is read once.
+fn decode(dtype: DType, rows: usize) -> Vec<Kernel> {
+    /// Bytes of weights of one size.
+    const BEYOND_CACHES: usize = 128 << 20;
+    let kernel = |(name, inputs, outputs, transposed): (&str, usize, usize, bool)| {
+        let weight_bytes = inputs * outputs * dtype.size();
+        let layers = BEYOND_CACHES.div_ceil(weight_bytes);
+        let work = Work::bytes((layers * weight_bytes) as f64, Limit::Read);
+        let kernel = Kernel::new(format!("decode/{dtype}/{rows}/{name}"), work, move |trace| {
+            let x = trace.input("x", dtype, [rows, inputs]);
+            let product = |layer: usize| match transposed {
+                true => x.matmul(&trace.input(&format!("weight {layer}"), dtype, [outputs, inputs]).transpose(0, 1)),
+                false => x.matmul(&trace.input(&format!("weight {layer}"), dtype, [inputs, outputs])),
+            };
+            let add = |routine: Routine, layer| routine.output(&format!("y {layer}"), &product(layer));
+            Ok((0..layers).fold(Routine::new(ROUTINE), add))
+        });
+        Kernel { heavy: true, ..kernel }
+    };
+    let sizes = [
+        ("attention", 768, 2304, false),
+        ("up", 768, 3072, false),
+        ("down", 3072, 768, false),
+        ("head", 768, VOCABULARY, true),
+    ];
+    sizes.map(kernel).into()
 }
 
 /// An update of so many parameters, all in one tensor.

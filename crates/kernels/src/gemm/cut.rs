@@ -76,7 +76,8 @@ impl Panel {
 /// How the operands lie, as far as a cut goes by it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
-    /// Whether rows can be read where they lie: dense, and of whole words.
+    /// Whether rows are dense, and whether they can be read where they lie: of whole words, as they are.
+    pub rows_are_dense: bool,
     pub rows_in_place: bool,
     pub columns: Columns,
 }
@@ -119,8 +120,8 @@ pub(super) struct Cut {
 impl Cut {
     pub fn new(sizes: Sizes, products: usize, workers: usize, panel: Panel, layout: Layout) -> Cut {
         let Sizes { rows, depth, .. } = sizes;
-        let few = rows <= FEW_ROWS;
-        let columns_in_place = rows <= ROWS_OF_COLUMNS_IN_PLACE && layout.columns == Columns::Ready;
+        let few = rows <= FEW_ROWS && layout.rows_are_dense;
+        let columns_in_place = few && rows <= ROWS_OF_COLUMNS_IN_PLACE && layout.columns == Columns::Ready;
         let ((tile_rows, tile_columns), block_words) = match (few, layout.rows_in_place) {
             (true, _) => tile_of_few_rows(sizes, products, workers, panel, layout.columns),
             (false, true) => (tile_in_place(sizes, products, workers, panel), block_in_place(depth, panel).1),
@@ -200,7 +201,8 @@ fn tile_of_few_rows(
         Columns::Ready if rows <= ROWS_OF_COLUMNS_IN_PLACE => (SUMS / rows.max(1), WORDS_IN_PLACE),
         Columns::Ready | Columns::Beside => (WORDS_PACKED / WORDS_BESIDE, WORDS_BESIDE),
         // Matrix registers fetch and store sums for every block: a few steps of theirs make that worth it.
-        Columns::Apart => (COLUMNS_APART, WORDS_APART.max(8 * panel.words)),
+        // And rows that are packed are packed for each tile: more of them take more columns.
+        Columns::Apart => (COLUMNS_APART.max(2 * rows), WORDS_APART.max(8 * panel.words)),
     };
     let work = [rows.max(PACKING), columns, depth].into_iter().fold(1, usize::saturating_mul);
     let pieces = workers.div_ceil(products.max(1)).min(work / PART_WORK).max(1);

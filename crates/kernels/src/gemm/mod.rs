@@ -5,6 +5,8 @@
 //! for each, the columns of the tile are packed into scratch, where the second-level cache keeps them. Rows that
 //! are dense are read where they lie; others are packed too. Each panel of rows is multiplied
 //! with all columns while the first-level cache holds it.
+//! Of few rows, as a model decodes, the time goes by how the columns are fetched: those that lie side by side are read there,
+//! some steps of a long run of them at a time, and others packed in blocks that stay in the first-level cache.
 //! Every element is one sum in the order of the depth whatever the cut, so the number of workers may decide it; and a
 //! product that accumulates goes on with the sums that it finds, so a depth that comes in pieces, one product after
 //! another, gives the bits of the whole. (Pieces of whole words: an even number of steps where words are pairs.)
@@ -273,8 +275,10 @@ fn layout<A: Element, B: Element>(sizes: Sizes, a: &Matrix<A>, b: &Matrix<B>, pa
     let whole = sizes.depth.is_multiple_of(panel.steps * panel.words);
     let rows_are_words = if panel.steps == 1 { is::<A, f32>() } else { is::<A, bf16>() };
     let columns_are_words = panel.steps == 1 && is::<B, f32>();
+    let rows_are_dense = a.column_stride == 1;
     Layout {
-        rows_in_place: whole && rows_are_words && a.column_stride == 1,
+        rows_are_dense,
+        rows_in_place: rows_are_dense && rows_are_words && whole,
         columns: match b.column_stride {
             1 if whole && columns_are_words => Columns::Ready,
             1 => Columns::Beside,
