@@ -42,8 +42,8 @@ pub struct NormGradient<'a> {
 const HELD: usize = 24;
 /// Numbers of a row that each thread of a block holds, unless the row is very long.
 const HELD_BY_BLOCK: usize = 16;
-/// Blocks that sum the gradients of gain and bias: four for each multiprocessor.
-const BLOCKS: usize = 528;
+/// Multiprocessors of an H100 or H200.
+const MULTIPROCESSORS: usize = 132;
 
 /// How rows are shared out: so many threads a row, so many rows a block. By the columns alone.
 fn sharing(columns: usize) -> (usize, usize) {
@@ -51,6 +51,14 @@ fn sharing(columns: usize) -> (usize, usize) {
         true => (32, 4),
         false => (columns.div_ceil(HELD_BY_BLOCK).next_power_of_two().clamp(64, 1024), 1),
     }
+}
+
+/// How many blocks compute the gradient, and sum those of gain and bias: as many as fit side by side, by their registers, so
+/// that all have rows from the first moment to the last.
+fn blocks(columns: usize, rows_of_all: usize) -> usize {
+    let (lanes, rows) = sharing(columns);
+    let resident = if columns.div_ceil(lanes) > HELD_BY_BLOCK { 384 } else { 512 };
+    rows_of_all.div_ceil(rows).min(MULTIPROCESSORS * (resident / (lanes * rows)).max(1))
 }
 
 /// A kernel over rows of `x`, read as many elements at once as all of these allow.
@@ -89,7 +97,7 @@ pub fn norm(at: &Norm<'_>, epsilon: f32) -> Launch {
 pub fn norm_gradient(at: &NormGradient<'_>, scratch: impl FnOnce(usize) -> u64) -> (Launch, Vec<Operand>) {
     let columns = at.x.shape.last().copied().unwrap_or(1);
     let (lanes, rows) = sharing(columns);
-    let blocks = at.inverse_deviation.elements().div_ceil(rows).min(BLOCKS);
+    let blocks = blocks(columns, at.inverse_deviation.elements());
     let sums = if at.mean.is_some() { 2 } else { 1 };
     let shares = Operand::dense(Element::F32, &[blocks, sums, columns], 0);
     let address = scratch(shares.elements() * Element::F32.size());
@@ -108,4 +116,17 @@ pub fn norm_gradient(at: &NormGradient<'_>, scratch: impl FnOnce(usize) -> u64) 
         ..shares.along(&[0, 2])
     };
     (source.launch(blocks, lanes * rows), (0..sums).map(share).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_of_the_gradient_run_side_by_side() {
+        let found =
+            [512, 768, 1024, 2048, 4096, 16384, 100_000].map(|columns| blocks(columns, 1 << 16) / MULTIPROCESSORS);
+        assert_eq!(found, [4, 3, 8, 4, 2, 1, 1]);
+        assert_eq!([blocks(768, 5), blocks(1024, 5), blocks(768, 0)], [2, 5, 0], "no more than there are rows for");
+    }
 }
