@@ -1,11 +1,11 @@
 //! Decoding: the routines that a program needs for it, and the loop over them.
 
 use super::cache::{FirstTokens, KeyValueCache, NextToken};
-use super::sampling::{Choice, Sampling};
+use super::sampling::{ALLOWED, Chooser, KEY, Sampling, TOKENS, allowed_words};
 use crate::models::{CausalModel, WholeSequences};
 use crate::parameters::Parameters;
 use crate::{Error, Result};
-use gradus_engine::{DType, Program, Role, Routine, Tensor};
+use gradus_engine::{DType, Program, Routine, Tensor};
 
 /// What is written to a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,8 +45,8 @@ impl Texts {
 
 /// The routine that takes one more token of each sequence.
 const NEXT: &str = "next";
-/// The tokens that it takes.
-const TOKENS: &str = "cache.tokens";
+/// What tokens were chosen by last: [n, v], or [1, v] if they are those of all sequences.
+pub(super) const LOGITS: &str = "logits";
 /// Where the last token of those that a [`Refill`] takes stands among them.
 const LAST: &str = "last_token";
 
@@ -83,10 +83,12 @@ pub(crate) struct Decoder {
     slide: Option<Refill>,
     /// Tokens of each sequence that are in the cache.
     pub(super) cached: usize,
-    /// The tokens that may be chosen.
-    allowed: Vec<usize>,
-    /// What the routine that ran last gave: [count, v].
-    pub(super) logits: Vec<f32>,
+    /// The tokens that may be chosen, as [`ALLOWED`] has them.
+    allowed: Vec<u32>,
+    /// The tokens chosen last, one of each sequence.
+    chosen: Vec<i32>,
+    /// Which choice comes next, as [`KEY`] has it.
+    key: [u32; 2],
 }
 
 impl Decoder {
@@ -105,58 +107,25 @@ impl Decoder {
         };
         let slide = Refill { name: "slide", sequences: count, tokens: half(context) };
         let slide = (is_cached && texts.tokens() > context).then_some(slide);
-        let logits = vec![0.0; count * vocabulary];
-        let allowed = (0..vocabulary).collect();
-        Ok(Decoder { texts, vocabulary, context, is_cached, places, prompt, slide, cached: 0, allowed, logits })
+        let (allowed, chosen) = (vec![u32::MAX; allowed_words(vocabulary)], vec![0; count]);
+        let (cached, key) = (0, [0; 2]);
+        Ok(Decoder { texts, vocabulary, context, is_cached, places, prompt, slide, cached, allowed, chosen, key })
     }
 
-    /// Bytes that it takes to choose tokens, besides the program: their logits, and tables of those that are allowed.
+    /// Bytes that it takes besides the program.
     pub fn bytes(&self) -> u64 {
-        (4 * self.logits.len() + 32 * self.vocabulary) as u64
+        4 * (self.allowed.len() + self.chosen.len()) as u64
     }
 
-    /// The routines of the model: those that take texts in and, over one cache with those, one for the next token.
+    /// The routines of the model: those that take texts in and, over one cache with those, one for the next token. Each
+    /// chooses the tokens that follow.
     pub fn routines(&self, model: &dyn CausalModel, parameters: &Parameters) -> Vec<Routine> {
         let trace = parameters.trace();
-        let last = &trace.input(LAST, DType::I32, [1]);
-        if !self.is_cached {
-            return vec![self.refill(model, parameters, None, self.prompt, last)];
-        }
-        let cache = &KeyValueCache::new(trace, self.texts.count, self.places);
+        let cache = self.is_cached.then(|| KeyValueCache::new(trace, self.texts.count, self.places));
+        let chooser = Chooser::new(trace, self.texts.count, self.vocabulary);
+        let traced = &Traced { model, parameters, cache, chooser, last: trace.input(LAST, DType::I32, [1]) };
         let refills = std::iter::once(self.prompt).chain(self.slide);
-        let next = std::iter::once(self.next_token(model, parameters, cache));
-        next.chain(refills.map(|refill| self.refill(model, parameters, Some(cache), refill, last))).collect()
-    }
-
-    fn next_token(&self, model: &dyn CausalModel, parameters: &Parameters, cache: &KeyValueCache) -> Routine {
-        let tokens = parameters.trace().zero_state_with_role(TOKENS, Role::Cache, DType::I32, [self.texts.count, 1]);
-        let mut next = NextToken::new(cache);
-        let hidden = model.hidden(parameters, &tokens, &mut next); // [n, 1, c]
-        next.assigned(Routine::new(NEXT).output("logits", &model.logits(parameters, &hidden))) // [n, 1, v]
-    }
-
-    /// Logits after the last token that counts: what follows it changes nothing before it.
-    fn refill(
-        &self,
-        model: &dyn CausalModel,
-        parameters: &Parameters,
-        cache: Option<&KeyValueCache>,
-        refill: Refill,
-        last: &Tensor,
-    ) -> Routine {
-        let trace = parameters.trace();
-        let tokens = trace.input(&refill.input(), DType::I32, [refill.sequences, refill.tokens]); // [n, t]
-        let mut first = cache.map(|cache| FirstTokens::new(cache, refill.tokens, &(last + 1.0)));
-        let hidden = match &mut first {
-            Some(first) => model.hidden(parameters, &tokens, first), // [n, t, c]
-            None => model.hidden(parameters, &tokens, &mut WholeSequences::of(&tokens)), // [n, t, c]
-        };
-        let places = trace.arange(refill.tokens, DType::I32);
-        let is_last = places.equal(last).unsqueeze(-1); // [t, 1]
-        let hidden = is_last.select(&hidden, &hidden.zeros_like()).sum(&[1]); // [n, c]
-        let logits = model.logits(parameters, &hidden).broadcast([self.texts.count, self.vocabulary]); // [n, v]
-        let routine = Routine::new(refill.name).output("logits", &logits);
-        first.map_or(routine.clone(), |first| first.assigned(routine))
+        traced.next().into_iter().chain(refills.map(|refill| traced.refill(refill))).collect()
     }
 
     /// How many sequences are continued at a time.
@@ -166,8 +135,11 @@ impl Decoder {
 
     /// From now on, only these tokens are written. A model may have room for more than its tokenizer knows.
     pub fn allow_only(&mut self, is_allowed: impl Fn(u32) -> bool) -> Result<()> {
-        self.allowed = (0..self.vocabulary).filter(|token| is_allowed(*token as u32)).collect();
-        match self.allowed.is_empty() {
+        self.allowed.fill(0);
+        for token in (0..self.vocabulary as u32).filter(|&token| is_allowed(token)) {
+            self.allowed[(token / u32::BITS) as usize] |= 1 << (token % u32::BITS);
+        }
+        match self.allowed.iter().all(|&word| word == 0) {
             true => {
                 Err(Error::Config("the model has no token of its tokenizer; use the one it was trained with".into()))
             }
@@ -189,13 +161,15 @@ impl Decoder {
         settings.validate()?;
         self.check_prompt(prompt)?;
         self.check_length(prompt.len(), max_tokens)?;
+        settings.write(program)?;
+        program.write(ALLOWED, &self.allowed)?;
         self.cached = 0;
         let mut sequences = vec![prompt.to_vec(); self.texts.count];
         let mut ends = vec![None; self.texts.count];
         for index in 0..max_tokens {
+            self.key = [settings.seed, index as u32];
             self.advance(program, &sequences)?;
-            for (number, sequence) in sequences.iter_mut().enumerate() {
-                let token = self.choose(settings, Choice { sequence: number, index })?;
+            for (number, (sequence, &token)) in sequences.iter_mut().zip(self.chosen(program)?).enumerate() {
                 if ends[number].is_none() && stops.contains(&token) {
                     ends[number] = Some(sequence.len());
                     hear(number, Written::End)?;
@@ -243,12 +217,17 @@ impl Decoder {
         )))
     }
 
-    fn choose(&self, settings: &Sampling, choice: Choice) -> Result<i32> {
-        let row = choice.sequence * self.vocabulary..(choice.sequence + 1) * self.vocabulary;
-        Ok(settings.choose(&self.logits[row], &self.allowed, choice)? as i32)
+    /// The tokens chosen last. A model that gives logits that are not finite has no choice to make.
+    fn chosen(&mut self, program: &Program) -> Result<&[i32]> {
+        program.read_into(TOKENS, &mut self.chosen)?;
+        if self.chosen.iter().any(|&token| token < 0) {
+            let problem = "the model gives logits that are not finite; use a checkpoint from before it diverged";
+            return Err(Error::Diverged(problem.to_string()));
+        }
+        Ok(&self.chosen)
     }
 
-    /// Brings the logits to the end of the sequences, which went on by one token since, or are new and all the same.
+    /// Chooses what follows the sequences, which went on by the tokens chosen last, or are new and all the same.
     pub(super) fn advance(&mut self, program: &mut Program, sequences: &[Vec<i32>]) -> Result<()> {
         let length = sequences[0].len();
         if !self.is_cached {
@@ -257,7 +236,7 @@ impl Decoder {
         let refill = match self.cached {
             0 => self.prompt,
             cached if cached == self.places => self.slide.expect("texts that outgrow the cache were refused"),
-            _ => return self.next(program, sequences, length - 1),
+            _ => return self.next(program),
         };
         // Of what does not fit, the last half of a context is kept, so that there is room to go on.
         let kept = if length <= self.context { length } else { half(self.context) };
@@ -274,18 +253,23 @@ impl Decoder {
         }
         program.write(refill.input().as_str(), &tokens)?;
         program.write(LAST, &[taken as i32 - 1])?;
+        program.write(KEY, &self.key)?;
         program.run(refill.name)?;
-        program.read_into("logits", &mut self.logits)?;
         self.cached = taken;
-        (from + taken..length).try_for_each(|place| self.next(program, sequences, place))
+        (from + taken..length).try_for_each(|place| self.take(program, sequences, place))
     }
 
-    /// Takes the token at a place of each sequence, after those in the cache.
-    fn next(&mut self, program: &mut Program, sequences: &[Vec<i32>], place: usize) -> Result<()> {
+    /// Takes the token at a place of each sequence in, whatever was chosen.
+    fn take(&mut self, program: &mut Program, sequences: &[Vec<i32>], place: usize) -> Result<()> {
         let tokens: Vec<i32> = sequences.iter().map(|sequence| sequence[place]).collect();
         program.write(TOKENS, &tokens)?;
+        program.write(KEY, &self.key)?;
+        self.next(program)
+    }
+
+    /// Takes the tokens chosen last in, after those in the cache.
+    fn next(&mut self, program: &mut Program) -> Result<()> {
         program.run(NEXT)?;
-        program.read_into("logits", &mut self.logits)?;
         self.cached += 1;
         Ok(())
     }
@@ -293,4 +277,50 @@ impl Decoder {
 
 fn half(context: usize) -> usize {
     context.div_ceil(2)
+}
+
+/// What the routines of a decoder are made of.
+struct Traced<'a> {
+    model: &'a dyn CausalModel,
+    parameters: &'a Parameters,
+    /// Unless texts are computed anew for each token.
+    cache: Option<KeyValueCache>,
+    chooser: Chooser,
+    /// See [`LAST`].
+    last: Tensor,
+}
+
+impl Traced<'_> {
+    fn next(&self) -> Option<Routine> {
+        let mut next = NextToken::new(self.cache.as_ref()?);
+        let tokens = self.chooser.tokens.unsqueeze(-1); // [n, 1]
+        let hidden = self.model.hidden(self.parameters, &tokens, &mut next); // [n, 1, c]
+        let width = hidden.size(-1);
+        Some(next.assigned(self.chosen(Routine::new(NEXT), &hidden.reshape([tokens.size(0), width]))))
+    }
+
+    /// What follows the last token that counts changes nothing before it.
+    fn refill(&self, refill: Refill) -> Routine {
+        let trace = self.parameters.trace();
+        let tokens = trace.input(&refill.input(), DType::I32, [refill.sequences, refill.tokens]); // [n, t]
+        let length = &self.last + 1.0;
+        let mut first = self.cache.as_ref().map(|cache| FirstTokens::new(cache, refill.tokens, &length));
+        let hidden = match &mut first {
+            Some(first) => self.model.hidden(self.parameters, &tokens, first), // [n, t, c]
+            None => self.model.hidden(self.parameters, &tokens, &mut WholeSequences::of(&tokens)), // [n, t, c]
+        };
+        let is_last = trace.arange(refill.tokens, DType::I32).equal(&self.last).unsqueeze(-1); // [t, 1]
+        let hidden = is_last.select(&hidden, &hidden.zeros_like()).sum(&[1]); // [n, c]
+        let routine = self.chosen(Routine::new(refill.name), &hidden);
+        match first {
+            Some(first) => first.assigned(routine),
+            None => routine,
+        }
+    }
+
+    /// The routine in which tokens are chosen by the logits after what is hidden [n, c].
+    fn chosen(&self, routine: Routine, hidden: &Tensor) -> Routine {
+        let logits = self.model.logits(self.parameters, hidden); // [n, v]
+        self.chooser.assigned(routine.output(LOGITS, &logits), &logits)
+    }
 }

@@ -1,7 +1,8 @@
-//! Choosing a token by its logits.
+//! How tokens are chosen by their logits.
 
 use crate::{Error, Result};
-use gradus_kernels::random::philox;
+use gradus_engine::ops::SampleInputs;
+use gradus_engine::{DType, Program, Role, Routine, Tensor, Trace};
 
 /// How the next token is chosen.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -22,22 +23,6 @@ impl Default for Sampling {
     }
 }
 
-/// Which choice is made: each has random bits of its own.
-#[derive(Clone, Copy)]
-pub(super) struct Choice {
-    pub sequence: usize,
-    pub index: usize,
-}
-
-impl Choice {
-    /// A number from 0 to 1, 1 excluded.
-    fn uniform(self, seed: u32) -> f64 {
-        let words = philox([self.index as u32, self.sequence as u32, 0, 0], [seed, 0]);
-        let bits = (words[0] as u64) << 32 | words[1] as u64;
-        (bits >> 11) as f64 / (1u64 << 53) as f64
-    }
-}
-
 impl Sampling {
     /// Says which setting is impossible, and what to do.
     pub fn validate(&self) -> Result<()> {
@@ -53,72 +38,105 @@ impl Sampling {
         }
         Ok(())
     }
+}
 
-    /// The chosen one of the tokens that may be chosen. Logits that are not finite are an error: such a model has no
-    /// choice to make.
-    pub(super) fn choose(&self, logits: &[f32], allowed: &[usize], choice: Choice) -> Result<usize> {
-        if logits.iter().any(|logit| !logit.is_finite()) {
-            let problem = "the model gives logits that are not finite; use a checkpoint from before it diverged";
-            return Err(Error::Diverged(problem.to_string()));
+/// The tokens chosen last, i32 [n]: what the next are to follow.
+pub(super) const TOKENS: &str = "chosen.tokens";
+/// Which choice comes next, u32 [2]: the seed, and its number. Each has random numbers of its own.
+pub(super) const KEY: &str = "chosen.key";
+/// The tokens that may be chosen, u32 [v / 32, rounded up]: a bit for each.
+pub(super) const ALLOWED: &str = "sampling.allowed";
+const TEMPERATURE: &str = "sampling.temperature";
+const TOP_K: &str = "sampling.top_k";
+const TOP_P: &str = "sampling.top_p";
+
+/// The choice of tokens in a program: its settings are inputs, so that one program serves all.
+pub(super) struct Chooser {
+    /// See [`TOKENS`].
+    pub tokens: Tensor,
+    key: Tensor,
+    allowed: Tensor,
+    temperature: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+}
+
+impl Chooser {
+    /// Of a token for each of so many sequences.
+    #[track_caller]
+    pub fn new(trace: &Trace, sequences: usize, vocabulary: usize) -> Chooser {
+        Chooser {
+            tokens: trace.zero_state_with_role(TOKENS, Role::Cache, DType::I32, [sequences]),
+            key: trace.zero_state_with_role(KEY, Role::Cache, DType::U32, [2]),
+            allowed: trace.input(ALLOWED, DType::U32, [allowed_words(vocabulary)]),
+            temperature: trace.input(TEMPERATURE, DType::F32, [1]),
+            top_k: trace.input(TOP_K, DType::I32, [1]),
+            top_p: trace.input(TOP_P, DType::F32, [1]),
         }
-        let candidates = self.candidates(logits, allowed);
-        let total: f64 = candidates.iter().map(|&(_, share)| share).sum();
-        let mut left = choice.uniform(self.seed) * total;
-        for &(token, share) in &candidates {
-            left -= share;
-            if left < 0.0 {
-                return Ok(token);
-            }
-        }
-        // Rounding may leave a little; the first has a share above zero for certain.
-        Ok(candidates[0].0)
     }
 
-    /// The tokens that are considered, the likeliest first, each with a number in proportion to its probability.
-    fn candidates(&self, logits: &[f32], allowed: &[usize]) -> Vec<(usize, f64)> {
-        let mut order = allowed.to_vec();
-        order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
-        let most = if self.temperature == 0.0 { 1 } else { self.top_k.unwrap_or(usize::MAX) };
-        order.truncate(most);
-        let largest = logits[order[0]] as f64;
-        let share = |token: usize| match self.temperature {
-            0.0 => 1.0,
-            temperature => ((logits[token] as f64 - largest) / temperature as f64).exp(),
-        };
-        let mut candidates: Vec<(usize, f64)> = order.into_iter().map(|token| (token, share(token))).collect();
-        if self.top_p < 1.0 {
-            keep_probable(&mut candidates, self.top_p as f64);
-        }
-        candidates
+    /// The routine in which a token of each sequence is chosen by logits [n, v], or by those of all [1, v].
+    #[track_caller]
+    pub fn assigned(&self, routine: Routine, logits: &Tensor) -> Routine {
+        let sequences = self.tokens.size(0);
+        let chosen = logits.broadcast([sequences, logits.size(-1)]).sample(SampleInputs {
+            allowed: &self.allowed,
+            uniform: &self.key.random_uniform(0, [sequences]),
+            temperature: &self.temperature,
+            top_k: &self.top_k,
+            top_p: &self.top_p,
+        });
+        let one_more = self.key.trace().arange(2, DType::U32); // 0 for the seed, 1 for the number
+        routine.assign(&self.tokens, &chosen).assign(&self.key, &(&self.key + one_more))
     }
 }
 
-/// Keeps the first candidates that together have a probability, one at least.
-fn keep_probable(candidates: &mut Vec<(usize, f64)>, probability: f64) {
-    let wanted = probability * candidates.iter().map(|&(_, share)| share).sum::<f64>();
-    let mut sum = 0.0;
-    let enough = candidates.iter().position(|&(_, share)| {
-        sum += share;
-        sum >= wanted
-    });
-    candidates.truncate(enough.map_or(candidates.len(), |last| last + 1));
+/// Words of a bit for each token.
+pub(super) fn allowed_words(vocabulary: usize) -> usize {
+    vocabulary.div_ceil(u32::BITS as usize)
+}
+
+impl Sampling {
+    /// Tells a program to choose so.
+    pub(super) fn write(&self, program: &mut Program) -> Result<()> {
+        let top_k = self.top_k.and_then(|top_k| i32::try_from(top_k).ok()).unwrap_or(i32::MAX);
+        program.write(TEMPERATURE, &[self.temperature])?;
+        program.write(TOP_K, &[top_k])?;
+        Ok(program.write(TOP_P, &[self.top_p])?)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gradus_engine::backend::Cpu;
 
     const LOGITS: [f32; 5] = [0.0, 2.0, 1.0, -1.0, 2.0];
-    const ALL: [usize; 5] = [0, 1, 2, 3, 4];
     const PLAIN: Sampling = Sampling { temperature: 1.0, top_k: None, top_p: 1.0, seed: 7 };
+    const SEQUENCES: usize = 100;
 
-    /// How often each token is chosen in many choices.
-    fn frequencies(sampling: &Sampling) -> [f64; 5] {
-        let mut counts = [0.0; 5];
-        for index in 0..20_000 {
-            counts[sampling.choose(&LOGITS, &ALL, Choice { sequence: index % 3, index }).unwrap()] += 1.0 / 20_000.0;
+    /// How often each token is chosen in many choices among those that are allowed.
+    fn frequencies_among(sampling: &Sampling, allowed: u32) -> [f64; 5] {
+        let trace = Trace::new();
+        let chooser = Chooser::new(&trace, SEQUENCES, LOGITS.len());
+        let logits = trace.input("logits", DType::F32, [1, LOGITS.len()]);
+        let routine = chooser.assigned(Routine::new("choose"), &logits);
+        let mut program = trace.compile(&Cpu::new(1).unwrap(), &[routine]).unwrap();
+        program.write("logits", &LOGITS).unwrap();
+        program.write(ALLOWED, &[allowed]).unwrap();
+        program.write(KEY, &[sampling.seed, 0]).unwrap();
+        sampling.write(&mut program).unwrap();
+        let (mut counts, mut tokens) = ([0.0; 5], [0; SEQUENCES]);
+        for _ in 0..200 {
+            program.run("choose").unwrap();
+            program.read_into(TOKENS, &mut tokens).unwrap();
+            tokens.iter().for_each(|&token: &i32| counts[token as usize] += 1.0 / (200 * SEQUENCES) as f64);
         }
         counts
+    }
+
+    fn frequencies(sampling: &Sampling) -> [f64; 5] {
+        frequencies_among(sampling, 0b11111)
     }
 
     #[test]
@@ -134,7 +152,7 @@ mod tests {
 
     #[test]
     fn temperature_zero_takes_the_first_of_the_likeliest() {
-        assert_eq!(frequencies(&Sampling { temperature: 0.0, ..PLAIN })[1].round(), 1.0);
+        assert_eq!(frequencies(&Sampling { temperature: 0.0, ..PLAIN }).map(f64::round), [0.0, 1.0, 0.0, 0.0, 0.0]);
     }
 
     #[test]
@@ -142,7 +160,7 @@ mod tests {
         let chosen = |sampling: Sampling| frequencies(&sampling).map(|frequency| frequency > 0.0);
         assert_eq!(chosen(Sampling { top_k: Some(1), ..PLAIN }), [false, true, false, false, false]);
         assert_eq!(chosen(Sampling { top_k: Some(3), ..PLAIN }), [false, true, true, false, true]);
-        assert_eq!(chosen(Sampling { top_k: Some(100), ..PLAIN }), [true; 5]);
+        assert_eq!(chosen(Sampling { top_k: Some(usize::MAX), ..PLAIN }), [true; 5]);
         assert_eq!(chosen(Sampling { top_p: 0.7, ..PLAIN }), [false, true, false, false, true]);
         assert_eq!(chosen(Sampling { top_p: 0.9, ..PLAIN }), [false, true, true, false, true]);
         assert_eq!(chosen(Sampling { top_p: 1e-6, ..PLAIN }), [false, true, false, false, false]);
@@ -150,10 +168,8 @@ mod tests {
 
     #[test]
     fn only_allowed_tokens_are_chosen() {
-        for index in 0..1000 {
-            let token = PLAIN.choose(&LOGITS, &[0, 3], Choice { sequence: 0, index }).unwrap();
-            assert!(token == 0 || token == 3, "{token}");
-        }
+        let is_chosen = frequencies_among(&PLAIN, 0b01001).map(|frequency| frequency > 0.0);
+        assert_eq!(is_chosen, [true, false, false, true, false]);
     }
 
     #[test]
@@ -165,6 +181,5 @@ mod tests {
         assert!(problem(Sampling { top_p: 0.0, ..PLAIN }).starts_with("top-p is 0"));
         assert!(problem(Sampling { top_p: 1.5, ..PLAIN }).starts_with("top-p is 1.5"));
         PLAIN.validate().unwrap();
-        assert!(PLAIN.choose(&[1.0, f32::NAN], &[0, 1], Choice { sequence: 0, index: 0 }).is_err());
     }
 }

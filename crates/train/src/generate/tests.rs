@@ -1,5 +1,7 @@
 //! Cached decoding against the whole forward pass.
 
+use super::decoder::LOGITS;
+use super::sampling::TOKENS;
 use super::*;
 use crate::models::{Family, KeyValueContext, ModelConfig};
 use crate::parameters::{Initializer, Parameters};
@@ -100,7 +102,9 @@ fn cached_logits_are_those_of_the_whole_pass_across_the_context() {
             for place in 4..4 + 2 * CONTEXT {
                 generator.decoder.advance(&mut generator.program, &sequences).unwrap();
                 cached.push(generator.decoder.cached);
-                for (sequence, row) in sequences.iter().zip(generator.decoder.logits.chunks_exact(29)) {
+                // Those after the prompt are of both sequences.
+                let logits = generator.program.read(LOGITS).unwrap().to_vec::<f32>().unwrap();
+                for (sequence, row) in sequences.iter().zip(logits.chunks_exact(29).cycle()) {
                     let expected = whole.logits(&sequence[place - generator.decoder.cached..]);
                     let worst = row.iter().zip(&expected).fold(0f32, |worst, (a, b)| worst.max((a - b).abs()));
                     let scale = expected.iter().fold(0f32, |largest, x| largest.max(x.abs()));
@@ -110,6 +114,8 @@ fn cached_logits_are_those_of_the_whole_pass_across_the_context() {
                 for (number, sequence) in sequences.iter_mut().enumerate() {
                     sequence.push(token(number, place));
                 }
+                let next = [0, 1].map(|sequence| token(sequence, place));
+                generator.program.write(TOKENS, &next).unwrap();
             }
             let expected = (4..=12).chain(6..=12).chain(6..=12).chain(6..=12).take(cached.len());
             assert_eq!(cached, expected.collect::<Vec<usize>>());
@@ -143,6 +149,8 @@ fn a_cache_may_have_room_for_the_text_alone() {
     let (whole, roomy) = text(Texts { count: 2, prompt_tokens: 3, max_tokens: 100 });
     let (alone, mut tight) = text(Texts { count: 2, prompt_tokens: 3, max_tokens: 13 });
     assert_eq!(whole, alone);
+    let (one_by_one, _) = text(Texts { count: 2, prompt_tokens: 1, max_tokens: 15 });
+    assert_eq!(whole, one_by_one, "a prompt that is longer than was said");
     let cache_bytes = |places: usize| 2 * 2 * 2 * places * 36 * 4;
     let saved = roomy.memory_bytes() - tight.memory_bytes();
     assert!(saved >= cache_bytes(40) - cache_bytes(16), "{saved} bytes saved");
@@ -284,6 +292,9 @@ fn what_cannot_be_continued_is_named() {
     assert!(problem(&[1, 29], &GREEDY).starts_with("the prompt has token 29, but the model knows 0..29"));
     assert!(problem(&[-1], &GREEDY).starts_with("the prompt has token -1"));
     assert!(problem(&[1], &Sampling { top_p: 2.0, ..GREEDY }).starts_with("top-p is 2"));
+    generator.set_weight("transformer.ln_f.bias", &[f32::NAN; 36]).unwrap();
+    let diverged = generator.generate(&[1], &GREEDY, 5, &[], &mut |_, _| Ok(())).unwrap_err().to_string();
+    assert!(diverged.starts_with("the model gives logits that are not finite"), "{diverged}");
     let none = without_weights(&configs()[0], 0);
     assert!(none.err().unwrap().to_string().starts_with("`settings.count` 0 is out of range"));
 }
@@ -296,4 +307,17 @@ fn only_tokens_that_are_allowed_are_written() {
     let texts = generator.generate(&[3, 1, 4], &sampling, 20, &[], &mut |_, _| Ok(())).unwrap();
     assert!(texts.iter().flatten().all(|token| token % 5 == 0), "{texts:?}");
     assert!(generator.allow_only(|_| false).is_err());
+}
+
+#[test]
+fn a_program_takes_little_besides_its_weights_and_its_cache() {
+    let config = ModelConfig::gpt2(50_257, 768, 12, 12, 1024);
+    for count in [1, 64] {
+        let texts = Texts { count, prompt_tokens: 16, max_tokens: 128 };
+        let decoder = Decoder::new(&config, texts).unwrap();
+        let regions = plan(&config, &decoder, &Cpu::new(2).unwrap()).unwrap().regions;
+        let (weights, cache) = (4 * config.parameter_count(), 2 * 12 * count * (16 + 128) * 768 * 4);
+        assert!(regions.states >= weights + cache && regions.states < weights + cache + 64_000, "{regions:?}");
+        assert!(regions.total() < (weights + cache) * 51 / 50, "{count}: {regions:?}");
+    }
 }
