@@ -18,6 +18,8 @@ pub struct Line {
     loss: f32,
     /// Seconds of all steps up to this one.
     pub seconds: f64,
+    /// Whether it is kept for its loss alone: no line like others, and no part of a mean.
+    pub is_extreme: bool,
 }
 
 /// What is looked at of a line.
@@ -35,7 +37,7 @@ pub struct Facts {
 impl Facts {
     /// A line with these facts.
     pub fn at(&self, offset: u64, length: u32, seconds: f64) -> Line {
-        Line { offset, length, loss: self.loss.unwrap_or(f32::NAN), seconds }
+        Line { offset, length, loss: self.loss.unwrap_or(f32::NAN), seconds, is_extreme: false }
     }
 
     /// Whether it is one of all lines, and of those that have what few have.
@@ -73,10 +75,13 @@ impl Stretch {
 
     /// Its lines, each once, in their order.
     fn lines(&self) -> impl Iterator<Item = Line> + use<> {
+        let extremes = [self.lowest, self.highest].map(|line| line.map(|line| Line { is_extreme: true, ..line }));
         let [all, validated, gradients, alerts] = self.last;
-        let mut lines = [self.lowest, self.highest, all, validated, gradients, alerts];
-        lines.sort_by_key(|line| line.map_or(u64::MAX, |line| line.offset));
-        let is_repeated = move |index: usize| index > 0 && lines[index - 1] == lines[index];
+        let mut lines = [all, validated, gradients, alerts, extremes[0], extremes[1]];
+        let offset = |line: &Option<Line>| line.map_or(u64::MAX, |line| line.offset);
+        // Stable: of two that are the same, the one that is not there for its loss comes first.
+        lines.sort_by_key(offset);
+        let is_repeated = move |index: usize| index > 0 && offset(&lines[index - 1]) == offset(&lines[index]);
         (0..lines.len()).filter(move |index| !is_repeated(*index)).filter_map(move |index| lines[index])
     }
 }
@@ -148,6 +153,7 @@ mod tests {
     fn a_short_file_is_kept_whole() {
         let all = history(STRETCHES_MAX as u64, 100, |number| format!("{{\"loss\": {number}}}"));
         assert_eq!(numbers(&all, 100), (0..STRETCHES_MAX as u64).collect::<Vec<_>>());
+        assert!(all.lines().iter().all(|line| !line.is_extreme), "none is left out of a mean");
     }
 
     #[test]
@@ -164,7 +170,8 @@ mod tests {
         assert!(kept.len() <= 6 * STRETCHES_MAX && kept.len() > STRETCHES_MAX, "{}", kept.len());
         assert!(kept.windows(2).all(|pair| pair[0] < pair[1]), "in order, each once");
         for number in [12_345, 54_321, 70_000, 99_999, 5, 10_005, 90_005] {
-            assert!(kept.contains(&number), "{number}");
+            let index = kept.iter().position(|kept| *kept == number).unwrap_or_else(|| panic!("{number}"));
+            assert_eq!(long.lines()[index].is_extreme, [12_345, 54_321].contains(&number), "{number}");
         }
     }
 

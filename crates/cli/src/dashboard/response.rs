@@ -35,7 +35,7 @@ pub enum Body {
     Text(String),
     /// Bytes of a file, from one on.
     Range(File, u64, u64),
-    /// A line of its own, then lines of a file, each as `[seconds, line]`.
+    /// A line of its own, then lines of a file, each as `[seconds, is extreme, line]`.
     Lines(String, File, Vec<Line>),
 }
 
@@ -82,7 +82,7 @@ impl Response {
 
 /// What precedes a line of a history.
 fn before(line: &Line) -> String {
-    format!("[{:.3},", line.seconds)
+    format!("[{:.3},{},", line.seconds, u8::from(line.is_extreme))
 }
 
 /// What follows it.

@@ -289,7 +289,8 @@ export class LineChart extends Frame {
       { d: path(figures, across, this.up), class: `${kind} ${colorOf(run)}`, 'stroke-dasharray': dashes }));
     const isSmooth = series.isSmooth && width > 0;
     if (isSmooth) put(figures, 'raw', '');
-    put(isSmooth ? smoothed(figures, width) : figures, series.isMarked || series.isThin ? 'thin' : 'smooth',
+    const typical = figures.filter(({ point }) => !point.isExtreme);
+    put(isSmooth ? smoothed(typical, width) : figures, series.isMarked || series.isThin ? 'thin' : 'smooth',
       series.isMarked ? '4 3' : strokeOf(run));
     if (!series.isMarked && figures.length > 1) return;
     for (const { x, y } of figures) {

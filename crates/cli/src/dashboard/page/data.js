@@ -65,11 +65,12 @@ class Run {
     return this.live || this.age < patience ? 'running' : 'silent';
   }
 
-  // A line becomes a point: its figures, its text, and the seconds of all steps up to it.
-  add(line, seconds) {
+  // A line becomes a point: its figures, its text, the seconds of all steps up to it, and whether it is one of a thinned
+  // history that is there for its loss alone.
+  add(line, seconds, isExtreme = false) {
     const figures = JSON.parse(line);
     this.seconds = seconds ?? this.seconds + (figures.step_ms ?? 0) / 1e3;
-    this.points.push({ ...figures, line, seconds: this.seconds });
+    this.points.push({ ...figures, line, seconds: this.seconds, isExtreme });
     this.characters += line.length;
   }
 
@@ -94,8 +95,8 @@ class Run {
     const { generation, bytes, lines, seconds } = JSON.parse(about);
     this.forget(generation);
     for (const line of kept) {
-      const comma = line.indexOf(',');
-      this.add(line.slice(comma + 1, -1), Number(line.slice(1, comma)));
+      const [, passed, isExtreme, text] = /^\[([^,]*),([01]),(.*)\]$/.exec(line);
+      this.add(text, Number(passed), isExtreme === '1');
     }
     Object.assign(this, { bytes, lines, seconds, isThinned: lines > kept.length });
     return true;

@@ -12,7 +12,7 @@ export function plain(number) {
   if (number === 0) return '0';
   const size = Math.abs(number);
   if (size >= 1e4) return count(number);
-  return size <= 1e-3 ? number.toExponential(2).replace(/\.?0+e/, 'e') : String(Number(number.toPrecision(4)));
+  return size < 1e-2 ? number.toExponential(2).replace(/\.?0+e/, 'e') : String(Number(number.toPrecision(4)));
 }
 
 export function bytes(number) {
