@@ -33,16 +33,17 @@ const FETCHING: usize = 8;
 const ROWS_OF_COLUMNS_AHEAD: usize = 256;
 
 /// With at most so many rows, fetching the columns is most of the work. Tiles are then such that memory is read in long
-/// runs, and what is packed stays in the first-level cache.
+/// runs, and what is packed stays in the first-level cache. At 64 rows of 768 x 3072, f32 took 13 % less time so and bf16
+/// 5 %; at 128 rows both took more.
 const FEW_ROWS: usize = 64;
-/// With at most so many, columns side by side are not packed at all.
-const ROWS_OF_COLUMNS_IN_PLACE: usize = 16;
-/// Words of a block of the depth: of columns that are read where they lie, as many runs as the machine foresees at once,
-/// of columns side by side that are packed, and of those one after another. A core read GPT-2's weights of 768 x 3072 for
-/// one row at 17.1 of 17.4 GB/s in f32, at 14.8 with half the words; packed from bf16 at 12.5, and at 11.1 with half or
-/// twice the words; transposed at 14.0 in f32, and at 12.2 with four times the words.
+/// With at most so many, columns side by side are not packed at all; 16 rows took 4 to 14 % less time with packed ones.
+const ROWS_OF_COLUMNS_IN_PLACE: usize = 8;
+/// Words of a block of the depth: of columns that are read where they lie, as many runs as the machine foresees at once;
+/// of columns side by side that are packed; and of those one after another. One row times 768 x 3072, on a core of a Xeon
+/// that reads memory at 17.4 GB/s beside busy others: in place at 17.1 GB/s, at 14.8 with half the words; transposed
+/// at 14.0, at 12.2 with four times the words. 64 rows of packed bf16 took 13 % less time than with half the words.
 const WORDS_IN_PLACE: usize = 16;
-const WORDS_BESIDE: usize = 32;
+const WORDS_BESIDE: usize = 64;
 const WORDS_APART: usize = 64;
 /// Words of packed columns, sums that are kept while a block is added to them, and columns that lie one after another.
 const WORDS_PACKED: usize = 8192;
