@@ -102,7 +102,7 @@ pub(super) struct Cut {
     pub workers: usize,
     pub panel: Panel,
     layout: Layout,
-    /// Rows and columns of a tile, whole panels; those at the edge may have fewer.
+    /// Rows and columns of a tile: whole panels, or all of few rows. Tiles at the edge may have fewer.
     pub tile_rows: usize,
     pub tile_columns: usize,
     /// At least one block, so that a product of no depth writes its zeros.

@@ -161,7 +161,9 @@ impl<A: Element, B: Element> Gemm<A, B> {
         }
         let (panel, body) = select(self.isa, true);
         let layout = layout(self.sizes, &self.a, &self.b, panel);
-        Gemm { cut: Cut::new(self.sizes, self.cut.products, self.cut.workers, panel, layout), body, ..self }
+        let cut = Cut::new(self.sizes, self.cut.products, self.cut.workers, panel, layout);
+        let sums = self.column_sums;
+        Gemm { cut, body, ..self }.column_sums(sums)
     }
 
     /// Cut for so many workers; one, unless told.
