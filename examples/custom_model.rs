@@ -10,7 +10,7 @@ use gradus::train::data::{Corpus, Stories};
 use gradus::train::evaluate::{Window, evaluate_model};
 use gradus::train::language::{LanguageModel, TARGETS, TOKENS};
 use gradus::train::tokenizer::Tokenizer;
-use gradus::{Array, Batch, Budget, DType, Parameters, Settings, Tensor, Trainer, Unwatched};
+use gradus::{Array, Batch, Budget, DType, Parameters, Precision, Settings, Tensor, Trainer, Unwatched};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -130,7 +130,7 @@ fn main() -> Result<()> {
         |parameter: &gradus::parameters::Parameter| at_once.read(&parameter.name).expect("a weight of the model");
     let prompt: Vec<i32> = tokenizer.encode("Once upon a time")?.into_iter().map(|token| token as i32).collect();
     let texts = Texts { count: 1, prompt_tokens: prompt.len(), max_tokens: 40 };
-    let mut generator = Generator::new(&model, weight, &backend, texts)?;
+    let mut generator = Generator::new(&model, weight, Precision::F32, &backend, texts)?;
     let greedy = Sampling { temperature: 0.0, top_k: None, top_p: 1.0, seed: 1 };
     let written = generator.generate(&prompt, &greedy, 40, &[], &mut |_, _| Ok(()))?.remove(0);
     let ids: Vec<u32> = prompt.iter().chain(&written).map(|token| *token as u32).collect();

@@ -7,7 +7,7 @@ use gradus::backend::{Backend, Cpu};
 use gradus::generate::{Generator, Sampling, Texts};
 use gradus::models::{CausalModel, Family, ModelConfig, Parameter, RopeScaling};
 use gradus::testing::SecondMachine;
-use gradus::{Array, DType, Routine, Trace, gradient};
+use gradus::{Array, DType, Precision, Routine, Trace, gradient};
 use support::fixture::Fixture;
 
 /// Differences, relative to the largest number of each tensor.
@@ -66,7 +66,7 @@ fn follow_and_continue(name: &str, config: &ModelConfig) {
     for given in [3, 5, 12] {
         let (given, rest) = expected.split_at(given);
         let texts = Texts { count: 1, prompt_tokens: given.len(), max_tokens: rest.len() };
-        let mut generator = Generator::new(config, weight, &Cpu::new(1).unwrap(), texts).unwrap();
+        let mut generator = Generator::new(config, weight, Precision::F32, &Cpu::new(1).unwrap(), texts).unwrap();
         let texts = generator.generate(given, &greedy, rest.len(), &[], &mut |_, _| Ok(())).unwrap();
         assert_eq!(texts, [rest], "{name} after {given:?}");
     }

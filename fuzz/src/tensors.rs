@@ -4,7 +4,7 @@ use crate::folder::Folder;
 use crate::is_one_line;
 use crate::memory::{limit, within};
 use gradus_engine::DType;
-use gradus_train::files::tensors::{Entry, TensorFile, Tensors, TensorsMut};
+use gradus_train::files::tensors::{Entry, Fill, TensorFile, Tensors, TensorsMut};
 use gradus_train::{Error, Result};
 use safetensors::SafeTensors;
 use std::borrow::Cow;
@@ -29,9 +29,9 @@ impl Tensors for Given {
 }
 
 impl TensorsMut for Given {
-    fn fill(&mut self, entry: &Entry, fill: &mut dyn FnMut(&mut [u8]) -> Result<()>) -> Result<()> {
+    fn fill(&mut self, entry: &Entry, fill: Fill<'_>) -> Result<()> {
         let mut bytes = vec![0; entry.ty.bytes()];
-        fill(&mut bytes)?;
+        fill(entry.ty.dtype, &mut bytes)?;
         self.0.insert(entry.name.clone(), bytes);
         Ok(())
     }
@@ -76,10 +76,12 @@ fn compare(path: &Path, bytes: &[u8]) {
         let mut numbers = vec![0; ty.shape.elements() * 4];
         match ty.dtype {
             DType::F32 => {
-                file.read_numbers(&name, &mut numbers).expect("a tensor that is there is read");
+                file.read_numbers(&name, DType::F32, &mut numbers).expect("a tensor that is there is read");
                 assert_eq!(numbers, theirs.data(), "{name}");
             }
-            DType::F16 | DType::Bf16 => file.read_numbers(&name, &mut numbers).expect("a tensor that is there is read"),
+            DType::F16 | DType::Bf16 => {
+                file.read_numbers(&name, DType::F32, &mut numbers).expect("a tensor that is there is read")
+            }
             _ => {}
         }
         entries.push(Entry { name, ty });

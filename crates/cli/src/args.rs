@@ -282,6 +282,10 @@ pub struct GenerateArgs {
     /// Texts to write, computed together
     #[arg(long, value_name = "N", value_parser = positive, default_value = "1")]
     pub count: usize,
+    /// Element type of the computation, and of the model's matrices in memory, which are rounded to it; 16 bits take half the
+    /// memory, and less time
+    #[arg(long, value_enum, default_value = "f32")]
+    pub precision: PrecisionName,
     /// What to compute on: cpu, cuda, cuda:N for the device of that number, or auto: a CUDA device if there is one
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     pub device: DeviceChoice,

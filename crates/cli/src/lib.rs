@@ -120,7 +120,7 @@ mod tests {
             "plan",
             "preset vocab-size sequence batch micro-batch optimizer clip precision device gpu threads memory out json",
         );
-        has_options("generate", "prompt max-tokens temperature top-k top-p seed count");
+        has_options("generate", "prompt max-tokens temperature top-k top-p seed count precision");
         has_options("dashboard", "port");
         has_options("bench", "list threads time profile save baseline json");
     }

@@ -29,14 +29,15 @@ pub type Hear<'a> = &'a mut dyn FnMut(usize, &str, bool) -> Result<()>;
 pub fn generate(model_folder: &Path, args: &GenerateArgs, prompt: &str, threads: usize, hear: Hear) -> Result<()> {
     let config = export::read_model_config(model_folder)?;
     let backend = &*device::backend(args.device, threads)?;
-    let memory = Generator::memory(&config, backend, args.memory)?;
+    let precision = args.precision.into();
+    let memory = Generator::memory(&config, precision, backend, args.memory)?;
     guard::doing(Doing::OpeningTokenizer);
     let tokenizer = Tokenizer::open(model_folder)?;
     guard::doing(Doing::Generating);
     export::check_vocabulary(&tokenizer, &config, export::USE_ITS_OWN_TOKENIZER)?;
     let prompt = prompt_tokens(model_folder, &tokenizer, prompt)?;
     let texts = Texts { count: args.count, prompt_tokens: prompt.len(), max_tokens: args.max_tokens };
-    let mut generator = Generator::without_weights(&config, backend, texts, &memory)?;
+    let mut generator = Generator::without_weights(&config, precision, backend, texts, &memory)?;
     generator.allow_only(|token| tokenizer.knows(token))?;
     export::read_model_weights(model_folder, &config, &mut generator)?;
     let sampling =

@@ -68,6 +68,16 @@ impl Place {
 }
 
 #[test]
+fn text_is_written_in_every_precision() {
+    let place = place("models-precision");
+    let [f32, bf16, f16] = ["f32", "bf16", "f16"].map(|name| place.greedy("once", &["--precision", name]));
+    assert_eq!(f32, place.greedy("once", &[]));
+    for text in [bf16, f16] {
+        assert!(text.starts_with("once") && text.len() > 40, "{text:?}");
+    }
+}
+
+#[test]
 fn greedy_text_and_loss_are_those_of_transformers() {
     let (place, expected) = (place("models-greedy"), expected());
     for text in expected["texts"].as_array().unwrap() {

@@ -293,6 +293,11 @@ impl Program {
         Ok(self.leaf(key.into())?.layout.shape.elements())
     }
 
+    /// The element type and shape of an input or a state.
+    pub fn ty<'a>(&self, key: impl Into<TensorKey<'a>>) -> Result<TensorType> {
+        Ok(self.leaf(key.into())?.ty())
+    }
+
     /// The states, what they are for and what they are, in an order that depends on the trace alone.
     pub fn states(&self) -> impl Iterator<Item = (&str, Role, &TensorType)> {
         self.plan.buffers.iter().filter_map(|buffer| match &buffer.kind {

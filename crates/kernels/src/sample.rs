@@ -253,7 +253,8 @@ mod tests {
         for (range, step) in ranges.into_iter().flat_map(|range| [1, 7919, 40_503_001].map(|step| (range, step))) {
             let mut ranks = ranks(range, step);
             ranks.extend([0, 1, 5]);
-            let weight = |place: usize| if ranks[place] % 3 == 0 { 0 } else { 1 + ranks[place] as u64 % (1 << 30) };
+            let weight =
+                |place: usize| if ranks[place].is_multiple_of(3) { 0 } else { 1 + ranks[place] as u64 % (1 << 30) };
             let mut order: Vec<usize> = (0..ranks.len()).filter(|&place| ranks[place] >= range[0]).collect();
             order.sort_by_key(|&place| std::cmp::Reverse(ranks[place]));
             for weight in [&weight as &dyn Fn(usize) -> u64, &|_| 1] {

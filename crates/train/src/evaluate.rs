@@ -78,8 +78,8 @@ pub fn evaluate_model(
     let copied = |to: &mut dyn TensorsMut| {
         Entry::of_parameters(&model.parameters()).iter().try_for_each(|entry| {
             let bytes = weights.bytes(&entry.name)?;
-            to.fill(entry, &mut |to| {
-                if to.len() != bytes.len() {
+            to.fill(entry, &mut |dtype, to| {
+                if (dtype, to.len()) != (entry.ty.dtype, bytes.len()) {
                     let problem = format!("{} bytes for {}; give the weights of this model", bytes.len(), entry.ty);
                     return Err(Error::Config(format!("weight {:?} has {problem}", entry.name)));
                 }

@@ -1,7 +1,7 @@
 //! The parameters of a model: found by name while it is traced, with what layers need to know besides.
 
 use crate::config::Precision;
-use crate::files::tensors::TensorFile;
+use crate::files::tensors::{self, TensorFile};
 pub use crate::initializer::Initializer;
 use crate::{Error, Result};
 use gradus_engine::graph::Role;
@@ -60,6 +60,8 @@ pub struct Parameters {
     /// What names start with.
     prefix: String,
     precision: Precision,
+    /// What matrices are held in.
+    held: Precision,
     holds_logits: bool,
     training: Option<Training>,
 }
@@ -96,6 +98,7 @@ impl Parameters {
             shared,
             prefix: String::new(),
             precision: Precision::F32,
+            held: Precision::F32,
             holds_logits: true,
             training: None,
         }
@@ -121,6 +124,12 @@ impl Parameters {
         Parameters { precision, ..self.clone() }
     }
 
+    /// The same list, with matrix products in this precision, and matrices that are first used from now on held in it, as for
+    /// a model that is not trained. Vectors stay in f32.
+    pub fn held_in(&self, precision: Precision) -> Parameters {
+        Parameters { held: precision, ..self.with_precision(precision) }
+    }
+
     /// The same list, for a model that is trained: dropout drops, and batch norms take the statistics of the batch.
     /// `key` holds two u32 words that differ from step to step, such as a seed and the step's number.
     pub fn training(&self, key: &Tensor) -> Parameters {
@@ -143,7 +152,7 @@ impl Parameters {
         self.training.is_some()
     }
 
-    /// The weight of this name in f32: made at first use, zero until it is written, and the same tensor ever after.
+    /// The weight of this name, in f32 unless it is a matrix that is [held](Parameters::held_in) otherwise: made at first use, zero until it is written, and the same tensor ever after.
     #[track_caller]
     pub fn get(&self, name: &str, shape: impl Into<Shape>, initializer: Initializer) -> Tensor {
         let parameter = Parameter::new(format!("{}{name}", self.prefix), shape, initializer);
@@ -161,7 +170,8 @@ impl Parameters {
             let (before, tensor) = &known[place];
             return if *before == parameter { tensor.clone() } else { disagreement(before, &parameter, tensor) };
         }
-        let tensor = self.trace.zero_state(&parameter.name, DType::F32, &parameter.shape);
+        let dtype = if parameter.shape.rank() < 2 { DType::F32 } else { self.held.dtype() };
+        let tensor = self.trace.zero_state(&parameter.name, dtype, &parameter.shape);
         places.insert(parameter.name.clone(), known.len());
         known.push((parameter, tensor.clone()));
         tensor
@@ -233,6 +243,14 @@ impl Parameters {
         Some((training.key.clone(), training.streams.replace(training.streams.get() + 1)))
     }
 
+    /// Uses weights for the first time, in this order.
+    #[track_caller]
+    pub fn declare(&self, weights: &[Parameter]) {
+        for Parameter { name, shape, initializer } in weights {
+            self.get(name, shape, *initializer);
+        }
+    }
+
     /// The weights, in the order of first use.
     pub fn list(&self) -> Vec<Parameter> {
         self.shared.parameters.borrow().iter().map(|(parameter, _)| parameter.clone()).collect()
@@ -246,7 +264,7 @@ impl Parameters {
     /// Writes what the weights start from to a program that has them.
     pub fn initialize(&self, program: &mut Program, seed: u32) -> Result<()> {
         for (parameter, _) in &*self.shared.parameters.borrow() {
-            program.write_array(&parameter.name, &parameter.numbers(seed))?;
+            tensors::write_numbers(program, &parameter.name, &parameter.numbers(seed).to_vec::<f32>()?)?;
         }
         Ok(())
     }
@@ -275,15 +293,17 @@ impl Parameters {
         if let Some(name) = file.names().iter().find(|name| !is_known(name)) {
             return Err(wrong(name, "missing".to_string()));
         }
-        let read = |name: &String, bytes: &mut [u8]| {
-            file.read_numbers(name, bytes)?;
-            let is_finite = |number: &[u8; 4]| f32::from_le_bytes(*number).is_finite();
-            match bytes.as_chunks().0.iter().all(is_finite) {
-                true => Ok(()),
-                false => Err(Error::checkpoint(path, format!("tensor {name:?} holds a number that is not finite"))),
+        let read = |name: &String, dtype: DType, bytes: &mut [u8]| {
+            file.read_numbers(name, dtype, bytes)?;
+            match tensors::first_not_finite(dtype, bytes) {
+                None => Ok(()),
+                Some(_) => Err(Error::checkpoint(path, format!("tensor {name:?} holds a number that is not finite"))),
             }
         };
-        expected.keys().try_for_each(|name| program.fill(&name[..], |bytes| read(name, bytes)))
+        expected.keys().try_for_each(|name| {
+            let dtype = program.ty(&name[..])?.dtype;
+            program.fill(&name[..], |bytes| read(name, dtype, bytes))
+        })
     }
 
     /// The shapes of weights, and of states that are none, by name.

@@ -6,7 +6,7 @@ use gradus::generate::{Generator, Sampling, Texts};
 use gradus::models::{CausalModel, Parameters};
 use gradus::optimizers::{GroupedOptimizer, StepNumbers};
 use gradus::plan::{Options, Recompute};
-use gradus::{DType, Program, Routine, Tensor, Trace, gradient};
+use gradus::{DType, Precision, Program, Routine, Tensor, Trace, gradient};
 use outside::{Hadamard, Mixer, Signum, hadamard};
 
 #[test]
@@ -96,7 +96,7 @@ fn the_model_learns_with_the_optimizer_and_writes_what_it_has_learned() {
     assert!(first > 2.0 && last < 0.2, "the loss went from {first} to {last}");
     let weights = |parameter: &gradus::models::Parameter| training.program.read(&parameter.name).unwrap();
     let texts = Texts { count: 1, prompt_tokens: 1, max_tokens: 12 };
-    let mut generator = Generator::new(&MODEL, weights, &Cpu::new(1).unwrap(), texts).unwrap();
+    let mut generator = Generator::new(&MODEL, weights, Precision::F32, &Cpu::new(1).unwrap(), texts).unwrap();
     let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
     let text = generator.generate(&[4], &greedy, 12, &[], &mut |_, _| Ok(())).unwrap();
     let sentence = std::iter::successors(Some(4), |&token| Some(next(token))).skip(1);

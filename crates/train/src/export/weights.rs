@@ -4,7 +4,7 @@ use super::WEIGHTS;
 use super::read_json;
 use crate::checkpoint;
 use crate::config::ExportDtype;
-use crate::files::tensors::{Entry, TensorFile, TensorsMut};
+use crate::files::tensors::{Entry, TensorFile, TensorsMut, first_not_finite};
 use crate::models::{CausalModel, ModelConfig, Parameter};
 use crate::{Error, Result};
 use gradus_engine::{DType, TensorType};
@@ -19,7 +19,7 @@ const STORED: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
 /// The projection to logits, if it is not the table of tokens.
 const HEAD: &str = "lm_head.weight";
 
-/// Reads every weight of the model in a folder as f32, in the order of the model's parameters. Nothing is read unless
+/// Reads every weight of the model in a folder, rounded to what it is held in, in the order of the model's parameters. Nothing is read unless
 /// all of them are there and fit; a number that is not finite is an error.
 pub fn read_model_weights(folder: &Path, config: &ModelConfig, weights: &mut dyn TensorsMut) -> Result<()> {
     if config.tie_embeddings && has_head_of_its_own(folder, config)? {
@@ -31,23 +31,13 @@ pub fn read_model_weights(folder: &Path, config: &ModelConfig, weights: &mut dyn
     let places = match_names(folder, config, &parameters, &files)?;
     let entries = Entry::of_parameters(&parameters);
     entries.iter().zip(places).try_for_each(|(entry, (file, stored))| {
-        weights.fill(entry, &mut |bytes| {
-            file.read_numbers(&stored, bytes)?;
-            check_finite(folder, &stored, bytes)
+        weights.fill(entry, &mut |dtype, bytes| {
+            file.read_numbers(&stored, dtype, bytes)?;
+            let Some((place, number)) = first_not_finite(dtype, bytes) else { return Ok(()) };
+            let advice = "copy the folder again, or use a model from before it diverged";
+            Err(Error::checkpoint(folder, format!("tensor {stored:?} holds {number} at place {place}; {advice}")))
         })
     })
-}
-
-fn check_finite(folder: &Path, name: &str, bytes: &[u8]) -> Result<()> {
-    let number = |bytes: &[u8; 4]| f32::from_le_bytes(*bytes);
-    match bytes.as_chunks().0.iter().map(number).position(|number| !number.is_finite()) {
-        None => Ok(()),
-        Some(place) => {
-            let number = number(&bytes.as_chunks().0[place]);
-            let advice = "copy the folder again, or use a model from before it diverged";
-            Err(Error::checkpoint(folder, format!("tensor {name:?} holds {number} at place {place}; {advice}")))
-        }
-    }
 }
 
 /// Whether the weights of a model that is stated as tied hold a projection to logits that is not the table of tokens.

@@ -9,7 +9,7 @@ pub mod tensors;
 pub(crate) mod testing {
     //! What tests of files share.
 
-    use super::tensors::{Entry, Tensors, TensorsMut};
+    use super::tensors::{Entry, Fill, Tensors, TensorsMut};
     use crate::Result;
     use std::borrow::Cow;
     use std::collections::BTreeMap;
@@ -25,9 +25,9 @@ pub(crate) mod testing {
     }
 
     impl TensorsMut for Given {
-        fn fill(&mut self, entry: &Entry, fill: &mut dyn FnMut(&mut [u8]) -> Result<()>) -> Result<()> {
+        fn fill(&mut self, entry: &Entry, fill: Fill<'_>) -> Result<()> {
             let mut bytes = vec![0; entry.ty.bytes()];
-            fill(&mut bytes)?;
+            fill(entry.ty.dtype, &mut bytes)?;
             self.insert(entry.name.clone(), bytes);
             Ok(())
         }

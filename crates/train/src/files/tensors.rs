@@ -47,14 +47,68 @@ impl Tensors for Program {
 
 /// What has room for tensors that are read.
 pub trait TensorsMut {
-    /// Gives `fill` the bytes of a tensor to be written, where they lie if they can be.
-    fn fill(&mut self, entry: &Entry, fill: &mut dyn FnMut(&mut [u8]) -> Result<()>) -> Result<()>;
+    /// Gives `fill` the bytes of a tensor to be written, where they lie if they can be, and the type of its elements there.
+    fn fill(&mut self, entry: &Entry, fill: Fill<'_>) -> Result<()>;
 }
 
+/// Writes the bytes of elements of this type.
+pub type Fill<'a> = &'a mut dyn FnMut(DType, &mut [u8]) -> Result<()>;
+
 impl TensorsMut for Program {
-    fn fill(&mut self, entry: &Entry, fill: &mut dyn FnMut(&mut [u8]) -> Result<()>) -> Result<()> {
-        Program::fill(self, &entry.name, fill)
+    fn fill(&mut self, entry: &Entry, fill: Fill<'_>) -> Result<()> {
+        let dtype = self.ty(&entry.name)?.dtype;
+        Program::fill(self, &entry.name, |bytes| fill(dtype, bytes))
     }
+}
+
+/// Writes numbers to a state of a program, rounded to the type that it has.
+pub fn write_numbers(program: &mut Program, name: &str, numbers: &[f32]) -> Result<()> {
+    let dtype = program.ty(name)?.dtype;
+    let Some(narrow) = narrowing(dtype) else { return Ok(program.write(name, numbers)?) };
+    let mut bytes = Vec::with_capacity(2 * numbers.len());
+    for &number in numbers {
+        let no_room = || Error::Config(format!("weight {name:?} {}", no_room(number, dtype)));
+        bytes.extend(narrow(number).ok_or_else(no_room)?);
+    }
+    Ok(program.write_bytes(name, &bytes)?)
+}
+
+/// The first number of elements of a type that is not finite, and its place.
+pub fn first_not_finite(dtype: DType, bytes: &[u8]) -> Option<(usize, f32)> {
+    fn first<const N: usize>(bytes: &[u8], number: impl Fn([u8; N]) -> f32) -> Option<(usize, f32)> {
+        let numbers = bytes.as_chunks().0.iter().map(|bytes| number(*bytes));
+        numbers.enumerate().find(|(_, number)| !number.is_finite())
+    }
+    match dtype {
+        DType::Bf16 => first(bytes, |bytes| bf16::from_le_bytes(bytes).to_f32()),
+        DType::F16 => first(bytes, |bytes| f16::from_le_bytes(bytes).to_f32()),
+        _ => first(bytes, f32::from_le_bytes),
+    }
+}
+
+/// Rounds a number to an element of two bytes; gives nothing for one that there is no room for.
+type Narrow = fn(f32) -> Option<[u8; 2]>;
+
+/// What rounds to this type, if its elements are of two bytes.
+fn narrowing(dtype: DType) -> Option<Narrow> {
+    fn kept(number: f32, rounded: f32, bytes: [u8; 2]) -> Option<[u8; 2]> {
+        (rounded.is_finite() || !number.is_finite()).then_some(bytes)
+    }
+    match dtype {
+        DType::Bf16 => Some(|number| {
+            let rounded: bf16 = Element::from_f32(number);
+            kept(number, rounded.to_f32(), rounded.to_le_bytes())
+        }),
+        DType::F16 => Some(|number| {
+            let rounded: f16 = Element::from_f32(number);
+            kept(number, rounded.to_f32(), rounded.to_le_bytes())
+        }),
+        _ => None,
+    }
+}
+
+fn no_room(number: f32, dtype: DType) -> String {
+    format!("holds {number}, which {dtype} has no room for; choose another `settings.precision`")
 }
 
 /// The size and checksum by which a file is known to be whole.
@@ -95,11 +149,7 @@ pub fn write(path: &Path, entries: &[Entry], tensors: &dyn Tensors) -> Result<Se
 /// Writes a new file of tensors that `tensors` has in f32, as elements of another type. They are rounded a block at a
 /// time, so that no second copy of a tensor is needed.
 pub fn write_as(path: &Path, dtype: DType, entries: &[Entry], tensors: &dyn Tensors) -> Result<Seal> {
-    let round: fn(f32) -> (f32, [u8; 2]) = match dtype {
-        DType::Bf16 => |number| (bf16::from_f32(number).to_f32(), bf16::from_f32(number).to_le_bytes()),
-        DType::F16 => |number| (f16::from_f32(number).to_f32(), f16::from_f32(number).to_le_bytes()),
-        _ => return write(path, entries, tensors),
-    };
+    let Some(narrow) = narrowing(dtype) else { return write(path, entries, tensors) };
     let stored = |entry: &Entry| Entry { name: entry.name.clone(), ty: TensorType::new(dtype, &entry.ty.shape) };
     let stored: Vec<Entry> = entries.iter().map(stored).collect();
     let mut file = SealedWriter::create(path).map_err(failed("write", path))?;
@@ -111,12 +161,11 @@ pub fn write_as(path: &Path, dtype: DType, entries: &[Entry], tensors: &dyn Tens
         for numbers in bytes.chunks(2 * BLOCK_BYTES) {
             block.clear();
             for number in numbers.as_chunks().0.iter().map(|number| f32::from_le_bytes(*number)) {
-                let (rounded, bytes) = round(number);
-                if number.is_finite() && !rounded.is_finite() {
+                let no_room = || {
                     let problem = format!("tensor {:?} holds {number}, which {dtype} has no room for", entry.name);
-                    return Err(Error::checkpoint(path, format!("{problem}; choose another `settings.export_dtype`")));
-                }
-                block.extend(bytes);
+                    Error::checkpoint(path, format!("{problem}; choose another `settings.export_dtype`"))
+                };
+                block.extend(narrow(number).ok_or_else(no_room)?);
             }
             file.write(&block).map_err(failed("write", path))?;
         }
@@ -219,9 +268,21 @@ impl TensorFile {
         read_at(&self.file, bytes, self.offset(name)).map_err(Error::io("read", &self.path))
     }
 
-    /// Reads a tensor that is there in f32, f16 or bf16, as the bytes of its numbers in f32.
-    pub fn read_numbers(&self, name: &str, bytes: &mut [u8]) -> Result<()> {
-        self.read_numbers_from(name, 0, bytes)
+    /// Reads a tensor that is there in f32, f16 or bf16, as the bytes of its numbers in one of these types. They are rounded a
+    /// block at a time, so that no second copy of a tensor is needed.
+    pub fn read_numbers(&self, name: &str, dtype: DType, bytes: &mut [u8]) -> Result<()> {
+        let Some(narrow) = narrowing(dtype) else { return self.read_numbers_from(name, 0, bytes) };
+        let mut block = vec![0; BLOCK_BYTES];
+        for (index, to) in bytes.chunks_mut(BLOCK_BYTES / 2).enumerate() {
+            let block = &mut block[..2 * to.len()];
+            self.read_numbers_from(name, index * (BLOCK_BYTES / 4), block)?;
+            for (number, to) in block.as_chunks().0.iter().zip(to.as_chunks_mut().0) {
+                let number = f32::from_le_bytes(*number);
+                let no_room = || Error::checkpoint(&self.path, format!("tensor {name:?} {}", no_room(number, dtype)));
+                *to = narrow(number).ok_or_else(no_room)?;
+            }
+        }
+        Ok(())
     }
 
     /// Whether a tensor holds the same numbers as one of another file, both in f32, f16 or bf16. A block of them is
@@ -248,7 +309,7 @@ impl TensorFile {
         Ok(true)
     }
 
-    /// As [`TensorFile::read_numbers`], as many of them as `bytes` has room for, from one on.
+    /// As [`TensorFile::read_numbers`] in f32, as many of them as `bytes` has room for, from one on.
     fn read_numbers_from(&self, name: &str, first: usize, bytes: &mut [u8]) -> Result<()> {
         let ty = self.ty(name);
         let size = ty.as_ref().map_or(0, |ty| ty.dtype.size());
@@ -278,7 +339,12 @@ impl TensorFile {
     /// Reads the tensors that are expected, after checking that the file holds them and no others.
     pub fn read(&self, expected: &[Entry], tensors: &mut dyn TensorsMut) -> Result<()> {
         self.check(expected)?;
-        expected.iter().try_for_each(|entry| tensors.fill(entry, &mut |bytes| self.read_tensor(&entry.name, bytes)))
+        expected.iter().try_for_each(|entry| {
+            tensors.fill(entry, &mut |dtype, bytes| {
+                assert_eq!(dtype, entry.ty.dtype, "elements of {:?}", entry.name);
+                self.read_tensor(&entry.name, bytes)
+            })
+        })
     }
 
     fn check(&self, expected: &[Entry]) -> Result<()> {
@@ -345,7 +411,7 @@ fn known_type(dtype: Dtype) -> Option<DType> {
 mod tests {
     use super::*;
     use crate::files::testing::{Folder, Given};
-    use gradus_engine::Shape;
+    use gradus_engine::{Array, Shape};
 
     fn entry(name: &str, dtype: DType, shape: impl Into<Shape>) -> Entry {
         Entry { name: name.to_string(), ty: TensorType::new(dtype, shape) }
@@ -406,6 +472,41 @@ mod tests {
         says(&[entry("a", DType::Bf16, [2]), entry("c", DType::F32, [1])], &["\"a\" is f32[2] here and bf16[2]"]);
         says(&[entry("c", DType::F32, [1])], &["\"c\" is missing here"]);
         says(&[entry("a", DType::F32, [2])], &["\"b\" is f32[3] here and missing in the model"]);
+    }
+
+    #[test]
+    fn numbers_are_read_as_what_is_wanted() {
+        let folder = Folder::new("tensors-rounded");
+        // More than a block of them.
+        let numbers: Vec<f32> = (0..40_001).map(|index| (index as f32 - 20_000.0) * 0.37).collect();
+        let given = Given::from([("a".to_string(), bytemuck::cast_slice(&numbers).to_vec())]);
+        let entries = [entry("a", DType::F32, [numbers.len()])];
+        let types = [DType::F32, DType::Bf16, DType::F16];
+        let rounded =
+            |numbers: &[f64], dtype: DType| Array::from_f64(TensorType::new(dtype, [40_001]), numbers).unwrap();
+        for (stored, wanted) in types.into_iter().flat_map(|stored| types.map(|wanted| (stored, wanted))) {
+            let path = folder.path().join(format!("{stored}-{wanted}"));
+            write_as(&path, stored, &entries, &given).unwrap();
+            let mut bytes = vec![0; numbers.len() * wanted.size()];
+            TensorFile::open(&path).unwrap().read_numbers("a", wanted, &mut bytes).unwrap();
+            let exact: Vec<f64> = numbers.iter().map(|number| *number as f64).collect();
+            assert!(bytes == rounded(&rounded(&exact, stored).to_f64(), wanted).bytes(), "{stored} as {wanted}");
+            assert_eq!(first_not_finite(wanted, &bytes), None);
+        }
+    }
+
+    #[test]
+    fn numbers_without_room_and_numbers_that_are_none_are_told_apart() {
+        let folder = Folder::new("tensors-room");
+        let path = folder.path().join("a.safetensors");
+        let given = Given::from([("a".to_string(), bytemuck::cast_slice(&[1f32, -7e4, f32::NAN]).to_vec())]);
+        write(&path, &[entry("a", DType::F32, [3])], &given).unwrap();
+        let mut bytes = vec![0; 6];
+        let file = TensorFile::open(&path).unwrap();
+        let said = file.read_numbers("a", DType::F16, &mut bytes).unwrap_err().to_string();
+        assert!(said.contains("tensor \"a\" holds -70000, which f16 has no room for"), "{said}");
+        file.read_numbers("a", DType::Bf16, &mut bytes).unwrap();
+        assert!(first_not_finite(DType::Bf16, &bytes).is_some_and(|(place, number)| place == 2 && number.is_nan()));
     }
 
     #[test]

@@ -10,10 +10,11 @@ pub use sampling::Sampling;
 pub(crate) use decoder::Decoder;
 
 use crate::Result;
-use crate::config::within;
-use crate::files::tensors::{Entry, TensorsMut};
+use crate::config::{Precision, within};
+use crate::files::tensors::{self, Entry, Fill, TensorsMut};
 use crate::memory::{Budget, Held};
 use crate::models::{CausalModel, Parameter};
+use crate::parameters::Parameters;
 use crate::planning::InferenceMemory;
 use gradus_engine::backend::Backend;
 use gradus_engine::plan::{Options, Plan};
@@ -29,15 +30,16 @@ pub struct Generator {
 }
 
 impl Generator {
-    /// A generator of such texts, with these weights.
+    /// A generator of such texts, with these weights. Products are computed in the precision, and matrices held in it.
     pub fn new(
         model: &dyn CausalModel,
         weights: impl Fn(&Parameter) -> Array,
+        precision: Precision,
         backend: &dyn Backend,
         texts: Texts,
     ) -> Result<Generator> {
-        let memory = Generator::memory(model, backend, None)?;
-        let mut generator = Generator::without_weights(model, backend, texts, &memory)?;
+        let memory = Generator::memory(model, precision, backend, None)?;
+        let mut generator = Generator::without_weights(model, precision, backend, texts, &memory)?;
         for parameter in model.parameters() {
             generator.set_weight(&parameter.name, &weights(&parameter).to_vec::<f32>()?)?;
         }
@@ -45,20 +47,27 @@ impl Generator {
     }
 
     /// The memory of a process that generates, within what is stated.
-    pub fn memory(model: &dyn CausalModel, backend: &dyn Backend, stated: Option<Budget>) -> Result<InferenceMemory> {
-        InferenceMemory::of(stated, backend, || rehearsal(model, backend))
+    pub fn memory(
+        model: &dyn CausalModel,
+        precision: Precision,
+        backend: &dyn Backend,
+        stated: Option<Budget>,
+    ) -> Result<InferenceMemory> {
+        InferenceMemory::of(stated, backend, || rehearsal(model, precision, backend))
     }
 
     /// As [`Generator::new`], with weights that are zero until each is set, within the memory of the process.
     pub fn without_weights(
         model: &dyn CausalModel,
+        precision: Precision,
         backend: &dyn Backend,
         texts: Texts,
         memory: &InferenceMemory,
     ) -> Result<Generator> {
         Generator::check_count(texts.count)?;
         let decoder = Decoder::new(model, texts)?;
-        let (plan, _) = memory.first_fitting(decoder.bytes(), std::iter::once(plan(model, &decoder, backend)))?;
+        let (plan, _) =
+            memory.first_fitting(decoder.bytes(), std::iter::once(plan(model, precision, &decoder, backend)))?;
         Ok(Generator { program: Program::link(plan, backend)?, decoder })
     }
 
@@ -72,9 +81,9 @@ impl Generator {
         self.decoder.allow_only(is_allowed)
     }
 
-    /// Replaces a weight.
+    /// Replaces a weight by these numbers, rounded to what it is held in.
     pub fn set_weight(&mut self, name: &str, numbers: &[f32]) -> Result<()> {
-        Ok(self.program.write(name, numbers)?)
+        tensors::write_numbers(&mut self.program, name, numbers)
     }
 
     /// How many sequences are continued at a time.
@@ -103,27 +112,29 @@ impl Generator {
 }
 
 /// The program of a decoder.
-fn plan(model: &dyn CausalModel, decoder: &Decoder, backend: &dyn Backend) -> Result<Plan> {
+fn plan(model: &dyn CausalModel, precision: Precision, decoder: &Decoder, backend: &dyn Backend) -> Result<Plan> {
+    precision.check(backend)?;
     let trace = Trace::new();
-    let parameters = model.declare(&trace);
+    let parameters = Parameters::new(&trace).held_in(precision);
+    parameters.declare(&model.parameters());
     Ok(trace.plan(backend, &decoder.routines(model, &parameters), Options::default())?)
 }
 
 /// A text of a model that is small.
-fn rehearsal(model: &dyn CausalModel, backend: &dyn Backend) -> Result<Held> {
+fn rehearsal(model: &dyn CausalModel, precision: Precision, backend: &dyn Backend) -> Result<Held> {
     let small = &*model.smallest();
     let max_tokens = small.context();
     let mut decoder = Decoder::new(small, Texts { count: 1, prompt_tokens: 1, max_tokens })?;
     let settings = Sampling { temperature: 1.0, top_k: None, top_p: 1.0, seed: 1 };
     Held::measure(|begin| {
-        let mut program = Program::link(plan(small, &decoder, backend)?, backend)?;
+        let mut program = Program::link(plan(small, precision, &decoder, backend)?, backend)?;
         begin();
         decoder.generate(&mut program, &[0], &settings, max_tokens, &[], &mut |_, _| Ok(())).map(drop)
     })
 }
 
 impl TensorsMut for Generator {
-    fn fill(&mut self, entry: &Entry, fill: &mut dyn FnMut(&mut [u8]) -> Result<()>) -> Result<()> {
+    fn fill(&mut self, entry: &Entry, fill: Fill<'_>) -> Result<()> {
         TensorsMut::fill(&mut self.program, entry, fill)
     }
 }

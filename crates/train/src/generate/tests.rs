@@ -5,9 +5,9 @@ use super::sampling::TOKENS;
 use super::*;
 use crate::models::{Family, KeyValueContext, ModelConfig};
 use crate::parameters::{Initializer, Parameters};
-use gradus_engine::backend::Cpu;
+use gradus_engine::backend::{Cpu, Cuda, GpuKind};
 use gradus_engine::plan::{BufferKind, Operand, Step};
-use gradus_engine::{DType, Routine, Tensor};
+use gradus_engine::{DType, Role, Routine, Tensor};
 
 const CONTEXT: usize = 12;
 const GREEDY: Sampling = Sampling { temperature: 0.0, top_k: None, top_p: 1.0, seed: 1 };
@@ -15,7 +15,8 @@ const GREEDY: Sampling = Sampling { temperature: 0.0, top_k: None, top_p: 1.0, s
 fn without_weights(config: &ModelConfig, count: usize) -> Result<Generator> {
     let backend = Cpu::new(1)?;
     let texts = Texts { count, prompt_tokens: 2, max_tokens: CONTEXT };
-    Generator::without_weights(config, &backend, texts, &Generator::memory(config, &backend, None)?)
+    let memory = Generator::memory(config, Precision::F32, &backend, None)?;
+    Generator::without_weights(config, Precision::F32, &backend, texts, &memory)
 }
 
 fn configs() -> Vec<ModelConfig> {
@@ -42,7 +43,7 @@ fn numbers(parameter: &Parameter) -> Array {
 /// Of texts of any length.
 fn generator(config: &dyn CausalModel, count: usize, prompt_tokens: usize) -> Generator {
     let texts = Texts { count, prompt_tokens, max_tokens: usize::MAX };
-    Generator::new(config, numbers, &Cpu::new(1).unwrap(), texts).unwrap()
+    Generator::new(config, numbers, Precision::F32, &Cpu::new(1).unwrap(), texts).unwrap()
 }
 
 /// The whole forward pass over one sequence.
@@ -53,13 +54,18 @@ struct Whole {
 
 impl Whole {
     fn new(config: &dyn CausalModel) -> Whole {
+        Whole::held_in(config, Precision::F32)
+    }
+
+    fn held_in(config: &dyn CausalModel, precision: Precision) -> Whole {
         let trace = Trace::new();
         let tokens = trace.input("tokens", DType::I32, [1, CONTEXT]);
-        let parameters = config.declare(&trace);
+        let parameters = Parameters::new(&trace).held_in(precision);
         let routine = Routine::new("whole").output("logits", &config.forward(&parameters, &tokens));
         let mut program = trace.compile(&Cpu::new(1).unwrap(), &[routine]).unwrap();
         for parameter in parameters.list() {
-            program.write_array(&parameter.name, &numbers(&parameter)).unwrap();
+            tensors::write_numbers(&mut program, &parameter.name, &numbers(&parameter).to_vec::<f32>().unwrap())
+                .unwrap();
         }
         Whole { program, vocabulary: config.vocabulary() }
     }
@@ -141,7 +147,7 @@ fn greedy_text_is_that_of_the_whole_pass() {
 fn a_cache_may_have_room_for_the_text_alone() {
     let config = ModelConfig::gpt2(29, 36, 2, 3, 40);
     let text = |texts: Texts| {
-        let mut generator = Generator::new(&config, numbers, &Cpu::new(2).unwrap(), texts).unwrap();
+        let mut generator = Generator::new(&config, numbers, Precision::F32, &Cpu::new(2).unwrap(), texts).unwrap();
         let sampling = Sampling { temperature: 1.0, ..GREEDY };
         let text = generator.generate(&[3, 1, 4], &sampling, 13, &[], &mut |_, _| Ok(())).unwrap();
         (text, generator)
@@ -163,7 +169,8 @@ fn a_cache_may_have_room_for_the_text_alone() {
 fn nothing_of_the_cache_is_copied() {
     for config in configs() {
         let texts = Texts { count: 3, prompt_tokens: 4, max_tokens: usize::MAX };
-        let plan = plan(&config, &Decoder::new(&config, texts).unwrap(), &Cpu::new(1).unwrap()).unwrap();
+        let plan =
+            plan(&config, Precision::F32, &Decoder::new(&config, texts).unwrap(), &Cpu::new(1).unwrap()).unwrap();
         let is_cache =
             |operand: &Operand| operand.layout.shape[..] == [3, config.kv_heads, CONTEXT, config.head_size()];
         for routine in &plan.routines {
@@ -315,9 +322,75 @@ fn a_program_takes_little_besides_its_weights_and_its_cache() {
     for count in [1, 64] {
         let texts = Texts { count, prompt_tokens: 16, max_tokens: 128 };
         let decoder = Decoder::new(&config, texts).unwrap();
-        let regions = plan(&config, &decoder, &Cpu::new(2).unwrap()).unwrap().regions;
+        let regions = plan(&config, Precision::F32, &decoder, &Cpu::new(2).unwrap()).unwrap().regions;
         let (weights, cache) = (4 * config.parameter_count(), 2 * 12 * count * (16 + 128) * 768 * 4);
         assert!(regions.states >= weights + cache && regions.states < weights + cache + 64_000, "{regions:?}");
         assert!(regions.total() < (weights + cache) * 51 / 50, "{count}: {regions:?}");
     }
+}
+
+fn is_weight(kind: &BufferKind) -> bool {
+    matches!(kind, BufferKind::State(state) if state.role == Role::Weight)
+}
+
+/// Bytes of the weights of a plan.
+fn weight_bytes(plan: &Plan) -> usize {
+    plan.buffers.iter().filter(|buffer| is_weight(&buffer.kind)).map(|buffer| buffer.ty.bytes()).sum()
+}
+
+#[test]
+fn matrices_in_16_bits_are_there_once_and_read_where_they_lie() {
+    let gpt2 = ModelConfig::gpt2(4096, 64, 2, 2, 64);
+    let models = [gpt2.clone(), ModelConfig { tie_embeddings: false, ..gpt2 }, ModelConfig::llama(4096, 64, 2, 2, 64)];
+    let (cpu, cuda) = (Cpu::new(2).unwrap(), Cuda::of_kind(GpuKind::H200));
+    for (model, backend) in
+        models.iter().flat_map(|model| [&cpu as &dyn Backend, &cuda].map(|backend| (model, backend)))
+    {
+        let decoder = Decoder::new(model, Texts { count: 2, prompt_tokens: 3, max_tokens: 5 }).unwrap();
+        let full = plan(model, Precision::F32, &decoder, backend).unwrap();
+        let bytes = |parameter: &Parameter| parameter.shape.elements() * if parameter.shape.rank() > 1 { 2 } else { 4 };
+        let expected: usize = model.parameters().iter().map(bytes).sum();
+        for precision in [Precision::Bf16, Precision::F16] {
+            let half = plan(model, precision, &decoder, backend).unwrap();
+            assert_eq!(weight_bytes(&half), expected);
+            let saved = weight_bytes(&full) - expected;
+            assert!(half.regions.states + saved <= full.regions.states, "{precision:?} on the {}", backend.name());
+            for step in half.routines.iter().flat_map(|routine| &routine.steps) {
+                let made = step.outputs.iter().map(|output| half.buffers[output.buffer].ty.bytes()).max();
+                let read = step.inputs.iter().map(|input| &half.buffers[input.buffer]);
+                let matrices = read.filter(|buffer| is_weight(&buffer.kind) && buffer.ty.shape.rank() > 1);
+                let smallest = matrices.map(|buffer| buffer.ty.bytes()).min();
+                assert!(smallest.is_none_or(|bytes| made < Some(bytes)), "a copy by {}", step.op.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn texts_in_16_bits_are_those_of_the_whole_pass() {
+    for config in configs() {
+        let texts = Texts { count: 2, prompt_tokens: 2, max_tokens: 8 };
+        let mut generator = Generator::new(&config, numbers, Precision::Bf16, &Cpu::new(2).unwrap(), texts).unwrap();
+        let found = generator.generate(&[5, 11], &GREEDY, 8, &[], &mut |_, _| Ok(())).unwrap();
+        assert_eq!(found, [(); 2].map(|()| Whole::held_in(&config, Precision::Bf16).greedy(&[5, 11], 8)));
+    }
+}
+
+#[test]
+fn what_a_precision_cannot_do_is_refused() {
+    let texts = Texts { count: 1, prompt_tokens: 2, max_tokens: 3 };
+    let made = |model: &dyn CausalModel, numbers: &dyn Fn(&Parameter) -> Array, precision: Precision| {
+        Generator::new(model, numbers, precision, &Cpu::new(1).unwrap(), texts).map(drop)
+    };
+    let large =
+        |parameter: &Parameter| Array::new(&parameter.shape, &vec![1e5f32; parameter.shape.elements()]).unwrap();
+    made(&configs()[0], &large, Precision::Bf16).unwrap();
+    let said = made(&configs()[0], &large, Precision::F16).unwrap_err().to_string();
+    assert!(said.starts_with("weight \"transformer.wte.weight\" holds 100000, which f16 has no room for"), "{said}");
+    let said = made(&configs()[0], &numbers, Precision::Tf32).unwrap_err().to_string();
+    assert!(said.contains("tf32 is what tensor cores compute in"), "{said}");
+    // A model of one's own that mixes types itself.
+    made(&Averaging, &numbers, Precision::F32).unwrap();
+    let said = made(&Averaging, &numbers, Precision::Bf16).unwrap_err().to_string();
+    assert!(said.contains("generate/tests.rs:") && said.contains("cast one"), "{said}");
 }

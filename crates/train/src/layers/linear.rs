@@ -96,6 +96,6 @@ impl Embedding {
     /// Rows of the table [..., width] for numbers [...]. A number that has no row is an error of the replay.
     #[track_caller]
     pub fn forward(&self, numbers: &Tensor) -> Tensor {
-        self.weight.embedding(numbers)
+        self.weight.embedding(numbers).cast(DType::F32)
     }
 }

@@ -87,9 +87,7 @@ pub trait CausalModel {
     #[track_caller]
     fn declare(&self, trace: &Trace) -> Parameters {
         let parameters = Parameters::new(trace);
-        for Parameter { name, shape, initializer } in self.parameters() {
-            parameters.get(&name, &shape, initializer);
-        }
+        parameters.declare(&self.parameters());
         parameters
     }
 }

@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::config::Precision;
+use crate::files::tensors;
 use gradus_engine::backend::Cpu;
-use gradus_engine::{DType, Program, Routine, Tensor, Trace, gradient};
+use gradus_engine::{Array, DType, Program, Routine, Tensor, TensorType, Trace, gradient};
 
 const BATCH: usize = 2;
 const SEQUENCE: usize = 11;
@@ -100,4 +101,42 @@ fn ignored_targets_do_not_count() {
     program.write("targets", &targets).unwrap();
     let one = loss(&mut program);
     assert!(one > 3.0 && one < 5.0, "the loss of one target, near ln 53: {one}");
+}
+
+/// The logits of a model whose matrices, rounded to this type, are held as `change` says.
+fn logits(config: &ModelConfig, dtype: DType, change: impl Fn(Parameters) -> Parameters) -> Vec<f64> {
+    let trace = Trace::new();
+    let parameters = change(Parameters::new(&trace));
+    parameters.declare(&config.parameters());
+    let tokens = trace.input("tokens", DType::I32, [1, SEQUENCE]);
+    let routine = Routine::new("forward").output("logits", &config.forward(&parameters, &tokens));
+    let mut program = trace.compile(&Cpu::new(1).unwrap(), &[routine]).unwrap();
+    for parameter in parameters.list() {
+        let dtype = if parameter.shape.rank() > 1 { dtype } else { DType::F32 };
+        let rounded =
+            Array::from_f64(TensorType::new(dtype, &parameter.shape), &parameter.numbers(3).to_f64()).unwrap();
+        let numbers: Vec<f32> = rounded.to_f64().into_iter().map(|number| number as f32).collect();
+        tensors::write_numbers(&mut program, &parameter.name, &numbers).unwrap();
+    }
+    program.write("tokens", &(0..SEQUENCE as i32).map(|index| index * 17 % 53).collect::<Vec<i32>>()).unwrap();
+    program.run("forward").unwrap();
+    program.read("logits").unwrap().to_f64()
+}
+
+#[test]
+fn matrices_held_in_16_bits_give_the_logits_of_the_same_numbers_in_f32() {
+    for (config, precision) in configs()
+        .into_iter()
+        .flat_map(|config| [Precision::Bf16, Precision::F16].map(|precision| (config.clone(), precision)))
+    {
+        let exact = logits(&config, DType::F32, |parameters| parameters);
+        let rounded = logits(&config, precision.dtype(), |parameters| parameters.with_precision(precision));
+        let held = logits(&config, DType::F32, |parameters| parameters.held_in(precision));
+        let scale = exact.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
+        let worst = |others: &[f64]| held.iter().zip(others).fold(0.0f64, |worst, (a, b)| worst.max((a - b).abs()));
+        assert!(worst(&rounded) <= 1e-5 * scale, "{:?}, {precision:?}: {} of {scale}", config.family, worst(&rounded));
+        let allowed = if precision == Precision::Bf16 { 3e-2 } else { 4e-3 };
+        let error = worst(&exact);
+        assert!(error > 0.0 && error <= allowed * scale, "{:?}, {precision:?}: {error} of {scale}", config.family);
+    }
 }

@@ -7,7 +7,7 @@ use crate::export::{Settings, decimal};
 use crate::models::products::{Next, heads, joined, linear};
 use crate::models::{Family, KeyValueContext, ModelConfig};
 use crate::parameters::{Initializer, Parameters};
-use gradus_engine::Tensor;
+use gradus_engine::{DType, Tensor};
 use serde_json::{Value, json};
 
 /// Of the published initialization.
@@ -39,8 +39,8 @@ impl Architecture for Gpt2 {
     ) -> Tensor {
         let table = self.token_table(config, parameters); // [v, c]
         let positions = parameters.get("transformer.wpe.weight", [config.context, config.width], NORMAL);
-        let positions = context.rows(&positions); // [t, c]
-        let embedded = table.embedding(tokens) + positions; // [b, t, c]
+        let positions = context.rows(&positions).cast(DType::F32); // [t, c]
+        let embedded = table.embedding(tokens).cast(DType::F32) + positions; // [b, t, c]
         let mut x = parameters.dropout(&embedded, config.dropout); // [b, t, c]
         for layer in 0..config.layers {
             let at = parameters.within(format_args!("transformer.h.{layer}"));

@@ -10,7 +10,7 @@ use crate::models::rope::frequencies;
 use crate::models::{Family, KeyValueContext, ModelConfig};
 use crate::parameters::{Initializer, Parameters};
 use crate::{Error, Result};
-use gradus_engine::Tensor;
+use gradus_engine::{DType, Tensor};
 use serde_json::{Value, json};
 
 /// Of the published initialization.
@@ -243,7 +243,7 @@ fn hidden(
     context: &mut dyn KeyValueContext,
 ) -> Tensor {
     let angles = Angles::new(config, tokens, context);
-    let embedded = token_table(config, parameters).embedding(tokens); // [b, t, c]
+    let embedded = token_table(config, parameters).embedding(tokens).cast(DType::F32); // [b, t, c]
     let mut x = parameters.dropout(&embedded, config.dropout); // [b, t, c]
     for layer in 0..config.layers {
         let parameters = parameters.within(format_args!("model.layers.{layer}"));
