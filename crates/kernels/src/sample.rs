@@ -22,7 +22,7 @@ pub struct SampleOperands<T> {
     pub logits: In<T>,
     /// A bit for each column, the lowest of a word first: whether it may be chosen.
     pub allowed: In<u32>,
-    /// Where in the distribution the choice falls: [rows], from 0 to 1, 1 excluded.
+    /// Where in the distribution the choice of each row falls, from 0 to 1, 1 excluded.
     pub uniform: In<f32>,
     /// What logits are divided by; the likeliest is chosen if it is not above 0.
     pub temperature: In<f32>,
@@ -30,7 +30,7 @@ pub struct SampleOperands<T> {
     pub top_k: In<i32>,
     /// The probability that those have which are considered, if it is less than 1.
     pub top_p: In<f32>,
-    /// The choices: [rows], -1 where there is none to be made.
+    /// The choice of each row, -1 where there is none to be made.
     pub tokens: Out<i32>,
 }
 

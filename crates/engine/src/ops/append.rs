@@ -7,7 +7,7 @@ use gradus_cuda as device;
 use gradus_kernels::attention as kernel;
 use gradus_kernels::copy::{Axis, StridedCopy};
 
-/// A cache [n, g, places, d] with rows [n, g, t, d] written over its places from `position`, i32 [1], on. Rows whose place is
+/// A cache [n, g, places, d] with rows [n, g, t, d] written over its places from `position`, one i32, on. Rows whose place is
 /// not there are left out. Over the cache's own bytes, nothing but these rows is touched.
 #[derive(Clone, Copy, Debug)]
 pub struct Append;
@@ -161,7 +161,7 @@ impl Kernels for Append {
 }
 
 impl Tensor {
-    /// This cache [n, g, places, d] with rows [n, g, t, d] written over its places from `position`, an i32 [1], on: in the
+    /// This cache [n, g, places, d] with rows [n, g, t, d] written over its places from `position`, one i32, on: in the
     /// cache's element type. Rows whose place is not there are left out.
     #[track_caller]
     pub fn append(&self, new: &Tensor, position: &Tensor) -> Tensor {

@@ -7,7 +7,7 @@ use crate::DType;
 use gradus_cuda::{self as device, Element};
 use gradus_kernels::attention as kernel;
 
-/// Causal attention of queries [n, h, t, d] over the first `length` places, i32 [1], of keys and values [n, g, places, d],
+/// Causal attention of queries [n, h, t, d] over the first `length` places, one i32, of keys and values [n, g, places, d],
 /// whose element type may be another: as [n, t, h, d], in the queries' type. The queries are those of the last places that
 /// are filled; a length that is less than t counts as t, one above the places as the places. What is behind the length is
 /// not touched.
@@ -175,7 +175,7 @@ impl Kernels for CachedAttention {
 }
 
 impl Tensor {
-    /// Attention of these queries [n, h, t, d], of the last t of the first `length` places, i32 [1], over keys and values
+    /// Attention of these queries [n, h, t, d], of the last t of the first `length` places, one i32, over keys and values
     /// [n, g, places, d], scores divided by the square root of d; h is a multiple of g. Each query sees its own place and
     /// those before it; with a window, so many at most. Keys and values may be of another element type.
     #[track_caller]

@@ -15,11 +15,11 @@ pub struct SampleInputs<'a> {
     pub allowed: &'a Tensor,
     /// Where in the distribution each choice falls: f32 [...], at least 0 and less than 1.
     pub uniform: &'a Tensor,
-    /// What logits are divided by: f32 [1]. The likeliest token is taken if it is 0, the first of those.
+    /// What logits are divided by: one f32. The likeliest token is taken if it is 0, the first of those.
     pub temperature: &'a Tensor,
-    /// Only so many of the likeliest tokens are considered, one at least: i32 [1]. All are if it is v or more.
+    /// Only so many of the likeliest tokens are considered, one at least: an i32. All are if it is v or more.
     pub top_k: &'a Tensor,
-    /// Of these, only the likeliest that together have this probability, one at least: f32 [1]. All are if it is 1.
+    /// Of these, only the likeliest that together have this probability, one at least: an f32. All are if it is 1.
     pub top_p: &'a Tensor,
 }
 

@@ -2,11 +2,15 @@
 //!
 //! A layer takes its weights from [`Parameters`] when it is made and is traced by its `forward`. Names, shapes and initial
 //! numbers are those of the PyTorch module of the same name, so that its state dict can be read by name
-//! ([`Parameters::load`]). Layers without weights are methods of [`Tensor`]: activations, `max_pool2d` and its kin, `softmax`; dropout,
-//! which needs a key, is [`Parameters::dropout`].
+//! ([`Parameters::load`]). Layers without weights are methods of [`Tensor`]: activations, `max_pool2d` and its kin, `softmax`;
+//! dropout, which needs a key, is [`Parameters::dropout`].
 //!
-//! Matrix products, convolutions and attention are computed in the precision of the [`Parameters`](crate::parameters::Parameters); what a layer gives is
-//! f32, or in that precision if its operand is: activations inside of a layer are stored in it.
+//! Matrix products, convolutions and attention are computed in the precision of the [`Parameters`]; what a layer gives is f32,
+//! or in that precision if its operand is: activations inside of a layer are stored in it.
+//!
+//! [`Parameters`]: crate::parameters::Parameters
+//! [`Parameters::load`]: crate::parameters::Parameters::load
+//! [`Parameters::dropout`]: crate::parameters::Parameters::dropout
 //!
 //! ```
 //! use gradus_engine::{DType, Trace};
