@@ -1,4 +1,5 @@
-//! Times training steps of GPT-2 on a CUDA device: tokens a second, share of the tensor cores, memory planned.
+//! Times training steps of GPT-2 on a CUDA device: tokens a second, share of the tensor cores, memory planned and taken, what
+//! the host does meanwhile.
 //!
 //! `cuda_steps [NAME ...] [--profile]`: without names, all cases. `--profile` adds the time by operation. Where there is no
 //! device, steps are only planned, for an H200. Batches are random tokens; AdamW, bf16, clipping by norm.
@@ -13,6 +14,12 @@ use gradus_train::planning::{Chosen, StepPlans};
 use gradus_train::step::{StepConfig, StepScalars, TrainingStep};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
+
+#[path = "../tests/support/counting.rs"]
+mod counting;
+
+#[global_allocator]
+static ALLOCATOR: counting::Counting = counting::Counting;
 
 /// Operations a second of the tensor cores of an H200 in bf16, by its data sheet.
 const PEAK: f64 = 989e12;
@@ -53,7 +60,9 @@ fn main() -> Result<()> {
             (Cuda::of_kind(GpuKind::H200), false)
         }
     };
-    println!("case            tokens/s  of peak      step      best     arena  at once");
+    println!(
+        "case            tokens/s  of peak      step      best     arena     taken  at once  linked  a core  allocations"
+    );
     for case in cases().iter().filter(|case| names.is_empty() || names.iter().any(|name| **name == case.name)) {
         let chosen = chosen(case, &cuda)?;
         let (arena, at_once) = (chosen.arena() as f64 / 1e9, chosen.config.micro_batch);
@@ -63,14 +72,20 @@ fn main() -> Result<()> {
             println!("{:<15}                    {planned:>6.2} ms predicted  {arena:>5.2} GB  {at_once}", case.name);
             continue;
         }
+        let (began, free) = (Instant::now(), free(&cuda)?);
         let mut step = TrainingStep::link(chosen, &cuda)?;
-        let seconds = measure(case, &mut step)?;
+        let linked = began.elapsed().as_secs_f64();
+        let Measured { seconds, core, allocations } = measure(case, &mut step)?;
         let (median, best) = (seconds[seconds.len() / 2], seconds[0]);
         let tokens = (case.batch * case.model.context) as f64;
         let share = 100.0 * tokens * operations_per_token(&case.model) / median / PEAK;
         let [median_ms, best_ms] = [median, best].map(|seconds| seconds * 1e3);
         let row = format!("{:<15} {:>8.0}   {share:>5.1} %", case.name, tokens / median);
-        println!("{row}  {median_ms:>6.2} ms {best_ms:>6.2} ms  {arena:>5.2} GB  {at_once}");
+        let row = format!(
+            "{row}  {median_ms:>6.2} ms {best_ms:>6.2} ms  {arena:>5.2} GB {:>6.2} GB",
+            free - self::free(&cuda)?
+        );
+        println!("{row}  {at_once:>7} {linked:>5.1} s  {:>4.0} %  {allocations:>11}", 100.0 * core);
         if has("--profile") {
             profile(&mut step)?;
         }
@@ -94,8 +109,30 @@ fn chosen(case: &Case, cuda: &Cuda) -> Result<Chosen> {
     }
 }
 
-/// Seconds of each step, rising.
-fn measure(case: &Case, step: &mut TrainingStep) -> Result<Vec<f64>> {
+/// What of the device's memory is free, in GB.
+fn free(cuda: &Cuda) -> Result<f64> {
+    Ok(cuda.memory()?.map_or(0.0, |memory| memory.available as f64 / 1e9))
+}
+
+/// What steps took.
+struct Measured {
+    /// Of each, rising.
+    seconds: Vec<f64>,
+    /// The share of a core that all threads of the process had.
+    core: f64,
+    /// Calls of the allocator.
+    allocations: usize,
+}
+
+/// Seconds that the system counts for all threads of this process, in hundredths.
+fn core_seconds() -> f64 {
+    let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // The name, in brackets, may have spaces; the two times are the 12th and 13th fields behind it.
+    let fields = text.rsplit(')').next().unwrap_or_default().split_whitespace();
+    fields.skip(11).take(2).filter_map(|field| field.parse::<f64>().ok()).sum::<f64>() / 100.0
+}
+
+fn measure(case: &Case, step: &mut TrainingStep) -> Result<Measured> {
     step.initialize(1)?;
     let mut batch = step.batch();
     for name in [TOKENS, TARGETS] {
@@ -105,15 +142,22 @@ fn measure(case: &Case, step: &mut TrainingStep) -> Result<Vec<f64>> {
             *token = ((state >> 33) % case.model.vocabulary as u64) as i32;
         }
     }
-    let mut seconds = vec![];
+    let mut seconds = Vec::with_capacity(WARM_UP + ROUNDS);
+    let mut measured_from = (Instant::now(), 0.0);
     for number in 0..WARM_UP + ROUNDS {
+        if number == WARM_UP {
+            measured_from = (Instant::now(), core_seconds());
+            counting::count(true);
+        }
         let began = Instant::now();
         step.run(&batch, &StepScalars { step: number as u64, learning_rate: 1e-4, clip_norm: 1.0, seed: 1 })?;
         seconds.push(began.elapsed().as_secs_f64());
     }
+    let (allocations, _) = counting::counted();
+    let core = (core_seconds() - measured_from.1) / measured_from.0.elapsed().as_secs_f64();
     seconds.drain(..WARM_UP);
     seconds.sort_by(f64::total_cmp);
-    Ok(seconds)
+    Ok(Measured { seconds, core, allocations })
 }
 
 /// Six operations for each weight of a product, and attention over half of the pairs.

@@ -95,6 +95,23 @@ fn what_a_norm_takes_in_is_a_sum_with_another() {
 }
 
 #[test]
+fn what_is_more_than_a_device_counts_is_refused() {
+    let trace = Trace::new();
+    let y = trace.input("x", DType::F32, [1 << 31, 2]).softmax(-1);
+    let refused = trace.plan(&Cuda::of_kind(GpuKind::H200), &[Routine::new("r").output("y", &y)], Options::default());
+    let error = refused.unwrap_err().to_string();
+    assert!(error.contains("tests/cuda.rs") && error.contains("softmax is cut into 2147483648 blocks"), "{error}");
+}
+
+#[test]
+fn a_product_without_depth_is_no_product() {
+    let trace = Trace::new();
+    let (x, w) = (trace.input("x", DType::F32, [4, 0]), trace.input("w", DType::F32, [7, 0]));
+    let losses = x.linear_cross_entropy_rows(&w, &trace.input("targets", DType::I32, [4]), None);
+    assert_eq!(products(&losses), []);
+}
+
+#[test]
 #[ignore = "takes NVIDIA's compiler, and minutes: run by bench/cuda"]
 fn every_kernel_compiles() {
     can_compile().unwrap();

@@ -2,7 +2,6 @@
 
 mod support;
 
-use gradus::backend::Cpu;
 use gradus::layers::{
     BatchNorm, Conv1d, Conv2d, Embedding, FeedForward, Gru, LayerNorm, Linear, Lstm, MultiHeadAttention,
     MultiHeadAttentionOptions, Recurrence, RmsNorm, SwiGlu, rotary_positions,
@@ -13,6 +12,7 @@ use gradus::parameters::{Initializer, Parameters};
 use gradus::{Array, DType, Error, Precision, Program, Routine, Tensor, Trace, gradient_or_zeros};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
+use support::device;
 use support::fixture::Fixture;
 
 /// The largest error, relative to the largest number of each tensor.
@@ -75,8 +75,7 @@ fn computed(fixture: &Fixture, case: &str, precision: Precision, build: Build) -
     for (state, value) in parameters.updates() {
         routine = routine.assign(&state, &value);
     }
-    let mut program =
-        trace.compile(&Cpu::new(1).unwrap(), &[routine]).unwrap_or_else(|error| panic!("{case}: {error}"));
+    let mut program = trace.compile(&*device(1), &[routine]).unwrap_or_else(|error| panic!("{case}: {error}"));
     for (name, _) in &inputs {
         program.write_array(name, &fixture.array(&format!("{case}/{name}"))).unwrap();
     }
@@ -275,7 +274,7 @@ fn a_state_dict_is_read_by_name_or_refused() {
     let trace = Trace::new();
     let parameters = Parameters::new(&trace);
     let y = BatchNorm::new(&parameters, 3).forward(&trace.input("x", DType::F32, [2, 3]));
-    let mut program = trace.compile(&Cpu::new(1).unwrap(), &[Routine::new("r").output("y", &y)]).unwrap();
+    let mut program = trace.compile(&*device(1), &[Routine::new("r").output("y", &y)]).unwrap();
     let names = ["weight", "bias", "running_mean", "running_var"];
     let mut load = |names: &[&str], size: usize| {
         let numbers = |first: usize| [first as f32, 1.5, -2.0].map(f32::to_le_bytes).concat();

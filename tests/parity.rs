@@ -3,11 +3,11 @@
 
 mod support;
 
-use gradus::backend::{Backend, Cpu};
 use gradus::generate::{Generator, Sampling, Texts};
 use gradus::models::{CausalModel, Family, ModelConfig, Parameter, RopeScaling};
 use gradus::testing::SecondMachine;
 use gradus::{Array, DType, Precision, Routine, Trace, gradient};
+use support::device;
 use support::fixture::Fixture;
 
 /// Differences, relative to the largest number of each tensor.
@@ -39,7 +39,7 @@ fn follow(name: &str, config: &ModelConfig) {
     for (parameter, gradient) in parameters.list().iter().zip(&gradients) {
         routine = routine.output(&format!("gradient.{}", parameter.name), gradient);
     }
-    for backend in [&Cpu::new(2).unwrap() as &dyn Backend, &SecondMachine] {
+    for backend in [&*device(2), &SecondMachine] {
         let mut program = trace.compile(backend, std::slice::from_ref(&routine)).unwrap();
         for name in &names {
             program.write_array(name, &fixture.array(&format!("weight.{name}"))).unwrap();
@@ -66,7 +66,7 @@ fn follow_and_continue(name: &str, config: &ModelConfig) {
     for given in [3, 5, 12] {
         let (given, rest) = expected.split_at(given);
         let texts = Texts { count: 1, prompt_tokens: given.len(), max_tokens: rest.len() };
-        let mut generator = Generator::new(config, weight, Precision::F32, &Cpu::new(1).unwrap(), texts).unwrap();
+        let mut generator = Generator::new(config, weight, Precision::F32, &*device(1), texts).unwrap();
         let texts = generator.generate(given, &greedy, rest.len(), &[], &mut |_, _| Ok(())).unwrap();
         assert_eq!(texts, [rest], "{name} after {given:?}");
     }

@@ -3,11 +3,11 @@
 
 mod support;
 
-use gradus::backend::Cpu;
 use gradus::models::{CausalModel, ModelConfig};
 use gradus::ops::{Conv2dOptions, Pool2dOptions, Sgd, SgdInputs};
 use gradus::optimizers::{AdamW, GroupedOptimizer, StepNumbers};
 use gradus::{Array, DType, Program, Routine, Tensor, Trace, gradient};
+use support::device;
 use support::fixture::Fixture;
 
 /// Gradients, relative to the largest number of each tensor.
@@ -77,7 +77,7 @@ fn a_transformer_trains_as_in_pytorch() {
     let step = adamw.update(step, names.iter().map(|name| &name[..]).zip(&weights), &gradients, &numbers);
     let routines = [gradients_routine(&names, &gradients), step];
     for threads in [1, 2] {
-        let mut program = trace.compile(&Cpu::new(threads).unwrap(), &routines).unwrap();
+        let mut program = trace.compile(&*device(threads), &routines).unwrap();
         for name in &names {
             program.write_array(&name[..], &fixture.array(&format!("weight.{name}"))).unwrap();
         }
@@ -111,7 +111,7 @@ fn a_convolutional_network_trains_as_in_pytorch() {
         step = step.assign(weight, &updated.weight).assign(buffer, &updated.buffer);
         given = given.output(&format!("gradient.{name}"), gradient);
     }
-    let program = trace.compile(&Cpu::new(2).unwrap(), &[given, step]).unwrap();
+    let program = trace.compile(&*device(2), &[given, step]).unwrap();
     let data = [("images", fixture.array("data.images")), ("labels", fixture.array("data.labels"))];
     follow(&fixture, program, &data);
 }

@@ -9,7 +9,9 @@ pub struct Fixture(Vec<u8>);
 
 impl Fixture {
     pub fn open(name: &str) -> Fixture {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(format!("{name}.safetensors"));
+        // Looked up as it runs: programs are carried to machines with a device.
+        let root = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or(env!("CARGO_MANIFEST_DIR").into());
+        let path = Path::new(&root).join("tests/fixtures").join(format!("{name}.safetensors"));
         Fixture(std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())))
     }
 

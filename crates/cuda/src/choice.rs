@@ -35,6 +35,7 @@ impl Device {
         products: impl Iterator<Item = &'a Product>,
         cell: u64,
     ) -> Result<()> {
+        self.bind()?;
         let (began, mut tests) = (Instant::now(), None);
         for product in products.filter(|product| work(product) >= LEAST_WORK) {
             let key = key(product);

@@ -53,6 +53,14 @@ pub struct Launch {
     pub arguments: Vec<u64>,
 }
 
+impl Launch {
+    /// The blocks along an axis that are more than a device takes.
+    pub fn too_many_blocks(&self) -> Option<u32> {
+        const MOST: [u32; 3] = [i32::MAX as u32, u16::MAX as u32, u16::MAX as u32];
+        self.grid.into_iter().zip(MOST).find(|(blocks, most)| blocks > most).map(|(blocks, _)| blocks)
+    }
+}
+
 /// `d = a @ b + bias + added`, or what GELU makes of it, or `d += a @ b`, for a batch of matrices. Sums are in f32.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Product {

@@ -79,13 +79,17 @@ impl Device {
         let count = initialized.and_then(|()| result::device::get_count().map_err(Error::call("cuDeviceGetCount")));
         let count = count.map_err(|error| Error::NoDevice { ordinal, known: error.to_string() })?;
         if ordinal >= count as usize {
-            let known = if count == 0 { "there are none".to_string() } else { format!("there are {count}, from 0 on") };
+            let known = match count {
+                0 => "there are none".to_string(),
+                1 => "there is only device 0".to_string(),
+                _ => format!("there are {count}, from 0 on"),
+            };
             return Err(Error::NoDevice { ordinal, known });
         }
-        library::nvrtc()?;
-        library::cublaslt()?;
         let device = result::device::get(ordinal as i32).map_err(Error::call("cuDeviceGet"))?;
         check_capability(device)?;
+        library::nvrtc()?;
+        library::cublaslt()?;
         Device::open(device, driver).map(Arc::new)
     }
 

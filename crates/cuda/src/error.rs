@@ -1,5 +1,7 @@
 //! What can go wrong with a device.
 
+use cudarc::driver::sys::CUresult;
+
 /// Why a device could not be used.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
@@ -38,7 +40,9 @@ pub enum Error {
         minor: i32,
     },
     /// Memory that the device does not have.
-    #[error("the device refused {wanted} bytes, {free} of {total} are free; ask for less, or end what else runs on it")]
+    #[error(
+        "{wanted} bytes are wanted and {free} of {total} are free; ask for less, or end what else runs on the device"
+    )]
     Memory {
         /// What was asked for.
         wanted: usize,
@@ -69,6 +73,16 @@ pub enum Error {
         /// Its sizes and types.
         product: String,
     },
+    /// A device that can no longer be used by this process.
+    #[error(
+        "the device failed in {call} ({reason}), and what it held is lost; what was saved before stands: go on from there"
+    )]
+    Lost {
+        /// What was called.
+        call: &'static str,
+        /// What it said.
+        reason: String,
+    },
     /// Anything else that a library refused.
     #[error("{call} failed: {reason}")]
     Call {
@@ -85,9 +99,40 @@ impl Error {
         move |error| {
             let reason =
                 error.error_string().map_or_else(|_| format!("{error:?}"), |text| text.to_string_lossy().into());
-            Error::Call { call, reason }
+            match error.0 {
+                CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
+                    Error::Call { call, reason: format!("{reason}; end what else runs on the device") }
+                }
+                code if is_lost(code) => Error::Lost { call, reason },
+                _ => Error::Call { call, reason },
+            }
         }
     }
+}
+
+/// Whether every call after this one is refused too.
+fn is_lost(code: CUresult) -> bool {
+    use CUresult::*;
+    matches!(
+        code,
+        CUDA_ERROR_DEINITIALIZED
+            | CUDA_ERROR_DEVICE_UNAVAILABLE
+            | CUDA_ERROR_ECC_UNCORRECTABLE
+            | CUDA_ERROR_NVLINK_UNCORRECTABLE
+            | CUDA_ERROR_CONTEXT_IS_DESTROYED
+            | CUDA_ERROR_ILLEGAL_ADDRESS
+            | CUDA_ERROR_LAUNCH_TIMEOUT
+            | CUDA_ERROR_ASSERT
+            | CUDA_ERROR_HARDWARE_STACK_ERROR
+            | CUDA_ERROR_ILLEGAL_INSTRUCTION
+            | CUDA_ERROR_MISALIGNED_ADDRESS
+            | CUDA_ERROR_INVALID_ADDRESS_SPACE
+            | CUDA_ERROR_INVALID_PC
+            | CUDA_ERROR_LAUNCH_FAILED
+            | CUDA_ERROR_EXTERNAL_DEVICE
+            | CUDA_ERROR_SYSTEM_NOT_READY
+            | CUDA_ERROR_UNKNOWN
+    )
 }
 
 /// As [`std::result::Result`].

@@ -80,7 +80,8 @@ impl Source {
         let index = if self.reach < 1 << 31 { "u32" } else { "u64" };
         let prelude = include_str!("../kernels/prelude.cuh");
         let source = format!("{prelude}typedef {index} index_t;\n{}{}", self.definitions, self.text);
-        let grid = grid.map(|blocks| u32::try_from(blocks).expect("a grid of fewer than 2^32 blocks"));
+        // As many as can be counted are more than any device takes, and refused.
+        let grid = grid.map(|blocks| u32::try_from(blocks).unwrap_or(u32::MAX));
         Launch {
             source,
             entry: self.entry,

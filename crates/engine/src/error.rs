@@ -190,6 +190,20 @@ pub enum Error {
         /// The user's line.
         at: Location,
     },
+    /// An operation over more than a device counts in one go.
+    #[error(
+        "{at}: {op} is cut into {blocks} blocks, more than {backend} takes at once; compute it in parts, or on the CPU"
+    )]
+    TooManyBlocks {
+        /// The backend.
+        backend: &'static str,
+        /// The operation.
+        op: String,
+        /// Blocks along one axis.
+        blocks: u32,
+        /// The user's line.
+        at: Location,
+    },
     /// A plan that was made for another machine than the one that it is linked on.
     #[error("the plan cannot be linked: {problem}; plan again with the backend that will run it")]
     OtherMachine {
@@ -306,9 +320,10 @@ impl Mismatch {
 
 impl From<gradus_cuda::Error> for Error {
     fn from(error: gradus_cuda::Error) -> Error {
-        match error {
-            gradus_cuda::Error::Memory { wanted, free, .. } => Error::TooLarge { needed: wanted, available: free },
-            other => Error::Machine { what: "a CUDA device".to_string(), reason: other.to_string() },
-        }
+        let what = match error {
+            gradus_cuda::Error::Memory { .. } => "memory of a CUDA device",
+            _ => "a CUDA device",
+        };
+        Error::Machine { what: what.to_string(), reason: error.to_string() }
     }
 }

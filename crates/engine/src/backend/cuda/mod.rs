@@ -12,7 +12,7 @@ use crate::ops::{Elementwise, Form, Kernels, Lowering, Matmul, Operation, own_ke
 use crate::plan::{BufferId, FusionLimits, Machine, Plan, PlannedRoutine, Reading, Scratch, Step};
 use crate::{DType, Error, Layout, Result};
 use executable::CudaExecutable;
-use gradus_cuda::{Command, Device};
+use gradus_cuda::{Command, Device, Launch};
 use linker::{ALIGNMENT, Addresses, Linked};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -115,7 +115,14 @@ impl Cuda {
             return Err(Error::NoKernel { backend: self.name(), op, at: step.location });
         }
         kernels(step.op.as_ref()).cuda(&mut linker).map_err(unsupported)?;
-        Ok(linker.finish())
+        let linked = linker.finish();
+        match linked.commands.iter().filter_map(Command::launch).find_map(Launch::too_many_blocks) {
+            None => Ok(linked),
+            Some(blocks) => {
+                let op = step.op.name().to_string();
+                Err(Error::TooManyBlocks { backend: self.name(), op, blocks, at: step.location })
+            }
+        }
     }
 }
 

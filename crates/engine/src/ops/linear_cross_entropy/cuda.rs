@@ -54,6 +54,14 @@ impl Blocked {
         [rows, depth, columns]: [usize; 3],
         accumulates: bool,
     ) {
+        if rows == 0 || columns == 0 {
+            return;
+        }
+        if depth == 0 {
+            // A sum of nothing, which the library refuses.
+            let bytes = if accumulates { 0 } else { rows * d.stride * d.element.size() };
+            return linker.zero(d.address, bytes);
+        }
         linker.product(Product {
             rows,
             columns,
