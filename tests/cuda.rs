@@ -163,11 +163,8 @@ type Sizes = ([usize; 5], bool, Option<usize>);
 fn attention(backend: &dyn Backend, dtype: DType, (sizes, causal, window): Sizes) -> Vec<Vec<f64>> {
     let [b, h, g, t, d] = sizes;
     let trace = Trace::new();
-    let numbers = |count: usize, seed: usize| -> Vec<f64> {
-        (0..count)
-            .map(|i| (((i + seed) * 7919 % 1009) as f64 - 504.0) / 512.0)
-            .map(|x| (x * 64.0).round() / 32.0)
-            .collect()
+    let numbers = |count: usize, step: usize| -> Vec<f64> {
+        (0..count).map(|i| ((i * step % 1009) as f64 - 504.0) / 512.0).map(|x| (x * 64.0).round() / 32.0).collect()
     };
     let joint = trace.input("joint", dtype, [b, t, h + 2 * g, d]);
     let weights = trace.input("weights", dtype, [b, h, t, d]);
@@ -178,9 +175,11 @@ fn attention(backend: &dyn Backend, dtype: DType, (sizes, causal, window): Sizes
         gradient(&(&result * &weights).cast(DType::F32).sum(&[0, 1, 2, 3]), &[&joint]).unwrap().swap_remove(0);
     let routine = Routine::new("attention").output("result", &result).output("gradient", &gradient);
     let mut program = trace.compile(backend, &[routine]).unwrap();
-    for (name, tensor) in [("joint", &joint), ("weights", &weights)] {
+    // Weights that run as the values do are nearly parallel to the results: what their products have in common cancels in the
+    // gradient, and the rounding of the results, many times as large as elsewhere, does not.
+    for (name, tensor, step) in [("joint", &joint, 7919), ("weights", &weights, 7027)] {
         let ty = TensorType::new(dtype, tensor.shape());
-        let numbers = numbers(ty.shape.elements(), name.len());
+        let numbers = numbers(ty.shape.elements(), step);
         program.write_array(name, &Array::from_f64(ty, &numbers).unwrap()).unwrap();
     }
     program.run("attention").unwrap();
@@ -201,22 +200,27 @@ fn attention_of_models_on_a_device_equals_the_cpu() {
         ([23, 6, 6, 200, 64], true, Some(70)),
         ([25, 12, 12, 450, 64], true, None),
     ];
+    let mut wrong = vec![];
     for (sizes, (dtype, allowed)) in sizes.iter().flat_map(|sizes| {
         [(DType::F32, 2e-5), (DType::Bf16, 1.5e-2), (DType::F16, 2e-3)].map(|of_type| (*sizes, of_type))
     }) {
         let expected = attention(&cpu, DType::F32, sizes);
         let computed = attention(&cuda, dtype, sizes);
         assert_eq!(computed, attention(&cuda, dtype, sizes), "{sizes:?}, {dtype}: the same bits again");
-        for (computed, expected) in computed.iter().zip(&expected) {
+        for (what, (computed, expected)) in ["result", "gradient"].iter().zip(computed.iter().zip(&expected)) {
             let largest = expected.iter().fold(0.0f64, |most, x| most.max(x.abs()));
             let error = computed
                 .iter()
                 .zip(expected)
                 .map(|(a, b)| (a - b).abs())
                 .fold(0.0f64, |most, x| if x > most || x.is_nan() { x } else { most });
-            assert!(error <= allowed * largest, "{sizes:?}, {dtype}: off by {error} of {largest}");
+            let share = error / (allowed * largest);
+            let found = format!("{sizes:?}, {dtype}: {what} off by {error:.2e}, {share:.2} of what is allowed");
+            println!("{found}");
+            wrong.extend((share > 1.0 || share.is_nan()).then_some(found));
         }
     }
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
 /// A loss that looks at its targets, and a state that counts.
