@@ -1,10 +1,13 @@
 // Cross-entropy of rows of CLASSES logits, one block a row. Rows lie STRIDE apart; WIDTH logits are read at once.
 
-// What stands at a row's target: whether it counts, and whether it is a class at all.
+// What stands at a row's target: whether it counts, whether it is a class at all, and its logit, read before anything is
+// written over it.
 struct Target {
     u32 number;
     bool counts;
-    __device__ __forceinline__ Target(const u32 *targets, index_t row, u64 *fault) : number(targets[row]), counts(true) {
+    float logit;
+    __device__ __forceinline__ Target(const u32 *targets, index_t row, const x_t *logits, u64 *fault)
+        : number(targets[row]), counts(true), logit(0.0f) {
 #ifdef IGNORED
         if (number == (u32)(IGNORED)) counts = false;
 #endif
@@ -12,6 +15,7 @@ struct Target {
             if (threadIdx.x == 0) raise_fault(fault, FAULT_STEP, number);
             counts = false;
         }
+        if (counts) logit = to_float(logits[number]);
     }
 };
 
@@ -21,14 +25,13 @@ struct Sum {
     float highest, sum;
     // What is subtracted: from minus infinity, minus infinity would give NaN instead of nothing.
     __device__ __forceinline__ float shift() const { return highest == -__int_as_float(0x7f800000) ? 0.0f : highest; }
-    __device__ __forceinline__ void add(float x) {
+    __device__ __forceinline__ void raise(float x) {
         if (x > highest) {
-            sum = sum * expf(highest - x) + 1.0f;
+            sum *= power_of_two((highest - x) * LOG2_E);
             highest = x;
-        } else {
-            sum += expf(x - shift());
         }
     }
+    __device__ __forceinline__ void add(float x) { sum += power_of_two(fmaf(x, LOG2_E, -shift() * LOG2_E)); }
 };
 
 #if HELD
@@ -44,44 +47,51 @@ __device__ __forceinline__ float log_sum_exp(const x_t *logits, float *shared) {
 #if HELD
         *(Vector<x_t, WIDTH> *)((x_t *)dynamic_memory + c) = numbers;
 #endif
+        // A NaN is not the largest; it gets into the sum.
         float highest = own.highest;
 #pragma unroll
-        for (int v = 0; v < WIDTH; v++) highest = Max()(to_float(numbers.at[v]), highest);
-        if (highest > own.highest) own = {highest, own.sum * expf(own.highest - highest)};
+        for (int v = 0; v < WIDTH; v++) highest = fmaxf(highest, to_float(numbers.at[v]));
+        own.raise(highest);
 #pragma unroll
-        for (int v = 0; v < WIDTH; v++) own.sum += expf(to_float(numbers.at[v]) - own.shift());
+        for (int v = 0; v < WIDTH; v++) own.add(to_float(numbers.at[v]));
     }
     for (index_t c = CLASSES / WIDTH * WIDTH + threadIdx.x; c < CLASSES; c += THREADS) {
 #if HELD
         ((x_t *)dynamic_memory)[c] = logits[c];
 #endif
+        own.raise(to_float(logits[c]));
         own.add(to_float(logits[c]));
     }
     const float highest = block_all<THREADS>(own.highest, Max(), shared);
-    const float part = own.sum == 0.0f ? 0.0f : own.sum * expf(own.highest - highest);
+    const float part = own.sum == 0.0f ? 0.0f : own.sum * power_of_two((own.highest - highest) * LOG2_E);
     return highest + logf(block_all<THREADS>(part, Add(), shared));
 }
 #endif
 
 #if GRADIENT
-// What a row's loss gives for its logits, written where they are or elsewhere; `logits` may be in shared memory.
+// What a row's loss gives for its logits, written where they are or elsewhere; `logits` may be in shared memory. One is taken
+// off at the target by one thread at the end: to compare every class with it would cost as much as the exponential.
 __device__ __forceinline__ void give_gradient(
     const x_t *logits, y_t *gradient, const Target &target, float all, float row_gradient) {
-    const float scale = target.counts ? row_gradient : 0.0f;
-    auto of = [&](float logit, index_t c) {
-        return target.counts ? (expf(logit - all) - (c == target.number ? 1.0f : 0.0f)) * scale : 0.0f;
-    };
+    const float shift = all * LOG2_E;
+    auto share = [&](float logit) { return power_of_two(fmaf(logit, LOG2_E, -shift)); };
+    auto of = [&](float logit) { return from_float<y_t>(target.counts ? share(logit) * row_gradient : 0.0f); };
+    // Every thread has read the target's logit.
+    __syncthreads();
     for (index_t c = threadIdx.x * WIDTH; c + WIDTH <= CLASSES; c += THREADS * WIDTH) {
         const Vector<x_t, WIDTH> numbers = *(const Vector<x_t, WIDTH> *)(logits + c);
         Vector<y_t, WIDTH> results;
 #pragma unroll
-        for (int v = 0; v < WIDTH; v++) results.at[v] = from_float<y_t>(of(to_float(numbers.at[v]), c + v));
+        for (int v = 0; v < WIDTH; v++) results.at[v] = of(to_float(numbers.at[v]));
         *(Vector<y_t, WIDTH> *)(gradient + c) = results;
     }
     for (index_t c = CLASSES / WIDTH * WIDTH + threadIdx.x; c < CLASSES; c += THREADS)
-        gradient[c] = from_float<y_t>(of(to_float(logits[c]), c));
+        gradient[c] = of(to_float(logits[c]));
     // What lies between rows takes part in products.
     for (index_t c = CLASSES + threadIdx.x; c < STRIDE; c += THREADS) gradient[c] = from_float<y_t>(0.0f);
+    __syncthreads();
+    if (threadIdx.x == 0 && target.counts)
+        gradient[target.number] = from_float<y_t>((share(target.logit) - 1.0f) * row_gradient);
 }
 #endif
 
@@ -91,15 +101,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) cross_entropy_with_gradien
     x_t *x, const u32 *targets, float *loss, float *total, const float *row_gradient, u64 *fault) {
     __shared__ float shared[32];
     const index_t row = blockIdx.x;
-    const Target target(targets, row, fault);
     x_t *logits = x + row * STRIDE;
+    const Target target(targets, row, logits, fault);
     const float all = log_sum_exp(logits, shared);
     if (threadIdx.x == 0) {
         total[row] = all;
-        loss[row] = target.counts ? all - to_float(logits[target.number]) : 0.0f;
+        loss[row] = target.counts ? all - target.logit : 0.0f;
     }
-    // The target's logit is read before it is written over.
-    __syncthreads();
 #if HELD
     give_gradient((const x_t *)dynamic_memory, logits, target, all, row_gradient[row]);
 #else
@@ -111,19 +119,20 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     cross_entropy(const x_t *x, const u32 *targets, float *loss, float *total, u64 *fault) {
     __shared__ float shared[32];
     const index_t row = blockIdx.x;
-    const Target target(targets, row, fault);
     const x_t *logits = x + row * STRIDE;
+    const Target target(targets, row, logits, fault);
     const float all = log_sum_exp(logits, shared);
     if (threadIdx.x == 0) {
         total[row] = all;
-        loss[row] = target.counts ? all - to_float(logits[target.number]) : 0.0f;
+        loss[row] = target.counts ? all - target.logit : 0.0f;
     }
 }
 #else
 extern "C" __global__ void __launch_bounds__(THREADS) cross_entropy_gradient(
     const x_t *x, const u32 *targets, const float *total, const float *row_gradient, y_t *y, u64 *fault) {
     const index_t row = blockIdx.x;
-    const Target target(targets, row, fault);
-    give_gradient(x + row * STRIDE, y + row * STRIDE, target, total[row], row_gradient[row]);
+    const x_t *logits = x + row * STRIDE;
+    const Target target(targets, row, logits, fault);
+    give_gradient(logits, y + row * STRIDE, target, total[row], row_gradient[row]);
 }
 #endif

@@ -58,10 +58,3 @@ __device__ __forceinline__ void finish_copies() { asm volatile("cp.async.wait_al
 // Ends a group of copies; and waits for all groups but the last LEFT ones.
 __device__ __forceinline__ void close_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int LEFT> __device__ __forceinline__ void wait_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
-
-// 2 to the power of x, within 2^-22 of it; 0 where that is below 2^-126.
-__device__ __forceinline__ float power_of_two(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}

@@ -44,6 +44,14 @@ template <class T, int N> struct alignas(sizeof(T) * N) Vector { T at[N]; };
 
 constexpr int WARP = 32;
 
+// 2 to the power of x, within 2^-22 of it; 0 where that is below 2^-126.
+__device__ __forceinline__ float power_of_two(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+constexpr float LOG2_E = 1.44269504088896340736f;
+
 template <class Join> __device__ __forceinline__ float warp_all(float x, Join join) {
 #pragma unroll
     for (int offset = 16; offset > 0; offset /= 2) x = join(x, __shfl_xor_sync(0xffffffffu, x, offset));

@@ -8,6 +8,8 @@ const BLOCK: usize = 512 << 20;
 /// Classes are taken for a multiple of so many, in scratch: products are far slower where one of their sizes is odd. What is
 /// beyond the classes has a weight of zero, and a gradient of zero.
 const CLASS_MULTIPLE: usize = 64;
+/// Where a size is a multiple of this, products are fast enough.
+const FAST_MULTIPLE: usize = 8;
 /// Rows of a block are a multiple of this.
 const ROW_MULTIPLE: usize = 128;
 
@@ -118,6 +120,20 @@ fn rows_from(operand: &Operand, rows: &Range<usize>) -> Operand {
     part
 }
 
+/// Some of the columns.
+fn columns_from(operand: &Operand, columns: &Range<usize>) -> Operand {
+    let address = operand.address + (columns.start * operand.strides[1] * operand.element.size()) as u64;
+    let mut part = Operand { address, ..operand.clone() };
+    part.shape[1] = columns.len();
+    part
+}
+
+/// The classes in parts that products are fast for, but for a few at the end: gradients have no room for more classes.
+fn well_sized(classes: usize) -> impl Iterator<Item = Range<usize>> {
+    let most = if classes.is_multiple_of(FAST_MULTIPLE) { classes } else { classes - classes % CLASS_MULTIPLE };
+    [0..most, most..classes].into_iter().filter(|part| !part.is_empty())
+}
+
 /// A matrix, looked at the other way round if asked.
 fn matrix(of: &Operand, transposed: bool) -> Matrix {
     Matrix { element: of.element, address: of.address, stride: of.strides[0], transposed, batch_stride: 0 }
@@ -198,9 +214,12 @@ impl Gradients {
         let to = matrix(&rows_from(&self.dx, rows), false);
         let sizes = [rows.len(), blocked.weight.shape[0], channels];
         blocked.product(linker, [matrix(logits, false), matrix(&blocked.weight, false), to], sizes, false);
-        let matrices = [matrix(logits, true), matrix(&rows_from(&blocked.x, rows), false), matrix(&self.sums, false)];
-        let (accumulates, sizes) = (rows.start > 0 || self.accumulates, [classes, rows.len(), channels]);
-        blocked.product(linker, matrices, sizes, accumulates);
+        let accumulates = rows.start > 0 || self.accumulates;
+        for part in well_sized(classes) {
+            let (a, b) = (columns_from(logits, &part), rows_from(&blocked.x, rows));
+            let matrices = [matrix(&a, true), matrix(&b, false), matrix(&rows_from(&self.sums, &part), false)];
+            blocked.product(linker, matrices, [part.len(), rows.len(), channels], accumulates);
+        }
     }
 
     fn finish(self, linker: &mut CudaLinker<'_>) {

@@ -281,6 +281,7 @@ impl Operation for LinearCrossEntropyGradient {
             Case::with_inputs("single numbers", with_rows(1, 1, 1), gradient(None)),
             Case::with_inputs("no rows", with_rows(0, 3, 4), gradient(None)),
             Case::with_inputs("an ignored class", with_rows(8, 3, 5), gradient(Some(2))),
+            Case::with_inputs("classes that no multiple divides", with_rows(5, 3, 131), gradient(None)),
             Case::with_inputs("several blocks of classes", with_rows(3, 1, 1600), gradient(None)).within(2e-5),
             Case::with_inputs("several blocks of rows", unchecked(with_rows(1100, 2, 1000)), gradient(None))
                 .within(2e-5),
