@@ -122,7 +122,7 @@ impl Operation for Append {
                 vec![x[0].append(&x[1].slice(0, 0..1).broadcast([3, 2, 1, 4]), &x[2])]
             }),
             Case::with_inputs("rows of a wider type", inputs([2, 2, 5, 6], 2, 1.0), |x| {
-                vec![x[0].cast(DType::Bf16).append(&x[1].cast(DType::F32), &x[2])]
+                vec![x[0].cast(DType::Bf16).append(&x[1].cast(DType::F32), &x[2]).cast(DType::F32)]
             })
             .within(1.0 / 256.0),
         ]
