@@ -6,7 +6,7 @@ use gradus::models::ModelConfig;
 use gradus::ops::ProductTypes;
 use gradus::plan::Options;
 use gradus::train::step::{Outcome, StepConfig, StepScalars};
-use gradus::{DType, Precision, Routine, Trace, TrainingStep};
+use gradus::{DType, Precision, Role, Routine, Trace, TrainingStep};
 use gradus_cuda::{Command, Element, Product};
 
 const BATCH: usize = 4;
@@ -112,6 +112,33 @@ fn states(training: &TrainingStep) -> Vec<Vec<u8>> {
     let program = training.program();
     let kept = program.states().filter(|(name, role, _)| role.outlasts_a_step() && !name.starts_with(SCALE));
     kept.map(|(name, _, _)| program.bytes(name).unwrap().to_vec()).collect()
+}
+
+/// After a first step, what AdamW remembers is the gradient and its square, times a factor: of every weight, on a device, what
+/// it is on the CPU.
+#[test]
+#[ignore = "takes a CUDA device: run by bench/cuda"]
+fn gradients_in_every_precision_on_a_device_are_those_of_the_cpu() {
+    let (cuda, cpu) = (Cuda::new(0).unwrap(), Cpu::new(2).unwrap());
+    let mut expected = new(Precision::F32, &cpu);
+    trained(&mut expected, 1);
+    let mut wrong = vec![];
+    for (precision, allowed) in
+        [(Precision::F32, 1e-4), (Precision::Tf32, 1e-2), (Precision::F16, 2e-2), (Precision::Bf16, 1e-1)]
+    {
+        let mut found = new(precision, &cuda);
+        trained(&mut found, 1);
+        for (name, role, _) in expected.program().states().filter(|(_, role, _)| *role == Role::Optimizer) {
+            let [found, expected] = [&found, &expected].map(|training| training.program().read(name).unwrap().to_f64());
+            // Keys' biases shift all scores of a query alike: their gradient is rounding.
+            let size = expected.iter().map(|x| x * x).sum::<f64>().sqrt();
+            let error = found.iter().zip(&expected).map(|(x, y)| (x - y).powi(2)).sum::<f64>().sqrt() / size;
+            if !(error < allowed) {
+                wrong.push(format!("{precision:?} {name} ({role:?}): {error:.1e} of {size:.1e}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]

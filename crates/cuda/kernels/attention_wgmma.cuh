@@ -2,12 +2,13 @@
 typedef q_t number_t;
 constexpr int GROUPS = 2, THREADS = GROUPS * GROUP_THREADS;
 
-// Begins to copy 64 rows that lie `stride` apart into a tile; those beyond the first `there` are zero. The first must be a
-// good address all the same.
-__device__ __forceinline__ void begin_tile(number_t *tile, const number_t *rows, index_t stride, int there) {
+// Begins to copy 64 rows that lie `stride` apart into a tile, by so many threads; rows beyond the first `there` are zero. The first
+// must be a good address all the same.
+template <int COUNT = THREADS>
+__device__ __forceinline__ void begin_tile(number_t *tile, const number_t *rows, index_t stride, int there, int member = threadIdx.x) {
 #pragma unroll
-    for (int n = 0; n < 64 * 8 / THREADS; n++) {
-        const int i = n * THREADS + threadIdx.x, row = i / 8, column = i % 8 * 8;
+    for (int n = 0; n < 64 * 8 / COUNT; n++) {
+        const int i = n * COUNT + member, row = i / 8, column = i % 8 * 8;
         begin_copy<16>(tile + tile_at(row, column), rows + (row < there ? row : 0) * stride + column, row < there);
     }
 }

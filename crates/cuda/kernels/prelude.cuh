@@ -44,6 +44,9 @@ template <class T, int N> struct alignas(sizeof(T) * N) Vector { T at[N]; };
 
 constexpr int WARP = 32;
 
+// Where something lies in shared memory, as instructions want it.
+__device__ __forceinline__ u32 shared_address(const void *pointer) { return (u32)__cvta_generic_to_shared(pointer); }
+
 // 2 to the power of x, within 2^-22 of it; 0 where that is below 2^-126.
 __device__ __forceinline__ float power_of_two(float x) {
     float y;

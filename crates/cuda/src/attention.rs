@@ -20,6 +20,8 @@ const WALK_BLOCKS: usize = 132;
 /// Numbers of its tiles: queries and their gradients three times, keys and values twice for two warpgroups, slopes twice.
 const WALK_TILE: usize = 64 * WALK_DEPTH;
 const WALK_TILES: usize = 3 * 2 + 2 * 2 * 2 + 2 * 2;
+/// Its barriers: two for each step's queries, two for its slopes.
+const WALK_BARRIERS: usize = 2 * 3 + 2 * 2;
 
 /// How a kernel on tensor cores is cut: a block has so many warps, each so many times 16 rows, which walk past so many columns
 /// at a time, and compute with a part of these at once.
@@ -97,7 +99,10 @@ impl Attention {
             let source = takes("attention_mma", sources::ATTENTION_MMA);
             return self.cut(self.queries, 64, true).launch(source, heads, self.queries, self.depth, 1);
         }
-        let source = takes("attention_wgmma", sources::ATTENTION_WGMMA).code(sources::MMA).code(sources::WGMMA);
+        let source = takes("attention_wgmma", sources::ATTENTION_WGMMA)
+            .code(sources::MMA)
+            .code(sources::WGMMA)
+            .code(sources::COPIES);
         let source = source.code(sources::ATTENTION_WGMMA_TILES).constant("STAGES", FORWARD_STAGES);
         let blocks = heads * self.queries.div_ceil(GROUPS * 64);
         let tile = 64 * self.depth * 2;
@@ -144,11 +149,11 @@ impl Attention {
         let kept = self.queries.div_ceil(64).min(WALK_KEPT);
         let source = self.constants(self.gradient_operands(source, operands, delta).operand("sums", sums));
         let source = source.size("ALL_HEADS", self.batch * self.heads).constant("BLOCKS", self.walk_blocks());
-        let source = source.constant("KEPT", kept).code(sources::MMA).code(sources::WGMMA);
+        let source = source.constant("KEPT", kept).code(sources::MMA).code(sources::WGMMA).code(sources::COPIES);
         let source = source.code(sources::ATTENTION_WGMMA_TILES);
-        // A logarithm and what is subtracted, for each query of three tiles.
-        let shared = WALK_TILES * WALK_TILE * 2 + kept * WALK_TILE * 4 + 3 * 2 * 64 * 4;
-        source.launch_on([self.walk_blocks(), 1, 1], GROUPS * 128, shared)
+        // A logarithm and what is subtracted, for each query of three tiles; and barriers.
+        let shared = WALK_TILES * WALK_TILE * 2 + kept * WALK_TILE * 4 + 3 * 2 * 64 * 4 + WALK_BARRIERS * 8;
+        source.launch_on([self.walk_blocks(), 1, 1], (GROUPS + 1) * 128, shared)
     }
 
     fn gradient_operands(&self, source: Source, operands: &AttentionGradient, delta: &Operand) -> Source {
