@@ -44,7 +44,7 @@ impl Texts {
 }
 
 /// The routine that takes one more token of each sequence.
-const NEXT: &str = "next";
+pub(super) const NEXT: &str = "next";
 /// What tokens were chosen by last: [n, v], or [1, v] if they are those of all sequences.
 pub(super) const LOGITS: &str = "logits";
 /// Where the last token of those that a [`Refill`] takes stands among them.

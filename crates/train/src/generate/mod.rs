@@ -30,6 +30,9 @@ pub struct Generator {
 }
 
 impl Generator {
+    /// The routine of its program that takes one more token of each text, where texts are decoded over a cache.
+    pub const NEXT: &str = decoder::NEXT;
+
     /// A generator of such texts, with these weights. Products are computed in the precision, and matrices held in it.
     pub fn new(
         model: &dyn CausalModel,
@@ -44,6 +47,11 @@ impl Generator {
             generator.set_weight(&parameter.name, &weights(&parameter).to_vec::<f32>()?)?;
         }
         Ok(generator)
+    }
+
+    /// The plan of a generator of such texts.
+    pub fn plan(model: &dyn CausalModel, precision: Precision, backend: &dyn Backend, texts: Texts) -> Result<Plan> {
+        plan(model, precision, &Decoder::new(model, texts)?, backend)
     }
 
     /// The memory of a process that generates, within what is stated.
@@ -89,6 +97,11 @@ impl Generator {
     /// How many sequences are continued at a time.
     pub fn count(&self) -> usize {
         self.decoder.count()
+    }
+
+    /// The program, to look at what it does.
+    pub fn program_mut(&mut self) -> &mut Program {
+        &mut self.program
     }
 
     /// Bytes that the generator holds.
