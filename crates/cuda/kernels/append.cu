@@ -3,6 +3,7 @@
 constexpr int WRITTEN = IN_PLACE ? NEW : PLACES;
 
 extern "C" __global__ void __launch_bounds__(THREADS) append(const cache_t *cache, const x_t *x, const i32 *position, cache_t *y) {
+    await_earlier();
     const index_t i = ((index_t)blockIdx.x * THREADS + threadIdx.x) * WIDTH;
     if (i >= COUNT) return;
     const index_t column = i % DEPTH, row = i / DEPTH, of_row = row % WRITTEN, outer = row / WRITTEN;

@@ -23,6 +23,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) cached_attention(
 #endif
 ) {
     extern __shared__ float joined[];
+    await_earlier();
     const index_t share = blockIdx.x % SHARES, rest = blockIdx.x / SHARES;
     const index_t first_row = rest % TILES * ROWS, batch = rest / TILES / KEY_HEADS, key_head = rest / TILES % KEY_HEADS;
     const int team = threadIdx.x / LANES, lane = threadIdx.x % LANES;

@@ -12,6 +12,7 @@ extern "C" __global__ void __launch_bounds__(LANES * ROWS) norm_rows(
 #endif
 ) {
     __shared__ float shared[32];
+    await_earlier();
     const u32 lane = threadIdx.x % LANES;
     const index_t row = (index_t)blockIdx.x * ROWS + threadIdx.x / LANES;
     // All threads that share a row leave together.
@@ -84,6 +85,7 @@ extern "C" __global__ void __launch_bounds__(LANES * ROWS) norm_gradient(
 ) {
     constexpr int SUMS = CENTERED ? 2 : 1;
     __shared__ float shared[32];
+    await_earlier();
     const u32 lane = threadIdx.x % LANES, group = threadIdx.x / LANES;
     float sums[SUMS][ITEMS][VECTOR] = {};
     for (index_t row = (index_t)blockIdx.x * ROWS + group; row < COUNT; row += gridDim.x * ROWS) {

@@ -44,6 +44,12 @@ template <class T, int N> struct alignas(sizeof(T) * N) Vector { T at[N]; };
 
 constexpr int WARP = 32;
 
+// For kernels that may begin while the one before them still runs. What comes before this must touch nothing that that one
+// writes; after it, all that was sent before is through. From here on, the kernel behind this one may begin.
+__device__ __forceinline__ void await_earlier() {
+    asm volatile("griddepcontrol.wait;\ngriddepcontrol.launch_dependents;" ::: "memory");
+}
+
 // 2 to the power of x, within 2^-22 of it; 0 where that is below 2^-126.
 __device__ __forceinline__ float power_of_two(float x) {
     float y;
