@@ -9,6 +9,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) append(
     , const cache_t *second_cache, const x_t *second_x, cache_t *second_y
 #endif
 ) {
+    const long long first = *position;
     await_earlier();
 #if BOTH
     const bool is_second = blockIdx.y == 1;
@@ -20,7 +21,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) append(
     const index_t i = ((index_t)blockIdx.x * THREADS + threadIdx.x) * WIDTH;
     if (i >= COUNT) return;
     const index_t column = i % DEPTH, row = i / DEPTH, of_row = row % WRITTEN, outer = row / WRITTEN;
-    const long long first = *position, place = (IN_PLACE ? first : 0) + (long long)of_row, number = place - first;
+    const long long place = (IN_PLACE ? first : 0) + (long long)of_row, number = place - first;
     if (place < 0 || place >= PLACES) return;
     Vector<cache_t, WIDTH> elements;
     if (number >= 0 && number < NEW) {

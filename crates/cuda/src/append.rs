@@ -49,7 +49,8 @@ fn launch(at: &Append<'_>, second: Option<&Append<'_>>, position: &Operand) -> L
     let &[.., places, depth] = &at.cache.shape[..] else { panic!("a cache of places: {:?}", at.cache.shape) };
     let (in_place, width) = (at.in_place(), at.width());
     let count = if in_place { at.new.elements() } else { at.cache.elements() };
-    let source = Source::new("append", sources::APPEND).address(position.address).operand("cache", at.cache);
+    let source = Source::new("append", sources::APPEND).address(position.address).early(position.address, 4);
+    let source = source.operand("cache", at.cache);
     let mut source = source.operand("x", at.new).address(at.output.address);
     if let Some(second) = second {
         source = source.address(second.cache.address).address(second.new.address).address(second.output.address);

@@ -53,7 +53,7 @@ pub struct Launch {
     /// The addresses that it takes, in order.
     pub arguments: Vec<u64>,
     /// If it waits by itself for what runs before it, so that it may begin earlier: the addresses that it reads before it does.
-    pub early: Option<Range<u64>>,
+    pub early: Option<Vec<Range<u64>>>,
 }
 
 impl Launch {

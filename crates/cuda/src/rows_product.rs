@@ -41,7 +41,7 @@ pub fn rows_product(product: &Product) -> Option<Launch> {
     let source = addresses.into_iter().fold(source, Source::address);
     let reach = [(rows, a), (if b.transposed { columns } else { depth }, b), (rows, d)];
     let source = source.size("REACH", reach.iter().map(|(lines, matrix)| lines * matrix.stride).max().unwrap_or(0));
-    let source = source.early(b.address..b.address + (reach[1].0 * b.stride * b.element.size()) as u64);
+    let source = source.early(b.address, reach[1].0 * b.stride * b.element.size());
     let source = [
         ("ROWS", rows),
         ("COLUMNS", columns),

@@ -15,13 +15,14 @@ pub struct Source {
     arguments: Vec<u64>,
     /// The furthest element of any operand: decides the type of indices.
     reach: usize,
-    early: Range<u64>,
+    /// What it reads before it waits for what runs before it.
+    early: Vec<Range<u64>>,
 }
 
 impl Source {
     /// The function `entry` of this text.
     pub fn new(entry: &'static str, text: &'static str) -> Source {
-        Source { entry, text, definitions: String::new(), arguments: vec![], reach: 0, early: 0..0 }
+        Source { entry, text, definitions: String::new(), arguments: vec![], reach: 0, early: vec![] }
     }
 
     /// A constant.
@@ -68,9 +69,9 @@ impl Source {
         self
     }
 
-    /// The addresses that it reads before it waits for what runs before it.
-    pub fn early(mut self, addresses: Range<u64>) -> Source {
-        self.early = addresses;
+    /// That it reads these bytes before it waits for what runs before it.
+    pub fn early(mut self, address: u64, bytes: usize) -> Source {
+        self.early.push(address..address + bytes as u64);
         self
     }
 

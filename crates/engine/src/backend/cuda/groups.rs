@@ -58,8 +58,9 @@ pub(super) fn overlaps(plan: &Plan, routine: &PlannedRoutine, commands: &[Vec<Co
     let mut before: Vec<Range<u64>> = vec![];
     let steps = routine.steps.iter().zip(commands).map(|(step, commands)| {
         let Some(first) = commands.first() else { return false };
-        let early = first.launch().and_then(|launch| launch.early.clone());
-        let overlaps = early.is_some_and(|early| !before.iter().any(|w| w.start < early.end && early.start < w.end));
+        let is_written = |read: &Range<u64>| before.iter().any(|w| w.start < read.end && read.start < w.end);
+        let early = first.launch().and_then(|launch| launch.early.as_ref());
+        let overlaps = early.is_some_and(|early| !early.iter().any(is_written));
         let writes = Touched::by(plan, step, commands).writes.into_iter();
         before = writes.map(|bytes| arena + bytes.start as u64..arena + bytes.end as u64).collect();
         overlaps
