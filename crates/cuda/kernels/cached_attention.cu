@@ -23,6 +23,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) cached_attention(
 #endif
 ) {
     extern __shared__ float joined[];
+    const int filled = min(max(*length, QUERIES), PLACES);
+    await_earlier();
     const index_t share = blockIdx.x % SHARES, rest = blockIdx.x / SHARES;
     const index_t first_row = rest % TILES * ROWS, batch = rest / TILES / KEY_HEADS, key_head = rest / TILES % KEY_HEADS;
     const int team = threadIdx.x / LANES, lane = threadIdx.x % LANES;
@@ -30,7 +32,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) cached_attention(
     v += (batch * KEY_HEADS + key_head) * PLACES * DEPTH;
 
     // The keys that each row sees, and those that some row does.
-    const int filled = min(max(*length, QUERIES), PLACES);
     int begins[ROWS], ends[ROWS], begin = PLACES, end = 0;
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {

@@ -2,6 +2,7 @@
 // each row the largest score and the sum of exponentials, relative to which they are. A share whose sum is 0 saw nothing, and
 // its numbers are not there.
 extern "C" __global__ void __launch_bounds__(THREADS) cached_attention_join(const float *parts, const float *statistics, o_t *o) {
+    await_earlier();
     const index_t i = (index_t)blockIdx.x * THREADS + threadIdx.x, row = i / DEPTH;
     if (row >= RESULTS) return;
     const auto statistics_of = [&](int share) { return *(const Vector<float, 2> *)(statistics + (share * RESULTS + row) * 2); };

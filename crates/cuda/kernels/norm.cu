@@ -4,7 +4,8 @@ typedef Vector<x_t, VECTOR> Elements;
 constexpr int UNROLLED = ITEMS <= 16 ? ITEMS : 1;
 
 #if FORWARD
-// A row is held before any of it is written, so that y may lie over x.
+// A row is held before any of it is written, so that y may lie over x. Where rows are few, HOLDS, gain and bias are asked for
+// while the kernel before still runs.
 extern "C" __global__ void __launch_bounds__(LANES * ROWS) norm_rows(
     const x_t *x, const x_t *gain, y_t *y, float *inverses
 #if CENTERED
@@ -13,6 +14,19 @@ extern "C" __global__ void __launch_bounds__(LANES * ROWS) norm_rows(
 ) {
     __shared__ float shared[32];
     const u32 lane = threadIdx.x % LANES;
+#if HOLDS
+    Elements held_gains[ITEMS], held_biases[ITEMS];
+#pragma unroll
+    for (int item = 0; item < ITEMS; item++) {
+        const index_t column = (item * LANES + lane) * VECTOR;
+        if (column >= COLUMNS) continue;
+        held_gains[item] = *(const Elements *)(gain + column);
+#if CENTERED
+        held_biases[item] = *(const Elements *)(bias + column);
+#endif
+    }
+#endif
+    await_earlier();
     const index_t row = (index_t)blockIdx.x * ROWS + threadIdx.x / LANES;
     // All threads that share a row leave together.
     if (row >= COUNT) return;
@@ -45,9 +59,13 @@ extern "C" __global__ void __launch_bounds__(LANES * ROWS) norm_rows(
     for (int item = 0; item < ITEMS; item++) {
         const index_t column = (item * LANES + lane) * VECTOR;
         if (column >= COLUMNS) continue;
+#if HOLDS
+        const Elements gains = held_gains[item], biases = held_biases[item];
+#else
         const Elements gains = *(const Elements *)(gain + column);
 #if CENTERED
         const Elements biases = *(const Elements *)(bias + column);
+#endif
 #endif
         Vector<y_t, VECTOR> results;
 #pragma unroll
@@ -84,6 +102,7 @@ extern "C" __global__ void __launch_bounds__(LANES * ROWS) norm_gradient(
 ) {
     constexpr int SUMS = CENTERED ? 2 : 1;
     __shared__ float shared[32];
+    await_earlier();
     const u32 lane = threadIdx.x % LANES, group = threadIdx.x / LANES;
     float sums[SUMS][ITEMS][VECTOR] = {};
     for (index_t row = (index_t)blockIdx.x * ROWS + group; row < COUNT; row += gridDim.x * ROWS) {

@@ -169,6 +169,7 @@ __device__ __forceinline__ u32 lane_with(Load load, Considered &considered, Shar
 extern "C" __global__ void __launch_bounds__(THREADS) sample(
     const x_t *logits, i32 *tokens, const u32 *allowed, const float *uniform, const float *temperature, const i32 *top_k,
     const float *top_p) {
+    await_earlier();
 #if HELD
     extern __shared__ u32 held[];
     const Row row = {logits + blockIdx.x * COLUMNS, allowed, held};

@@ -67,7 +67,7 @@ impl CachedAttention {
         let sharing = self.sharing(k, v);
         let Sharing { rows, tiles, shares, .. } = sharing;
         let source = Source::new("cached_attention", sources::CACHED_ATTENTION).operand("q", q).operand("k", k);
-        let source = source.operand("v", v).address(length.address).operand("o", o);
+        let source = source.operand("v", v).address(length.address).early(length.address, 4).operand("o", o);
         let blocks = self.batch * self.key_heads * tiles * shares;
         let shared = THREADS / 32 * rows * (self.depth + 2) * 4;
         let source = self.constants(sharing.constants(source));

@@ -80,7 +80,7 @@ pub(crate) fn key(product: &Product) -> String {
         a: aligned(&product.a),
         b: aligned(&product.b),
         d: aligned(&product.d),
-        bias: product.bias.map(|bias| crate::Bias { address: 1 << (bias.address | 256).trailing_zeros() }),
+        bias: product.bias.map(|bias| crate::Bias { address: 1 << (bias.address | 256).trailing_zeros(), ..bias }),
         added: product.added.as_ref().map(aligned),
         gelu: product.gelu.map(|gelu| match gelu {
             Gelu::Of => Gelu::Of,
@@ -179,7 +179,7 @@ impl Tests {
         let stream = self.device.stream();
         for (number, operand) in (seed..).zip(operands(product.stated(), filling)) {
             // SAFETY: the caller's promise.
-            unsafe { Kernel::new(self.fill, &operand.fill(number)).send(stream) }?;
+            unsafe { Kernel::new(self.fill, &operand.fill(number)).send(stream, false) }?;
         }
         // SAFETY: the caller's promise.
         unsafe { product.send(algorithm, stream) }?;
@@ -195,7 +195,7 @@ impl Tests {
         for (number, address) in (0..).zip(results(product)) {
             let launch = Filled::result(product, address).checksum(number, self.cell);
             // SAFETY: the caller's promise.
-            unsafe { Kernel::new(self.checksum, &launch).send(stream) }?;
+            unsafe { Kernel::new(self.checksum, &launch).send(stream, false) }?;
         }
         // SAFETY: the cell is live, by the caller's promise.
         unsafe { self.seen.fetch(0, self.cell, 8, stream) }?;
@@ -263,7 +263,7 @@ impl Filled {
     }
 
     fn kernel(&self, entry: &'static str, arguments: Vec<u64>) -> Launch {
-        Launch { source: String::new(), entry, grid: self.grid(), block: 256, shared: 0, arguments }
+        Launch { source: String::new(), entry, grid: self.grid(), block: 256, shared: 0, arguments, early: None }
     }
 
     fn fill(&self, seed: u64) -> Launch {
@@ -373,7 +373,7 @@ mod tests {
     #[test]
     fn operands_are_filled_as_they_lie() {
         let (mut product, _) = product(1 << 20, [3, 5, 8]);
-        product.bias = Some(Bias { address: 7 << 20 });
+        product.bias = Some(Bias { element: product.d.element, address: 7 << 20 });
         product.added = Some(product.d);
         let [d, a, b, bias, added] = &operands(&product, Filling::Cancelling)[..] else { panic!("five of them") };
         assert_eq!((a.inner, a.outer, a.repeated), (8, 3, Some((true, 4, false))));

@@ -1,6 +1,7 @@
 //! What a device does in the course of a step, as data.
 
 use crate::Element;
+use std::ops::Range;
 
 /// One thing the device does. Those of a step run one after another.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,6 +52,8 @@ pub struct Launch {
     pub shared: u32,
     /// The addresses that it takes, in order.
     pub arguments: Vec<u64>,
+    /// If it waits by itself for what runs before it, so that it may begin earlier: the addresses that it reads before it does.
+    pub early: Option<Vec<Range<u64>>>,
 }
 
 impl Launch {
@@ -116,9 +119,11 @@ pub enum Gelu {
     SlopeAt(u64),
 }
 
-/// The bias of a product, in the type of its result.
+/// The bias of a product. The library takes it in the type of the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bias {
+    /// The type of its elements.
+    pub element: Element,
     /// The address of the first element.
     pub address: u64,
 }

@@ -45,6 +45,7 @@ fn body(program: &ScalarProgram, inputs: &[Operand], output: &Operand, width: us
         text.push('\n');
     };
     text.push_str("y_t *y) {\n");
+    line(&mut text, "await_earlier();");
     line(&mut text, &format!("const index_t i = ((index_t)blockIdx.x * {THREADS} + threadIdx.x) * {width};"));
     line(&mut text, "if (i >= COUNT) return;");
     for (index, input) in inputs.iter().enumerate() {

@@ -35,6 +35,8 @@ pub struct Steps {
     /// How many steps, one after another, do not touch what others of them write, so that they may run side by side: group
     /// by group. A group ends before the first write.
     pub groups: Vec<usize>,
+    /// For every step, whether its first command, if it waits by itself, may begin while the command before it runs.
+    pub overlaps: Vec<bool>,
 }
 
 /// Streams that the steps of a group are shared out to.
@@ -52,8 +54,19 @@ impl Graph {
         self.ready
     }
 
-    /// Captures steps whose commands are ready.
+    /// Captures steps whose commands are ready. Where the driver does not take kernels that begin early, they do not.
     pub fn capture(device: &Arc<Device>, prepared: &mut [Vec<Prepared>], steps: &Steps, seen: &Seen) -> Result<Graph> {
+        let early = Graph::capture_with(device, prepared, steps, seen, true);
+        early.or_else(|_| Graph::capture_with(device, prepared, steps, seen, false))
+    }
+
+    fn capture_with(
+        device: &Arc<Device>,
+        prepared: &mut [Vec<Prepared>],
+        steps: &Steps,
+        seen: &Seen,
+        early: bool,
+    ) -> Result<Graph> {
         // Others may use the device's stream meanwhile, and what they send is no part of this.
         let outer = Stream::new()?;
         let stream = outer.0;
@@ -64,15 +77,16 @@ impl Graph {
         unsafe { sys::cuGraphCreate(&mut graph.graph, 0) }.result().map_err(Error::call("cuGraphCreate"))?;
         let (before, after) = prepared.split_at_mut(steps.first_write);
         let mut groups = steps.groups.iter().copied();
+        let mut overlaps = steps.overlaps.iter().map(|overlaps| *overlaps && early);
         begin(stream, graph.graph)?;
         let captured = (|| {
             seen.reset(stream)?;
-            send_all(before, &mut groups, stream, &lanes)?;
+            send_all(before, &mut groups, &mut overlaps, stream, &lanes)?;
             if !after.is_empty() {
                 let body = add_condition(device, stream, graph.graph, seen.fault())?;
                 let inner = Stream::new()?;
                 begin(inner.0, body)?;
-                let sent = send_all(after, &mut groups, inner.0, &inner_lanes);
+                let sent = send_all(after, &mut groups, &mut overlaps, inner.0, &inner_lanes);
                 sent.and(end(inner.0))?;
             }
             seen.fetch(stream)
@@ -104,25 +118,39 @@ impl Drop for Graph {
 fn send_all(
     mut steps: &mut [Vec<Prepared>],
     groups: &mut impl Iterator<Item = usize>,
+    overlaps: &mut impl Iterator<Item = bool>,
     stream: sys::CUstream,
     lanes: &[Lane],
 ) -> Result<()> {
+    // Whether what was sent last to the stream is a kernel of ours.
+    let mut after_kernel = false;
     while !steps.is_empty() {
         let count = groups.next().unwrap_or(1).clamp(1, steps.len());
         let (group, rest) = steps.split_at_mut(count);
+        let may_overlap = overlaps.by_ref().take(count).last().unwrap_or(false);
         match group {
-            [one] => send(one, stream)?,
-            several => send_side_by_side(several, stream, lanes)?,
+            [one] if one.is_empty() => {}
+            [one] => {
+                send(one, stream, after_kernel && may_overlap)?;
+                after_kernel = one.last().is_some_and(Prepared::is_kernel);
+            }
+            several => {
+                send_side_by_side(several, stream, lanes)?;
+                after_kernel = false;
+            }
         }
         steps = rest;
     }
     Ok(())
 }
 
-fn send(step: &mut [Prepared], stream: sys::CUstream) -> Result<()> {
+/// Sends a step, whose first command may overlap with what is before it.
+fn send(step: &mut [Prepared], stream: sys::CUstream, may_overlap: bool) -> Result<()> {
+    let mut overlaps = may_overlap;
     for command in step {
         // SAFETY: the promise given to `Replay::new`.
-        unsafe { command.send(stream) }?;
+        unsafe { command.send(stream, overlaps) }?;
+        overlaps = false;
     }
     Ok(())
 }
@@ -135,7 +163,7 @@ fn send_side_by_side(steps: &mut [Vec<Prepared>], stream: sys::CUstream, lanes: 
         lanes[0].begin.hold(lane.stream.0)?;
     }
     for (index, step) in steps.iter_mut().enumerate() {
-        send(step, lanes[index % lanes.len()].stream.0)?;
+        send(step, lanes[index % lanes.len()].stream.0, false)?;
     }
     for lane in lanes {
         lane.end.record(lane.stream.0)?;
@@ -192,9 +220,10 @@ fn add_condition(device: &Arc<Device>, stream: sys::CUstream, graph: sys::CUgrap
         block: 1,
         shared: 0,
         arguments: vec![handle, fault],
+        early: None,
     };
     // SAFETY: it reads the cell, which lives, and sets the condition of the graph that it becomes a part of.
-    unsafe { Kernel::new(decide, &launch).send(stream) }?;
+    unsafe { Kernel::new(decide, &launch).send(stream, false) }?;
     let (mut status, mut nodes, mut count) =
         (sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE, std::ptr::null(), 0);
     let none = std::ptr::null_mut();

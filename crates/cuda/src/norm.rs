@@ -42,6 +42,8 @@ pub struct NormGradient<'a> {
 const HELD: usize = 24;
 /// Numbers of a row that each thread of a block holds, unless the row is very long.
 const HELD_BY_BLOCK: usize = 16;
+/// Of so few rows, each warp has one: what it multiplies them with is asked for before they are there.
+const FEW_ROWS: usize = 1024;
 /// Multiprocessors of an H100 or H200.
 const MULTIPROCESSORS: usize = 132;
 
@@ -89,6 +91,11 @@ pub fn norm(at: &Norm<'_>, epsilon: f32) -> Launch {
     if let Some((bias, mean)) = at.bias_and_mean {
         source = source.address(bias.address).address(mean.address);
     }
+    let holds = lanes == 32 && at.inverse_deviation.elements() <= FEW_ROWS;
+    let read_early = [Some(at.gain), at.bias_and_mean.map(|(bias, _)| bias)].into_iter().flatten().filter(|_| holds);
+    let source = read_early.fold(source.constant("HOLDS", holds as u8), |source, operand| {
+        source.early(operand.address, operand.elements() * operand.element.size())
+    });
     source.launch(at.inverse_deviation.elements().div_ceil(rows), lanes * rows)
 }
 

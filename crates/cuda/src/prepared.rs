@@ -24,6 +24,7 @@ pub(crate) struct Kernel {
     arguments: Vec<u64>,
     /// Where the arguments lie, as a launch takes them.
     pointers: Vec<*mut c_void>,
+    waits: bool,
 }
 
 // SAFETY: the pointers are to the arguments beside them, which nothing else holds.
@@ -35,17 +36,38 @@ impl Kernel {
         // The arguments stay where they are when the vector itself moves.
         let pointers = arguments.iter_mut().map(|argument| std::ptr::from_mut(argument).cast()).collect();
         let Launch { grid, block, shared, .. } = *launch;
-        Kernel { function, grid, block, shared, arguments, pointers }
+        let waits = launch.early.is_some();
+        Kernel { function, grid, block, shared, arguments, pointers, waits }
     }
 
+    /// If it `overlaps`, and waits by itself, it begins while the kernel that was sent before it runs.
+    ///
     /// # Safety
-    /// The addresses that it was linked to must be those of live memory of the device, as large as its source says.
-    pub unsafe fn send(&mut self, stream: sys::CUstream) -> Result<()> {
-        let ([x, y, z], block) = (self.grid, (self.block, 1, 1));
+    /// The addresses that it was linked to must be those of live memory of the device, as large as its source says. If it
+    /// overlaps, the kernel before it must write nothing that it touches before it waits.
+    pub unsafe fn send(&mut self, stream: sys::CUstream, overlaps: bool) -> Result<()> {
+        use sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION as BEGINS_EARLY;
         debug_assert_eq!(self.arguments.len(), self.pointers.len());
+        let [x, y, z] = self.grid;
+        let value = sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 };
+        let mut attribute = sys::CUlaunchAttribute { id: BEGINS_EARLY, pad: [0; 4], value };
+        let config = sys::CUlaunchConfig {
+            gridDimX: x,
+            gridDimY: y,
+            gridDimZ: z,
+            blockDimX: self.block,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: self.shared,
+            hStream: stream,
+            attrs: &mut attribute,
+            numAttrs: (overlaps && self.waits) as u32,
+        };
+        let (arguments, none) = (self.pointers.as_mut_ptr(), std::ptr::null_mut());
         // SAFETY: the function takes as many addresses as there are, and the rest is the caller's promise.
-        unsafe { result::launch_kernel(self.function.0, (x, y, z), block, self.shared, stream, &mut self.pointers) }
-            .map_err(Error::call("cuLaunchKernel"))
+        unsafe { sys::cuLaunchKernelEx(&config, self.function.0, arguments, none) }
+            .result()
+            .map_err(Error::call("cuLaunchKernelEx"))
     }
 }
 
@@ -59,14 +81,19 @@ impl Prepared {
         })
     }
 
+    /// Whether it is a kernel of ours.
+    pub fn is_kernel(&self) -> bool {
+        matches!(self, Prepared::Kernel(_))
+    }
+
     /// Sends it to a stream.
     ///
     /// # Safety
     /// As [`Kernel::send`].
-    pub unsafe fn send(&mut self, stream: sys::CUstream) -> Result<()> {
+    pub unsafe fn send(&mut self, stream: sys::CUstream, overlaps: bool) -> Result<()> {
         match self {
             // SAFETY: the caller's promise.
-            Prepared::Kernel(kernel) => unsafe { kernel.send(stream) },
+            Prepared::Kernel(kernel) => unsafe { kernel.send(stream, overlaps) },
             // SAFETY: the caller's promise.
             Prepared::Product(product) => unsafe { product.send(stream) },
             Prepared::Zero { address, bytes } => {

@@ -210,7 +210,7 @@ impl Description {
         }
         if let Some(bias) = product.bias {
             description.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias.address)?;
-            let element = data_type(product.d.element);
+            let element = data_type(bias.element);
             description.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &element)?;
         }
         Ok(description)

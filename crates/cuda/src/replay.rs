@@ -42,7 +42,8 @@ impl Replay {
     ///
     /// # Safety
     /// The addresses of the commands and results, and the cell, must be those of memory of the device that lives as long as
-    /// this, kernels must keep to what their operands' sizes say, and no step of a group may touch what another of it writes.
+    /// this, kernels must keep to what their operands' sizes say, and no step of a group may touch what another of it writes. Nor
+    /// may a step that overlaps read early what the one before writes.
     pub unsafe fn new(device: &Arc<Device>, steps: &Steps, fault: u64, results: &[(u64, usize)]) -> Result<Replay> {
         device.bind()?;
         let launches: Vec<&Launch> = steps.commands.iter().flatten().filter_map(Command::launch).collect();
@@ -94,7 +95,7 @@ impl Replay {
             }
             for command in step {
                 // SAFETY: the promise given to `new`.
-                unsafe { command.send(stream) }?;
+                unsafe { command.send(stream, false) }?;
             }
             events[index + 1].record(stream)?;
         }

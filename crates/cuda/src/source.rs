@@ -2,6 +2,10 @@
 
 use crate::{Element, Launch, Operand};
 use std::fmt::{Display, Write};
+use std::ops::Range;
+
+/// What kernels call that wait by themselves for what runs before them.
+const WAIT: &str = "await_earlier();";
 
 /// A kernel being written: a fixed text, and before it the constants, types and functions that make it this one.
 pub struct Source {
@@ -11,12 +15,14 @@ pub struct Source {
     arguments: Vec<u64>,
     /// The furthest element of any operand: decides the type of indices.
     reach: usize,
+    /// What it reads before it waits for what runs before it.
+    early: Vec<Range<u64>>,
 }
 
 impl Source {
     /// The function `entry` of this text.
     pub fn new(entry: &'static str, text: &'static str) -> Source {
-        Source { entry, text, definitions: String::new(), arguments: vec![], reach: 0 }
+        Source { entry, text, definitions: String::new(), arguments: vec![], reach: 0, early: vec![] }
     }
 
     /// A constant.
@@ -63,6 +69,12 @@ impl Source {
         self
     }
 
+    /// That it reads these bytes before it waits for what runs before it.
+    pub fn early(mut self, address: u64, bytes: usize) -> Source {
+        self.early.push(address..address + bytes as u64);
+        self
+    }
+
     /// Further definitions.
     pub fn code(mut self, text: &str) -> Source {
         self.definitions.push_str(text);
@@ -79,6 +91,8 @@ impl Source {
     pub fn launch_on(self, grid: [usize; 3], threads: usize, shared: usize) -> Launch {
         let index = if self.reach < 1 << 31 { "u32" } else { "u64" };
         let prelude = include_str!("../kernels/prelude.cuh");
+        let waits = [self.text, &self.definitions].iter().any(|text| text.contains(WAIT));
+        let early = waits.then_some(self.early);
         let source = format!("{prelude}typedef {index} index_t;\n{}{}", self.definitions, self.text);
         // As many as can be counted are more than any device takes, and refused.
         let grid = grid.map(|blocks| u32::try_from(blocks).unwrap_or(u32::MAX));
@@ -89,6 +103,7 @@ impl Source {
             block: threads as u32,
             shared: shared as u32,
             arguments: self.arguments,
+            early,
         }
     }
 }
@@ -136,6 +151,14 @@ mod tests {
         assert_eq!(place(&[(3, 1), (5, 3)]), "(i % 5u) * (index_t)3u + (i / 5u) * (index_t)1u");
         assert_eq!(place(&[(3, 0), (5, 1)]), "(i % 5u) * (index_t)1u");
         assert_eq!(place(&[(3, 5), (0, 2)]), "0");
+    }
+
+    #[test]
+    fn in_a_text_every_kernel_waits_or_none() {
+        for text in crate::sources::ALL {
+            let [kernels, waits] = ["extern \"C\"", WAIT].map(|part| text.matches(part).count());
+            assert!(waits == 0 || waits == kernels, "{text}");
+        }
     }
 
     #[test]

@@ -6,6 +6,9 @@ macro_rules! sources {
             #[doc = concat!("`kernels/", $file, "`")]
             pub const $name: &str = include_str!(concat!("../kernels/", $file));
         )*
+
+        #[cfg(test)]
+        pub(crate) const ALL: &[&str] = &[$($name),*];
     };
 }
 
@@ -44,6 +47,7 @@ sources! {
     RANK = "rank.cuh",
     REDUCE = "reduce.cu",
     ROTARY = "rotary.cu",
+    ROWS_PRODUCT = "rows_product.cu",
     SAMPLE = "sample.cu",
     SCATTER = "scatter.cu",
     SGD = "sgd.cu",

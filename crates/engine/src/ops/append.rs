@@ -1,4 +1,4 @@
-//! Keys or values of new tokens, written into a cache at a place that is only known when the program runs.
+//! Keys and values of new tokens, written into caches at a place that is only known when the program runs.
 
 use super::attention::{by_head, has_dense_rows};
 use super::*;
@@ -7,12 +7,40 @@ use gradus_cuda as device;
 use gradus_kernels::attention as kernel;
 use gradus_kernels::copy::{Axis, StridedCopy};
 
-/// A cache [n, g, places, d] with rows [n, g, t, d] written over its places from `position`, one i32, on. Rows whose place is
-/// not there are left out. Over the cache's own bytes, nothing but these rows is touched.
+/// Caches [n, g, places, d] with rows [n, g, t, d] written over their places from `position`, one i32, on. Rows whose place is
+/// not there are left out. Over a cache's own bytes, nothing but these rows is touched. The operands are the caches, the rows of
+/// each and the position.
 #[derive(Clone, Copy, Debug)]
-pub struct Append;
+pub struct Append {
+    caches: usize,
+}
 
 impl Append {
+    /// Of operands, the caches and the rows of each.
+    fn pairs<'a, T>(&self, operands: &'a [T]) -> [&'a [T]; 2] {
+        [&operands[..self.caches], &operands[self.caches..2 * self.caches]]
+    }
+
+    /// The jobs of the cache of this number.
+    fn link_cpu(&self, linker: &mut Linker<'_>, number: usize) -> Result<(), Unsupported> {
+        let (cache, new, result) = (linker.input(number), linker.input(self.caches + number), linker.output(number));
+        let position = linker.input(2 * self.caches);
+        let &[batch, heads, rows, depth] = &new.shape()[..] else { unreachable!("rows have four axes") };
+        let places = cache.shape()[2];
+        with_float!(cache.dtype, C => {
+            let (from, to) = (cache.read::<C>(), result.write::<C>());
+            if from.as_ptr() != to.as_in().as_ptr() {
+                let all = Axis { size: from.len(), from_stride: 1, to_stride: 1 };
+                linker.job(StridedCopy::new(linker.isa(), from, to, &[all]));
+            }
+            with_float!(new.dtype, N => {
+                let new = by_head::<N>(&new);
+                linker.job(kernel::Append::new(new, [batch, heads, rows, depth], position.read(), to, places));
+            });
+        });
+        Ok(())
+    }
+
     /// The result from plain operations: each place has the row that it is to have, or what it had.
     fn decomposed(&self, cache: &Tensor, new: &Tensor, position: &Tensor) -> Tensor {
         let [places, rows] = [cache, new].map(|x| cache.trace().arange(x.size(2), DType::F32));
@@ -20,6 +48,21 @@ impl Append {
         let written = here.matmul(&new.cast(DType::F32)); // [n, g, places, d]
         here.sum_keep(&[-1]).select(&written, &cache.cast(DType::F32)).cast(cache.dtype())
     }
+}
+
+/// That rows can be written into a cache.
+fn unless_rows_of(cache: &TensorType, new: &TensorType) -> Result<(), Mismatch> {
+    Mismatch::unless_float(cache)?;
+    Mismatch::unless_float(new)?;
+    let fits = cache.shape.rank() == 4 && new.shape.rank() == 4 && new.shape[2] <= cache.shape[2];
+    if !fits || new.shape.with(2, cache.shape[2]) != cache.shape {
+        return Err(Mismatch::Shape(format!(
+            "the cache is {} and the rows are {}; both must have the axes [batch, heads, places, depth], of the same \
+             sizes but for the places, of which the rows have no more",
+            cache.shape, new.shape
+        )));
+    }
+    Ok(())
 }
 
 /// That an operand is one number by which places are counted.
@@ -40,36 +83,33 @@ impl Operation for Append {
     }
 
     fn output_count(&self) -> usize {
-        1
+        self.caches
     }
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, Mismatch> {
-        let [cache, new, position] = inputs else { unreachable!("three operands") };
-        Mismatch::unless_float(cache)?;
-        Mismatch::unless_float(new)?;
-        unless_place("the position", position)?;
-        let fits = cache.shape.rank() == 4 && new.shape.rank() == 4 && new.shape[2] <= cache.shape[2];
-        if !fits || new.shape.with(2, cache.shape[2]) != cache.shape {
-            return Err(Mismatch::Shape(format!(
-                "the cache is {} and the rows are {}; both must have the axes [batch, heads, places, depth], of the same \
-                 sizes but for the places, of which the rows have no more",
-                cache.shape, new.shape
-            )));
-        }
-        Ok(vec![cache.clone()])
+        Mismatch::unless_count(inputs, 2 * self.caches + 1)?;
+        let (caches, others) = inputs.split_at(self.caches);
+        let (rows, position) = others.split_at(self.caches);
+        unless_place("the position", &position[0])?;
+        caches.iter().zip(rows).try_for_each(|(cache, new)| unless_rows_of(cache, new))?;
+        Ok(caches.to_vec())
     }
 
     fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
-        at.through(|x| vec![self.decomposed(&x[0], &x[1], &x[2])])
+        at.through(|x| {
+            let ([caches, rows], position) = (self.pairs(x), &x[2 * self.caches]);
+            caches.iter().zip(rows).map(|(cache, new)| self.decomposed(cache, new, position)).collect()
+        })
     }
 
     fn cost(&self, inputs: &[TensorType], _outputs: &[TensorType]) -> Cost {
-        // The cache is a state that is written over: only the rows are moved.
-        Cost { work: Work::Elements, operations: 0, bytes: 2 * inputs[1].bytes() as u64 }
+        // A cache is a state that is written over: only the rows are moved.
+        let bytes = self.pairs(inputs)[1].iter().map(|rows| 2 * rows.bytes() as u64).sum();
+        Cost { work: Work::Elements, operations: 0, bytes }
     }
 
     fn in_place(&self) -> Vec<(usize, usize)> {
-        vec![(0, 0)]
+        (0..self.caches).map(|cache| (cache, cache)).collect()
     }
 
     fn effect(&self, _inputs: &[TensorType]) -> Effect {
@@ -85,14 +125,17 @@ impl Operation for Append {
     }
 
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
-        let [cache, new, position] = inputs else { unreachable!("three operands") };
-        vec![Reals::from_fn(&outputs[0].shape, |at| {
-            let row = at[2] as f64 - position.data[0];
-            match (0.0..new.shape[2] as f64).contains(&row) {
-                true => new.at(&[at[0], at[1], row as usize, at[3]]),
-                false => cache.at(at),
-            }
-        })]
+        let ([caches, rows], position) = (self.pairs(inputs), inputs[2 * self.caches]);
+        let appended = |(output, (cache, new)): (&TensorType, (&&Reals, &&Reals))| {
+            Reals::from_fn(&output.shape, |at| {
+                let row = at[2] as f64 - position.data[0];
+                match (0.0..new.shape[2] as f64).contains(&row) {
+                    true => new.at(&[at[0], at[1], row as usize, at[3]]),
+                    false => cache.at(at),
+                }
+            })
+        };
+        outputs.iter().zip(caches.iter().zip(rows)).map(appended).collect()
     }
 
     fn lowering(&self) -> Lowering<'_> {
@@ -106,6 +149,14 @@ impl Operation for Append {
         };
         let case = |name: &str, cache: [usize; 4], rows: usize, position: f64| {
             Case::with_inputs(name, inputs(cache, rows, position), |x| vec![x[0].append(&x[1], &x[2])])
+        };
+        let both = |name: &str, rows: fn(Tensor) -> Tensor| {
+            let mut inputs = inputs([3, 2, 5, 8], 1, 3.0);
+            inputs.insert(2, CaseInput::uniform([2, 3, 1, 8], -2.0, 2.0));
+            Case::with_inputs(name, inputs, move |x| {
+                let (second, values) = (&x[0] * 2.0, rows(x[2].transpose(0, 1)));
+                x[0].append_both(&second, [&x[1], &values], &x[3]).to_vec()
+            })
         };
         vec![
             case("one row", [2, 3, 5, 4], 1, 2.0),
@@ -125,37 +176,30 @@ impl Operation for Append {
                 vec![x[0].cast(DType::Bf16).append(&x[1].cast(DType::F32), &x[2]).cast(DType::F32)]
             })
             .within(1.0 / 256.0),
+            both("two caches", |x| x * 3.0),
+            both("two caches, rows that lie otherwise", |x| x),
+            both("two caches, in one of them the same row", |x| x.slice(0, 0..1).broadcast([3, 2, 1, 8])),
         ]
     }
 }
 
 impl Kernels for Append {
     fn takes(&self, input: usize, layout: &Layout) -> bool {
-        if input == 1 { has_dense_rows(layout) } else { layout.is_dense() }
+        if (self.caches..2 * self.caches).contains(&input) { has_dense_rows(layout) } else { layout.is_dense() }
     }
 
     fn cpu(&self, linker: &mut Linker<'_>) -> Result<(), Unsupported> {
-        let (cache, new, position, result) = (linker.input(0), linker.input(1), linker.input(2), linker.output(0));
-        let &[batch, heads, rows, depth] = &new.shape()[..] else { unreachable!("rows have four axes") };
-        let places = cache.shape()[2];
-        with_float!(cache.dtype, C => {
-            let (from, to) = (cache.read::<C>(), result.write::<C>());
-            if from.as_ptr() != to.as_in().as_ptr() {
-                let all = Axis { size: from.len(), from_stride: 1, to_stride: 1 };
-                linker.job(StridedCopy::new(linker.isa(), from, to, &[all]));
-            }
-            with_float!(new.dtype, N => {
-                let new = by_head::<N>(&new);
-                linker.job(kernel::Append::new(new, [batch, heads, rows, depth], position.read(), to, places));
-            });
-        });
-        Ok(())
+        (0..self.caches).try_for_each(|number| self.link_cpu(linker, number))
     }
 
     fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
-        let (cache, new, position, result) = (linker.input(0), linker.input(1), linker.input(2), linker.output(0));
-        let at = device::Append { cache: &cache, new: &new, position: &position, output: &result };
-        linker.launch(device::append(&at));
+        let operands: Vec<_> = (0..linker.input_count()).map(|index| linker.input(index)).collect();
+        let outputs: Vec<_> = (0..self.caches).map(|index| linker.output(index)).collect();
+        let [caches, rows] = self.pairs(&operands);
+        let all = caches.iter().zip(rows).zip(&outputs);
+        let all: Vec<_> = all.map(|((cache, new), output)| device::Append { cache, new, output }).collect();
+        let launches = device::append(&all, &operands[2 * self.caches]);
+        launches.into_iter().for_each(|launch| linker.launch(launch));
         Ok(())
     }
 }
@@ -165,7 +209,14 @@ impl Tensor {
     /// cache's element type. Rows whose place is not there are left out.
     #[track_caller]
     pub fn append(&self, new: &Tensor, position: &Tensor) -> Tensor {
-        self.trace().apply_one(Append, &[self, new, position])
+        self.trace().apply_one(Append { caches: 1 }, &[self, new, position])
+    }
+
+    /// [`Tensor::append`] to this cache and another, each with rows of its own, at one position.
+    #[track_caller]
+    pub fn append_both(&self, other: &Tensor, new: [&Tensor; 2], position: &Tensor) -> [Tensor; 2] {
+        let appended = self.trace().apply(Append { caches: 2 }, &[self, other, new[0], new[1], position]);
+        appended.try_into().expect("as many results as caches")
     }
 }
 

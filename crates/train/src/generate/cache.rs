@@ -51,11 +51,10 @@ impl Filling<'_> {
     #[track_caller]
     fn append(&mut self, keys: &Tensor, values: &Tensor) -> [Tensor; 2] {
         let [old_keys, old_values] = self.cache.layer(self.filled.len(), keys);
-        let append = |old: &Tensor, new: &Tensor| {
-            let every = [self.cache.sequences, new.size(1), new.size(2), new.size(3)];
-            old.append(&new.broadcast(every), &self.position) // [n, g, places, d]
-        };
-        self.filled.push([append(&old_keys, keys), append(&old_values, values)]);
+        let [keys, values] = [keys, values].map(|new| {
+            new.broadcast([self.cache.sequences, new.size(1), new.size(2), new.size(3)]) // [n, g, t, d]
+        });
+        self.filled.push(old_keys.append_both(&old_values, [&keys, &values], &self.position)); // [n, g, places, d]
         self.filled[self.filled.len() - 1].clone()
     }
 

@@ -1,7 +1,7 @@
 //! Decoding: the routines that a program needs for it, and the loop over them.
 
 use super::cache::{FirstTokens, KeyValueCache, NextToken};
-use super::sampling::{ALLOWED, Chooser, KEY, Sampling, TOKENS, allowed_words};
+use super::sampling::{ALLOWED, CHOSEN, Chooser, KEY, Sampling, TOKENS, allowed_words};
 use crate::models::{CausalModel, WholeSequences};
 use crate::parameters::Parameters;
 use crate::{Error, Result};
@@ -219,7 +219,7 @@ impl Decoder {
 
     /// The tokens chosen last. A model that gives logits that are not finite has no choice to make.
     fn chosen(&mut self, program: &Program) -> Result<&[i32]> {
-        program.read_into(TOKENS, &mut self.chosen)?;
+        program.read_into(CHOSEN, &mut self.chosen)?;
         if self.chosen.iter().any(|&token| token < 0) {
             let problem = "the model gives logits that are not finite; use a checkpoint from before it diverged";
             return Err(Error::Diverged(problem.to_string()));

@@ -42,6 +42,8 @@ impl Sampling {
 
 /// The tokens chosen last, i32 [n]: what the next are to follow.
 pub(super) const TOKENS: &str = "chosen.tokens";
+/// The same as a result of the routine that chose them, which a device has ready for the host.
+pub(super) const CHOSEN: &str = "chosen";
 /// Which choice comes next, u32 [2]: the seed, and its number. Each has random numbers of its own.
 pub(super) const KEY: &str = "chosen.key";
 /// The tokens that may be chosen, u32 [v / 32, rounded up]: a bit for each.
@@ -87,7 +89,8 @@ impl Chooser {
             top_p: &self.top_p,
         });
         let one_more = self.key.trace().arange(2, DType::U32); // 0 for the seed, 1 for the number
-        routine.assign(&self.tokens, &chosen).assign(&self.key, &(&self.key + one_more))
+        let routine = routine.output(CHOSEN, &chosen).assign(&self.tokens, &chosen);
+        routine.assign(&self.key, &(&self.key + one_more))
     }
 }
 

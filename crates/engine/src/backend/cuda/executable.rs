@@ -97,7 +97,8 @@ impl CudaExecutable {
         let mut routines = vec![];
         for (routine, commands) in plan.routines.iter().zip(commands) {
             let groups = groups::groups(plan, routine, &commands);
-            let steps = Steps { commands, first_write: plan.first_write(routine), groups };
+            let overlaps = groups::overlaps(plan, routine, &commands, self.arena.address());
+            let steps = Steps { commands, first_write: plan.first_write(routine), groups, overlaps };
             // SAFETY: a plan is verified: every operand has its own live bytes in the arena, to which the commands were
             // linked where it lies now, and which outlives the replays; so do results. The cell lies behind the plan's bytes.
             // Kernels keep to their operands' sizes: operations with kernels are trusted.

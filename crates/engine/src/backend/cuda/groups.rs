@@ -1,5 +1,6 @@
 //! Which steps of a routine may run side by side: neighbours that touch nothing that another of them writes. Many steps are
-//! too small to fill a GPU (updates of small weights, sums, conversions), and so fill it together.
+//! too small to fill a GPU (updates of small weights, sums, conversions), and so fill it together. And which may begin while the
+//! one before still runs.
 
 use crate::plan::{BufferId, Plan, PlannedRoutine, Step};
 use gradus_cuda::Command;
@@ -51,6 +52,22 @@ pub(super) fn groups(plan: &Plan, routine: &PlannedRoutine, commands: &[Vec<Comm
     groups
 }
 
+/// For every step, whether its first kernel may begin while the step before runs: what it reads before it waits, that one does
+/// not write. The commands are linked to an arena at this address.
+pub(super) fn overlaps(plan: &Plan, routine: &PlannedRoutine, commands: &[Vec<Command>], arena: u64) -> Vec<bool> {
+    let mut before: Vec<Range<u64>> = vec![];
+    let steps = routine.steps.iter().zip(commands).map(|(step, commands)| {
+        let Some(first) = commands.first() else { return false };
+        let is_written = |read: &Range<u64>| before.iter().any(|w| w.start < read.end && read.start < w.end);
+        let early = first.launch().and_then(|launch| launch.early.as_ref());
+        let overlaps = early.is_some_and(|early| !early.iter().any(is_written));
+        let writes = Touched::by(plan, step, commands).writes.into_iter();
+        before = writes.map(|bytes| arena + bytes.start as u64..arena + bytes.end as u64).collect();
+        overlaps
+    });
+    steps.collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -71,5 +88,19 @@ mod tests {
         assert_eq!(sizes.iter().sum::<usize>(), routine.steps.len());
         assert!(sizes.len() > 1, "what reads a state comes before what writes it: {sizes:?}");
         assert!(sizes.len() < routine.steps.len(), "{sizes:?}");
+    }
+
+    #[test]
+    fn what_is_read_early_was_not_written_just_before() {
+        let trace = Trace::new();
+        let x = trace.input("x", DType::Bf16, [64, 128]);
+        let [w, g] = [("w", [128, 128]), ("g", [128, 64])].map(|(name, shape)| trace.input(name, DType::Bf16, shape));
+        let kinds = [x.relu().matmul(&w), x.matmul(&g.relu())].map(|y| {
+            let cuda = Cuda::of_kind(GpuKind::H200);
+            let plan = trace.plan(&cuda, &[Routine::new("r").output("y", &y)], Options::default()).unwrap();
+            let commands = cuda.commands(&plan, 1 << 32).unwrap().remove(0);
+            overlaps(&plan, &plan.routines[0], &commands, 1 << 32)
+        });
+        assert_eq!(kinds, [[true, true], [true, false]]);
     }
 }

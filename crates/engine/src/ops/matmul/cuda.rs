@@ -1,4 +1,4 @@
-//! Products on a CUDA device: by cuBLASLt, with the sums of columns beside them.
+//! Products on a CUDA device: by cuBLASLt, or a kernel of our own where rows are few, with the sums of columns beside them.
 
 use super::*;
 use gradus_cuda::{Bias, Gelu, Matrix, Operand, Product, ReduceOptions};
@@ -14,7 +14,7 @@ pub(super) struct After {
 /// Adds the commands that put the product into `result`.
 pub(super) fn link(matmul: &Matmul, linker: &mut CudaLinker<'_>, result: &Operand, after: After) {
     let (a, b) = (linker.input(0), linker.input(1));
-    let bias = matmul.has_bias.then(|| in_type(linker, linker.input(2), result.element));
+    let bias = matmul.has_bias.then(|| linker.input(2));
     let added = if linker.accumulates(0) { Some(result.clone()) } else { after.added };
     let after = After { added, ..after };
     match b.shape[b.shape.len() - 2] {
@@ -25,6 +25,10 @@ pub(super) fn link(matmul: &Matmul, linker: &mut CudaLinker<'_>, result: &Operan
         let options = ReduceOptions::partial_sums(linker.accumulates(1));
         linker.reduce(&b, &[0], &linker.output(1), options);
     }
+}
+
+fn described(bias: &Operand) -> Bias {
+    Bias { element: bias.element, address: bias.address }
 }
 
 /// An operand in this type: itself, or a copy in scratch.
@@ -80,13 +84,17 @@ fn link_products(
         a: matrix(a, [rows, depth], [row_stride, column_stride]),
         b: matrix(b, [depth, columns], [stride(&b_layout, 2), stride(&b_layout, 1)]),
         d: matrix(result, [rows, columns], [columns, 1]),
-        bias: bias.map(|bias| Bias { address: bias.address }),
+        bias: bias.map(described),
         added: after.added.map(|added| matrix(&added, [rows, columns], [columns, 1])),
         gelu: after.gelu,
         tf32: types.is_tf32(),
         workspace: (0, 0),
     };
-    for product in batched(product, &batch) {
+    if let (true, Some(launch)) = (batch.is_empty(), gradus_cuda::rows_product(&product)) {
+        return linker.launch(launch);
+    }
+    let bias = bias.map(|bias| in_type(linker, bias.clone(), result.element)).map(|bias| described(&bias));
+    for product in batched(Product { bias, ..product }, &batch) {
         linker.product(product);
     }
 }

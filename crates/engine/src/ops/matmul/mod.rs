@@ -70,14 +70,10 @@ impl Matmul {
         self.types
     }
 
-    /// The element type that a machine which does not convert wants operand `input` in: what is multiplied in the type of
-    /// the product, the bias in that of the result.
+    /// The element type that a machine which does not convert wants operand `input` in: what is multiplied, in the type of
+    /// the product.
     pub(crate) fn operand_type(&self, input: usize) -> Option<DType> {
-        match input {
-            0 | 1 => Some(self.types.computed),
-            2 if self.has_bias => Some(self.types.stored),
-            _ => None,
-        }
+        (input < 2).then_some(self.types.computed)
     }
 
     /// Whether the library for CUDA reads operand `input` where it lies so.
@@ -303,12 +299,37 @@ impl Operation for Matmul {
             })
             .within(3e-3),
         );
+        cases.extend(few_rows());
         cases.push(Case::new("both operands in f32", &[&[9, 7], &[7, 40]], |x| {
             let types = ProductTypes::all(x[0].dtype());
             vec![x[0].cast(DType::F32).matmul_as(&x[1].cast(DType::F32), types)]
         }));
         cases
     }
+}
+
+/// Products of few rows, which a GPU shares out over the depth too, with all that they may be followed by.
+fn few_rows() -> Vec<Case> {
+    let case = |name: &str, shapes: &[&[usize]], build: fn(&[Tensor]) -> Tensor| {
+        // The gradients are those of other sizes; large ones take long to check.
+        let input = |shape: &&[usize]| CaseInput::uniform(shape.to_vec(), -1.0, 1.0).without_gradient();
+        Case::with_inputs(name, shapes.iter().map(input).collect(), move |x| vec![build(x)]).within(1e-4)
+    };
+    vec![
+        case("few rows, a depth with a rest", &[&[70, 1032], &[1032, 200], &[200]], |x| {
+            x[0].linear(&x[1], Some(&x[2]))
+        }),
+        case("one row, odd columns of a transposed matrix", &[&[1, 136], &[99, 136]], |x| {
+            x[0].matmul(&x[1].transpose(0, 1))
+        }),
+        case("few rows, a bias in f32, then GELU", &[&[3, 5, 192], &[192, 104], &[104]], |x| {
+            x[0].linear_as(&x[1], Some(&x[2].cast(DType::F32)), ProductTypes::all(x[1].dtype())).gelu()
+        }),
+        case("few rows and a residual in f32", &[&[40, 512], &[512, 96], &[96], &[40, 96]], |x| {
+            let [bias, residual] = [&x[2], &x[3]].map(|x| x.cast(DType::F32));
+            residual + x[0].linear_as(&x[1], Some(&bias), ProductTypes::new(x[0].dtype(), DType::F32))
+        }),
+    ]
 }
 
 impl Kernels for Matmul {
