@@ -7,9 +7,10 @@
 constexpr int BLOCK_KEYS = GROUPS * 64, TILES = (QUERIES + 63) / 64, ALL_THREADS = THREADS + GROUP_THREADS;
 // Queries and their gradients, for this step and the next two; keys and values, for this turn and the next; slopes, two times.
 constexpr int STAGES = 3, SLOPES = 2;
-// Registers of a thread: those of the third warpgroup hold one sum, those of the others four.
-#define OWN_REGISTERS "208"
-#define THIRD_REGISTERS "96"
+// Registers of a thread: those of the third warpgroup hold one sum, those of the others four. All three have what they began with,
+// 168 each, and no more: one that asks for what nobody gives up waits forever.
+#define OWN_REGISTERS "200"
+#define THIRD_REGISTERS "104"
 
 // What a block does at a time: a tile of queries with some keys. Steps and turns of keys are counted.
 struct Step { index_t head; int key, query, number, turn; };

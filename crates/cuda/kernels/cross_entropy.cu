@@ -1,4 +1,4 @@
-// Cross-entropy of rows of CLASSES logits, a block for a row at a time. Rows lie STRIDE apart; WIDTH logits are read at once.
+// Cross-entropy of rows of CLASSES logits, one block a row. Rows lie STRIDE apart; WIDTH logits are read at once.
 
 // What stands at a row's target: whether it counts, whether it is a class at all, and its logit, read before anything is
 // written over it.
@@ -6,8 +6,8 @@ struct Target {
     u32 number;
     bool counts;
     float logit;
-    __device__ __forceinline__ Target(u32 number, const x_t *logits, u64 *fault)
-        : number(number), counts(true), logit(0.0f) {
+    __device__ __forceinline__ Target(const u32 *targets, index_t row, const x_t *logits, u64 *fault)
+        : number(targets[row]), counts(true), logit(0.0f) {
 #ifdef IGNORED
         if (number == (u32)(IGNORED)) counts = false;
 #endif
@@ -34,11 +34,19 @@ struct Sum {
     __device__ __forceinline__ void add(float x) { sum += power_of_two(fmaf(x, LOG2_E, -shift() * LOG2_E)); }
 };
 
+#if HELD
+// The row, in shared memory: what is read again need not come from further away.
+extern __shared__ __align__(16) u8 dynamic_memory[];
+#endif
+
 // The log-sum-exp of a row, which every thread gets.
 __device__ __forceinline__ float log_sum_exp(const x_t *logits, float *shared) {
     Sum own = {-__int_as_float(0x7f800000), 0.0f};
     for (index_t c = threadIdx.x * WIDTH; c + WIDTH <= CLASSES; c += THREADS * WIDTH) {
         const Vector<x_t, WIDTH> numbers = *(const Vector<x_t, WIDTH> *)(logits + c);
+#if HELD
+        *(Vector<x_t, WIDTH> *)((x_t *)dynamic_memory + c) = numbers;
+#endif
         // A NaN is not the largest; it gets into the sum.
         float highest = own.highest;
 #pragma unroll
@@ -48,6 +56,9 @@ __device__ __forceinline__ float log_sum_exp(const x_t *logits, float *shared) {
         for (int v = 0; v < WIDTH; v++) own.add(to_float(numbers.at[v]));
     }
     for (index_t c = CLASSES / WIDTH * WIDTH + threadIdx.x; c < CLASSES; c += THREADS) {
+#if HELD
+        ((x_t *)dynamic_memory)[c] = logits[c];
+#endif
         own.raise(to_float(logits[c]));
         own.add(to_float(logits[c]));
     }
@@ -85,64 +96,22 @@ __device__ __forceinline__ void give_gradient(
 #endif
 
 #if LOSS && GRADIENT
-// What there is of each row besides its logits.
-struct Row { u32 target; float gradient; };
-
-// A row's loss, and its logits' gradient over them.
-__device__ __forceinline__ void take_row(index_t row, const Row &at, x_t *logits, float *loss, float *total, u64 *fault) {
+// Each thread reads in shared memory what it wrote there itself, so there is no need to wait for others.
+extern "C" __global__ void __launch_bounds__(THREADS) cross_entropy_with_gradient(
+    x_t *x, const u32 *targets, float *loss, float *total, const float *row_gradient, u64 *fault) {
     __shared__ float shared[32];
-    const Target target(at.target, logits, fault);
+    const index_t row = blockIdx.x;
+    x_t *logits = x + row * STRIDE;
+    const Target target(targets, row, logits, fault);
     const float all = log_sum_exp(logits, shared);
     if (threadIdx.x == 0) {
         total[row] = all;
         loss[row] = target.counts ? all - target.logit : 0.0f;
     }
-    give_gradient(logits, logits, target, all, at.gradient);
-}
-
-// A block has one row after another. Where there is room for HELD of them in shared memory, they are copied there ahead and
-// back again beside the arithmetic; what else a row has is asked for while the one before is computed.
-extern "C" __global__ void __launch_bounds__(THREADS) cross_entropy_with_gradient(
-    x_t *x, const u32 *targets, float *loss, float *total, const float *row_gradient, u64 *fault) {
-    const auto row_at = [&](index_t row) { return row < ROWS ? Row{targets[row], row_gradient[row]} : Row{}; };
-    Row next = row_at(blockIdx.x);
 #if HELD
-    extern __shared__ __align__(128) u8 dynamic_memory[];
-    __shared__ u64 arrived[HELD];
-    constexpr u32 BYTES = STRIDE * sizeof(x_t);
-    const auto held = [&](int turn) { return (x_t *)(dynamic_memory + turn % HELD * BYTES); };
-    const auto begin = [&](index_t row, int turn) {
-        if (row < ROWS) begin_row(held(turn), x + row * STRIDE, BYTES, arrived + turn % HELD);
-    };
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < HELD; i++) start_barrier(arrived + i, 1);
-        publish();
-    }
-    __syncthreads();
-    for (int i = 0; threadIdx.x == 0 && i < HELD; i++) begin(blockIdx.x + i * gridDim.x, i);
-    int turn = 0;
-#endif
-    for (index_t row = blockIdx.x; row < ROWS; row += gridDim.x) {
-        const Row now = next;
-        next = row_at(row + gridDim.x);
-#if HELD
-        await(arrived + turn % HELD, turn / HELD % 2);
-        take_row(row, now, held(turn), loss, total, fault);
-        publish();
-        __syncthreads();
-        if (threadIdx.x == 0) {
-            begin_row_back(x + row * STRIDE, held(turn), BYTES);
-            wait_rows_read();
-            begin(row + HELD * gridDim.x, turn + HELD);
-        }
-        turn++;
+    give_gradient((const x_t *)dynamic_memory, logits, target, all, row_gradient[row]);
 #else
-        take_row(row, now, x + row * STRIDE, loss, total, fault);
-        __syncthreads();
-#endif
-    }
-#if HELD
-    if (threadIdx.x == 0) wait_rows_back();
+    give_gradient(logits, logits, target, all, row_gradient[row]);
 #endif
 }
 #elif LOSS
@@ -151,7 +120,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     __shared__ float shared[32];
     const index_t row = blockIdx.x;
     const x_t *logits = x + row * STRIDE;
-    const Target target(targets[row], logits, fault);
+    const Target target(targets, row, logits, fault);
     const float all = log_sum_exp(logits, shared);
     if (threadIdx.x == 0) {
         total[row] = all;
@@ -163,7 +132,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) cross_entropy_gradient(
     const x_t *x, const u32 *targets, const float *total, const float *row_gradient, y_t *y, u64 *fault) {
     const index_t row = blockIdx.x;
     const x_t *logits = x + row * STRIDE;
-    const Target target(targets[row], logits, fault);
+    const Target target(targets, row, logits, fault);
     give_gradient(logits, y + row * STRIDE, target, total[row], row_gradient[row]);
 }
 #endif

@@ -1,5 +1,7 @@
 // The instructions of tensor cores that work a warp at a time, and of copies that run beside the arithmetic.
 
+__device__ __forceinline__ u32 shared_address(const void *pointer) { return (u32)__cvta_generic_to_shared(pointer); }
+
 // Four matrices of 8 by 8 numbers of 16 bits: lane l gives where row l % 8 of matrix l / 8 begins, and gets of each matrix
 // the numbers 2 (l % 4) and one more of row l / 4.
 __device__ __forceinline__ void load_matrices(u32 (&to)[4], const void *row) {

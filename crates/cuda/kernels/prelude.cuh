@@ -44,9 +44,6 @@ template <class T, int N> struct alignas(sizeof(T) * N) Vector { T at[N]; };
 
 constexpr int WARP = 32;
 
-// Where something lies in shared memory, as instructions want it.
-__device__ __forceinline__ u32 shared_address(const void *pointer) { return (u32)__cvta_generic_to_shared(pointer); }
-
 // For kernels that may begin while the one before them still runs. What comes before this must touch nothing that that one
 // writes; after it, all that was sent before is through. From here on, the kernel behind this one may begin.
 __device__ __forceinline__ void await_earlier() {

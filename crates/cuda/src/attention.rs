@@ -99,10 +99,7 @@ impl Attention {
             let source = takes("attention_mma", sources::ATTENTION_MMA);
             return self.cut(self.queries, 64, true).launch(source, heads, self.queries, self.depth, 1);
         }
-        let source = takes("attention_wgmma", sources::ATTENTION_WGMMA)
-            .code(sources::MMA)
-            .code(sources::WGMMA)
-            .code(sources::COPIES);
+        let source = takes("attention_wgmma", sources::ATTENTION_WGMMA).code(sources::MMA).code(sources::WGMMA);
         let source = source.code(sources::ATTENTION_WGMMA_TILES).constant("STAGES", FORWARD_STAGES);
         let blocks = heads * self.queries.div_ceil(GROUPS * 64);
         let tile = 64 * self.depth * 2;
@@ -149,7 +146,7 @@ impl Attention {
         let kept = self.queries.div_ceil(64).min(WALK_KEPT);
         let source = self.constants(self.gradient_operands(source, operands, delta).operand("sums", sums));
         let source = source.size("ALL_HEADS", self.batch * self.heads).constant("BLOCKS", self.walk_blocks());
-        let source = source.constant("KEPT", kept).code(sources::MMA).code(sources::WGMMA).code(sources::COPIES);
+        let source = source.constant("KEPT", kept).code(sources::MMA).code(sources::WGMMA);
         let source = source.code(sources::ATTENTION_WGMMA_TILES);
         // A logarithm and what is subtracted, for each query of three tiles; and barriers.
         let shared = WALK_TILES * WALK_TILE * 2 + kept * WALK_TILE * 4 + 3 * 2 * 64 * 4 + WALK_BARRIERS * 8;

@@ -289,9 +289,7 @@ impl Preference {
         use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
         let preference = Preference(result::create_matmul_pref().map_err(call("cublasLtMatmulPreferenceCreate"))?);
         preference.set(Attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &product.workspace.1)?;
-        // Sums over shares of the depth may wait where the result goes, which must not be where the epilogue still reads.
-        let over_slope = matches!(product.gelu, Some(Gelu::SlopeAt(address)) if address == product.d.address);
-        if over_slope || !product.depth.is_multiple_of(SHARED_DEPTH) {
+        if !product.depth.is_multiple_of(SHARED_DEPTH) {
             preference.set(Attribute::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &0u32)?;
         }
         let added = product.added.as_ref().unwrap_or(&product.d);

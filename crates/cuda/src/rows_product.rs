@@ -4,8 +4,9 @@
 use crate::operand::widest;
 use crate::{Element, Gelu, Launch, Matrix, Product, Source, sources};
 
-/// More rows are the library's.
-const MOST_ROWS: usize = 256;
+/// More rows are the library's, unless it is slow for the number of columns: where that is no multiple of eight.
+const MOST_ROWS: usize = 64;
+const MOST_ROWS_OF_ODD_COLUMNS: usize = 256;
 /// Threads of a block, and what it takes of the depth at a time.
 const THREADS: usize = 128;
 const STEP: usize = 64;
@@ -76,7 +77,8 @@ fn is_taken(product: &Product) -> bool {
     let added = product.added.is_none_or(|added| added.element == d.element && !added.transposed);
     let after = matches!(product.gelu, None | Some(Gelu::Of)) && (product.gelu.is_none() || product.added.is_none());
     let lies = !a.transposed && by_pieces(a, *depth) && by_pieces(b, if b.transposed { *depth } else { *columns });
-    let sizes = (1..=MOST_ROWS).contains(rows) && *depth >= STEP && *columns >= 32 && *batch == 1;
+    let most_rows = if columns.is_multiple_of(8) { MOST_ROWS } else { MOST_ROWS_OF_ODD_COLUMNS };
+    let sizes = (1..=most_rows).contains(rows) && *depth >= STEP && *columns >= 32 && *batch == 1;
     halves && stored && added && after && lies && sizes && !d.transposed
 }
 

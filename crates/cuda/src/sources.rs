@@ -30,7 +30,6 @@ sources! {
     CACHED_ATTENTION_JOIN = "cached_attention_join.cu",
     CHECK_FINITE = "check_finite.cu",
     CONV = "conv.cu",
-    COPIES = "copies.cuh",
     CROSS_ENTROPY = "cross_entropy.cu",
     CUMULATIVE = "cumulative.cu",
     DROPOUT = "dropout.cu",

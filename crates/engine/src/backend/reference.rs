@@ -4,7 +4,9 @@
 use super::{Backend, DeviceMemory, Executable, stopwatch};
 use crate::graph::{Graph, Initial, Source, State, Value};
 use crate::ops::{Effect, Elementwise, Matmul, Operation, Reals};
-use crate::plan::{Buffer, BufferId, BufferKind, FusionLimits, Machine, Operand, Plan, Reading, Scratch, Step};
+use crate::plan::{
+    Absorption, Buffer, BufferId, BufferKind, FusionLimits, Machine, Operand, Plan, Reading, Scratch, Step,
+};
 use crate::{Array, DType, Error, Layout, Result, TensorType};
 use std::time::Duration;
 
@@ -32,8 +34,8 @@ impl Machine for Reference {
         FusionLimits { inputs: 10, instructions: 48 }
     }
 
-    fn absorbs(&self, _product: &Matmul, _epilogue: &Elementwise) -> bool {
-        true
+    fn absorbs(&self, _product: &Matmul, _epilogue: &Elementwise) -> Absorption {
+        Absorption::InPlace
     }
 
     fn holds_logits(&self) -> bool {

@@ -16,8 +16,8 @@ pub trait Machine {
     /// How long the program of one element-wise step may be.
     fn fusion(&self) -> FusionLimits;
 
-    /// Whether a matrix product takes this program as its epilogue.
-    fn absorbs(&self, product: &Matmul, epilogue: &Elementwise) -> bool;
+    /// How a matrix product takes this program as its epilogue.
+    fn absorbs(&self, product: &Matmul, epilogue: &Elementwise) -> Absorption;
 
     /// Whether logits that fit into memory had better be held for the gradient of their loss, rather than computed a block at
     /// a time with the loss.
@@ -68,4 +68,15 @@ pub struct Scratch {
     pub shared: usize,
     /// For each worker.
     pub per_worker: usize,
+}
+
+/// How a product takes the program that follows it as its epilogue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Absorption {
+    /// Not at all.
+    No,
+    /// With a result that lies apart from the program's other operands.
+    Apart,
+    /// With a result that may lie over them.
+    InPlace,
 }

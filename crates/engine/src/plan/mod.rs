@@ -29,7 +29,7 @@ use crate::graph::{Part, State, Value};
 use crate::ops::{Cost, Effect, Operation};
 use crate::{Array, DType, Handles, Layout, Shape, TensorType};
 pub use liveness::Lifetime;
-pub use machine::{FusionLimits, Machine, Reading, Scratch};
+pub use machine::{Absorption, FusionLimits, Machine, Reading, Scratch};
 pub use planner::{Estimate, Planner};
 pub use recompute::Recompute;
 use std::fmt;

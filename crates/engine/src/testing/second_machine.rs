@@ -4,7 +4,7 @@
 use crate::backend::{Backend, DeviceMemory, Executable, results};
 use crate::graph::{Initial, State};
 use crate::ops::{Check, Effect, Elementwise, Form, Matmul, Operation, Reals};
-use crate::plan::{BufferId, BufferKind, FusionLimits, Machine, Operand, Plan, Reading, Scratch, Step};
+use crate::plan::{Absorption, BufferId, BufferKind, FusionLimits, Machine, Operand, Plan, Reading, Scratch, Step};
 use crate::{Array, DType, Error, Layout, Result};
 use std::ops::Range;
 use std::time::Duration;
@@ -31,8 +31,8 @@ impl Machine for SecondMachine {
         FusionLimits { inputs: 3, instructions: 5 }
     }
 
-    fn absorbs(&self, _product: &Matmul, _epilogue: &Elementwise) -> bool {
-        false
+    fn absorbs(&self, _product: &Matmul, _epilogue: &Elementwise) -> Absorption {
+        Absorption::No
     }
 
     fn holds_logits(&self) -> bool {

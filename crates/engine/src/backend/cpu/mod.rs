@@ -10,7 +10,7 @@ pub use linker::{LinkedOperand, Linker, Unsupported};
 
 use super::{Backend, DeviceMemory, Executable};
 use crate::ops::{Elementwise, Kernels, Lowering, Matmul, Operation, own_kernels};
-use crate::plan::{BufferId, FusionLimits, Machine, Operand, Plan, Reading, Scratch, Step};
+use crate::plan::{Absorption, BufferId, FusionLimits, Machine, Operand, Plan, Reading, Scratch, Step};
 use crate::{DType, Error, Layout, Result};
 use executable::CpuExecutable;
 use gradus_kernels::{Fault, Isa, Pool};
@@ -110,8 +110,8 @@ impl Machine for Cpu {
         FusionLimits { inputs: 10, instructions: 48 }
     }
 
-    fn absorbs(&self, _product: &Matmul, _epilogue: &Elementwise) -> bool {
-        true
+    fn absorbs(&self, _product: &Matmul, _epilogue: &Elementwise) -> Absorption {
+        Absorption::InPlace
     }
 
     fn holds_logits(&self) -> bool {

@@ -9,7 +9,7 @@ pub use linker::CudaLinker;
 
 use crate::backend::{Backend, DeviceMemory, Executable, Unsupported};
 use crate::ops::{Elementwise, Form, Kernels, Lowering, Matmul, Operation, own_kernels};
-use crate::plan::{BufferId, FusionLimits, Machine, Plan, PlannedRoutine, Reading, Scratch, Step};
+use crate::plan::{Absorption, BufferId, FusionLimits, Machine, Plan, PlannedRoutine, Reading, Scratch, Step};
 use crate::{DType, Error, Layout, Result};
 use executable::CudaExecutable;
 use gradus_cuda::{Command, Device, Launch};
@@ -155,8 +155,9 @@ impl Machine for Cuda {
         FusionLimits { inputs: 10, instructions: 48 }
     }
 
-    fn absorbs(&self, product: &Matmul, epilogue: &Elementwise) -> bool {
-        product.is_followed_on_cuda(epilogue)
+    fn absorbs(&self, product: &Matmul, epilogue: &Elementwise) -> Absorption {
+        // The slope of GELU over the operand that it is taken at was seen to be wrong.
+        if product.is_followed_on_cuda(epilogue) { Absorption::Apart } else { Absorption::No }
     }
 
     fn holds_logits(&self) -> bool {

@@ -8,7 +8,7 @@ use crate::plan::Step;
 /// Beginning a kernel, and waiting for its last block.
 const LAUNCH: f64 = 2e-6;
 /// Operations a second outside of products.
-const SCALAR_RATE: f64 = 2e13;
+const SCALAR_RATE: f64 = 3e13;
 /// What f32 products reach of the rate of 16-bit ones.
 const F32_SHARE: f64 = 0.07;
 /// What products in TF32 do.

@@ -176,8 +176,8 @@ pub(super) fn link_with_gradient(options: LinearCrossEntropyOptions, linker: &mu
         let logits = blocked.logits(linker, &rows);
         let of = Logits { logits: &logits, targets: &blocked.targets(&rows), ignored: blocked.options.ignored };
         let [loss, total, row_gradient] = [&loss, &total, &row_gradient].map(|operand| rows_from(operand, &rows));
-        let launch = gradus_cuda::cross_entropy_with_gradient(&of, &loss, &total, &row_gradient, linker.faulting());
-        linker.launch(launch);
+        let (source, threads, shared) = gradus_cuda::cross_entropy_with_gradient(&of, &loss, &total, &row_gradient);
+        linker.launch(linker.with_fault(source).launch_on([rows.len(), 1, 1], threads, shared));
         gradients.add(linker, &blocked, &logits, &rows);
     }
     gradients.finish(linker);

@@ -12,12 +12,14 @@ pub struct FusedMatmul {
     epilogue: Elementwise,
     /// Whether the product is a result too, before that of the program.
     kept: bool,
+    /// Whether the result must lie apart from the program's other operands: a library may read these again after it has written.
+    apart: bool,
 }
 
 impl FusedMatmul {
     /// The product with a program after it, whose first operand it is.
-    pub(crate) fn new(matmul: &Matmul, epilogue: Elementwise, kept: bool) -> Option<FusedMatmul> {
-        (!matmul.column_sums).then_some(FusedMatmul { matmul: *matmul, epilogue, kept })
+    pub(crate) fn new(matmul: &Matmul, epilogue: Elementwise, kept: bool, apart: bool) -> Option<FusedMatmul> {
+        (!matmul.column_sums).then_some(FusedMatmul { matmul: *matmul, epilogue, kept, apart })
     }
 
     /// The product alone.
@@ -82,7 +84,7 @@ impl Operation for FusedMatmul {
 
     fn in_place(&self) -> Vec<(usize, usize)> {
         // The sums of an f32 result that stands for the product gather in its own bytes, before operands are read.
-        match self.kept || self.epilogue.dtype != DType::F32 {
+        match !self.apart && (self.kept || self.epilogue.dtype != DType::F32) {
             true => {
                 let first = self.matmul.operands();
                 (first..first + self.epilogue.input_count - 1).map(|input| (self.kept as usize, input)).collect()
@@ -151,6 +153,50 @@ impl Kernels for FusedMatmul {
     }
 }
 
+/// What libraries have as epilogues: GELU, with the product kept or not, and a product times GELU's slope at another operand.
+/// Such numbers are not rounded between the product and the function.
+fn epilogues_of_libraries() -> Vec<Case> {
+    let fused = |x: &[Tensor], slope: bool, kept: bool| {
+        let types = ProductTypes::all(x[0].dtype());
+        let matmul = Matmul { has_bias: !slope, types, column_sums: false };
+        let one = |function, arguments| Instruction { function, arguments };
+        let (unused, product) = (Argument::Constant(0.0), Argument::Input(0));
+        let rounding = match types.stored {
+            DType::Bf16 => Some(Function::RoundBf16),
+            DType::F16 => Some(Function::RoundF16),
+            _ => None,
+        };
+        let mut instructions = vec![one(Function::GeluTanh, [product, unused, unused])];
+        if slope {
+            let mut at = Argument::Result(0);
+            instructions = vec![one(Function::GeluTanhSlope, [Argument::Input(1), unused, unused])];
+            if let Some(rounding) = rounding {
+                instructions.push(one(rounding, [at, unused, unused]));
+                at = Argument::Result(1);
+            }
+            instructions.push(one(Function::Mul, [product, at, unused]));
+        }
+        let result = Argument::Result(instructions.len() - 1);
+        let program = ScalarProgram { instructions, result };
+        let shape = Shape::from([x[0].shape()[0], x[1].shape()[1]]);
+        let epilogue = Elementwise { program, input_count: 1 + slope as usize, shape, dtype: types.stored };
+        let op = FusedMatmul::new(&matmul, epilogue, kept, false).expect("a product without column sums");
+        x[0].trace().apply(op, &x.iter().collect::<Vec<_>>())
+    };
+    let (rows, depth, columns) = (300, 40, 64);
+    let case = |name: &str, slope: bool, kept: bool| {
+        let last = if slope { vec![rows, columns] } else { vec![columns] };
+        let inputs = [vec![rows, depth], vec![depth, columns], last].map(|shape| CaseInput::uniform(shape, -1.0, 1.0));
+        let inputs = inputs.map(CaseInput::without_gradient).to_vec();
+        Case::with_inputs(name, inputs, move |x| fused(x, slope, kept)).within(5e-5).rounding_inside()
+    };
+    vec![
+        case("GELU alone", false, false),
+        case("GELU alone, the product kept", false, true),
+        case("times the slope of GELU", true, false),
+    ]
+}
+
 /// `gelu(a @ b + bias) * other`, kept or not, in many sizes, and programs that only convert.
 fn cases() -> Vec<Case> {
     let fused = |x: &[Tensor], function: Function, kept: bool, dtype: DType| {
@@ -164,7 +210,7 @@ fn cases() -> Vec<Case> {
         ];
         let program = ScalarProgram { instructions, result: Argument::Result(1) };
         let epilogue = Elementwise { program, input_count: 2, shape, dtype };
-        let op = FusedMatmul::new(&matmul, epilogue, kept).expect("a product without column sums");
+        let op = FusedMatmul::new(&matmul, epilogue, kept, false).expect("a product without column sums");
         x[0].trace().apply(op, &x.iter().collect::<Vec<_>>())
     };
     let sizes = |rows: usize, depth: usize, columns: usize| {
@@ -177,7 +223,7 @@ fn cases() -> Vec<Case> {
         let inputs = inputs.map(|input| if small { input } else { input.without_gradient() });
         Case::with_inputs(name, inputs.to_vec(), move |x| fused(x, Function::GeluTanh, kept, x[0].dtype()))
     };
-    vec![
+    let mut cases = vec![
         case("of a few numbers", sizes(3, 6, 5), false),
         case("of a few numbers, the product kept", sizes(3, 6, 5), true),
         case("whole panels", sizes(16, 8, 64), false),
@@ -188,5 +234,7 @@ fn cases() -> Vec<Case> {
         Case::new("stored in f32", &[&[8, 6], &[6, 32], &[32], &[8, 32]], move |x| {
             fused(x, Function::Tanh, true, DType::F32)
         }),
-    ]
+    ];
+    cases.extend(epilogues_of_libraries());
+    cases
 }

@@ -5,7 +5,7 @@ use super::Rewrite;
 use super::fuse::{Joined, elementwise_of};
 use crate::graph::{Graph, Node, Source, Value};
 use crate::ops::{Argument, Elementwise, Form, FusedMatmul, Matmul, ScalarProgram};
-use crate::plan::{Machine, Request};
+use crate::plan::{Absorption, Machine, Request};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -118,8 +118,12 @@ fn absorption(
     let scalar = ScalarProgram { instructions: joined.instructions, result };
     let epilogue = Elementwise { program: scalar, input_count: 1 + others.len(), ..program };
     let kept = readers.requested[product.node] || readers.nodes[product.node].len() > 1;
-    let matmul = matmul_of(graph, product).filter(|matmul| machine.absorbs(matmul, &epilogue))?;
-    let op = FusedMatmul::new(matmul, epilogue, kept)?;
+    let matmul = matmul_of(graph, product)?;
+    let apart = match machine.absorbs(matmul, &epilogue) {
+        Absorption::No => return None,
+        absorption => absorption == Absorption::Apart,
+    };
+    let op = FusedMatmul::new(matmul, epilogue, kept, apart)?;
     Some(Absorbed { matmul: product.node, op: Arc::new(op), others, kept })
 }
 
