@@ -30,7 +30,6 @@ pub fn generate(model_folder: &Path, args: &GenerateArgs, prompt: &str, threads:
     let config = export::read_model_config(model_folder)?;
     let backend = &*device::backend(args.device, threads)?;
     let precision = args.precision.into();
-    device::check_confirmed(precision, backend)?;
     let memory = Generator::memory(&config, precision, backend, args.memory)?;
     guard::doing(Doing::OpeningTokenizer);
     let tokenizer = Tokenizer::open(model_folder)?;

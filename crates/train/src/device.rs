@@ -1,6 +1,6 @@
 //! The device that a process computes on: the one place that chooses it.
 
-use crate::config::{DeviceChoice, Precision};
+use crate::config::DeviceChoice;
 use crate::memory::heap;
 use crate::{Error, Result};
 use gradus_engine::backend::{Backend, Cpu, Cuda, GpuKind};
@@ -22,21 +22,6 @@ pub fn backend(device: DeviceChoice, threads: usize) -> Result<Arc<dyn Backend>>
     }
 }
 
-/// Refuses a precision that was not yet seen to give on a device what it gives on a CPU.
-pub fn check_confirmed(precision: Precision, backend: &dyn Backend) -> Result<()> {
-    let name = match precision {
-        Precision::F16 => "f16",
-        Precision::Tf32 => "tf32",
-        Precision::F32 | Precision::Bf16 => return Ok(()),
-    };
-    match backend.name() {
-        "cuda" => Err(Error::Config(format!(
-            "`settings.precision` {name} was not seen to train on a CUDA device as on a CPU yet; choose bf16 or f32"
-        ))),
-        _ => Ok(()),
-    }
-}
-
 /// A GPU of this kind, which need not be here: plans are made for it, and cannot be run.
 pub fn planned(kind: GpuKind) -> Arc<dyn Backend> {
     Arc::new(Cuda::of_kind(kind))
@@ -51,22 +36,5 @@ impl DeviceChoice {
             DeviceChoice::Auto => DeviceChoice::Cpu,
             stated => stated,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_not_confirmed_on_a_device_is_refused() {
-        let (cuda, cpu) = (planned(GpuKind::H200), Cpu::new(1).unwrap());
-        for precision in [Precision::F32, Precision::Bf16] {
-            check_confirmed(precision, &*cuda).unwrap();
-        }
-        for precision in [Precision::F16, Precision::Tf32] {
-            assert!(check_confirmed(precision, &*cuda).unwrap_err().to_string().contains("choose bf16 or f32"));
-        }
-        check_confirmed(Precision::F16, &cpu).unwrap();
     }
 }

@@ -31,7 +31,6 @@ const DATA: &str = "data";
 pub(super) fn prepare(config: &TrainConfig, resume: bool, observer: &mut dyn Observer) -> Result<(Session, Text)> {
     let backend = device::backend(config.device, config.threads)?;
     config.precision.check(&*backend)?;
-    device::check_confirmed(config.precision, &*backend)?;
     let mut memory = RunMemory::of(config, &*backend)?;
     let observer = Watched::new(observer);
     if resume {
