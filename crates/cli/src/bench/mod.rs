@@ -3,7 +3,7 @@
 mod baseline;
 mod entry;
 mod kernels;
-mod limits;
+pub mod limits;
 mod machine;
 mod overhead;
 mod report;

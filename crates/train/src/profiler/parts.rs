@@ -65,3 +65,40 @@ pub struct Share {
     /// Its seconds in a step.
     pub seconds: f64,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::models::ModelConfig;
+    use crate::step::{StepConfig, TrainingStep};
+    use gradus_engine::backend::Cpu;
+
+    #[test]
+    fn every_step_of_a_plan_is_in_its_pass() {
+        let model = ModelConfig::gpt2(32, 16, 2, 2, 16);
+        for (micro_batches, whole) in [(1, "step"), (2, "accumulate")] {
+            let config = StepConfig { micro_batches, ..StepConfig::plain(model.clone(), 2) };
+            let step = TrainingStep::new(config, &Cpu::new(1).unwrap()).unwrap();
+            let routine = |name: &str| step.program().plan().routines.iter().find(|known| known.name == name).unwrap();
+            let passes = Pass::of(routine(whole));
+            assert_eq!(passes[0], Pass::Forward);
+            let (first, last) = (
+                passes.iter().position(|pass| *pass == Pass::Backward).unwrap(),
+                passes.iter().rposition(|pass| *pass == Pass::Forward).unwrap(),
+            );
+            assert!(first > 0 && last < passes.len() - 1, "{passes:?}");
+            for (step, pass) in routine(whole).steps.iter().zip(&passes) {
+                let updates = matches!(step.op.form(), Form::Update { .. });
+                assert!(!updates || *pass == Pass::Update);
+                assert!(!step.part.backward || updates || *pass == Pass::Backward);
+                // The norm of the gradients is no part of the forward pass.
+                assert!(step.op.name() != "check_finite" || *pass == Pass::Update, "{}", step.op.name());
+            }
+            let updates = passes.iter().filter(|pass| **pass == Pass::Update).count();
+            assert_eq!(updates > 0, micro_batches == 1);
+            if micro_batches > 1 {
+                assert!(Pass::of(routine("update")).iter().all(|pass| *pass == Pass::Update));
+            }
+        }
+    }
+}

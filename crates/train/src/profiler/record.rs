@@ -201,6 +201,16 @@ impl Profile {
         (0..self.workers).map(worker).collect()
     }
 
+    /// How much of the time of some operations their workers compute, if they are told apart.
+    pub fn busy_share(&self, is_meant: impl Fn(&ProfiledOperation) -> bool) -> Option<f64> {
+        let meant: Vec<usize> = (0..self.operations.len()).filter(|&index| is_meant(&self.operations[index])).collect();
+        let busy = |step: &ProfiledStep| -> f64 {
+            meant.iter().map(|index| step.busy[index * self.workers..][..self.workers].iter().sum::<f64>()).sum()
+        };
+        let all = |step: &ProfiledStep| meant.iter().map(|&index| step.operations[index]).sum::<f64>();
+        (self.workers > 0).then(|| self.seconds(busy) / self.seconds(all) / self.workers as f64)
+    }
+
     /// How much faster the step would be, as a share, if something that takes so many seconds of it were twice as fast.
     pub fn gain_if_twice_as_fast(&self, seconds: f64) -> f64 {
         let whole = self.step_seconds();

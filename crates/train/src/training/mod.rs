@@ -10,7 +10,7 @@ mod watched;
 
 pub(crate) use folder::METRICS;
 pub use folder::check_free;
-pub use profiled::{Profiled, profile};
+pub use profiled::{Profiled, Stage, profile};
 pub use resume::check_resumable;
 
 use crate::Result;

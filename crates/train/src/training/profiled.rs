@@ -5,6 +5,7 @@ use super::setup;
 use super::text::Text;
 use crate::Result;
 use crate::config::TrainConfig;
+use crate::memory::ProcessMemory;
 use crate::planning::Chosen;
 use crate::profiler::{self, Point, Profile, Profiler};
 use crate::run::{Event, Observer, Stop};
@@ -66,6 +67,8 @@ fn profile_in_folder(config: &TrainConfig, steps: usize, observer: &mut dyn Obse
     watching.profiler.point("start");
     let (mut session, mut text) = setup::prepare(config, false, &mut watching)?;
     watching.profiler.point("ready");
+    // The stages before have their points; what is told of steps is theirs.
+    ProcessMemory::forget_peak();
     let mut run = Run::new(&session)?;
     let source = Box::new(text.windows(run.position));
     let mut profile = profiler::profile(&mut session, &mut run, &mut text, source, steps, &watching)?;
