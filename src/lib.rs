@@ -100,4 +100,6 @@ pub use gradus_train::profiler::{Benchmark, Profile, Profiler};
 pub use gradus_train::run::{Event, Observer, Stop, Unwatched};
 pub use gradus_train::step::{Batch, Inputs, Objective, TrainingStep};
 pub use gradus_train::trainer::{GoesOn, Hooks, Settings, Trainer};
-pub use gradus_train::{self as train, generate, layers, loss_scale, losses, models, optimizers, parameters, profiler, schedule};
+pub use gradus_train::{
+    self as train, generate, layers, loss_scale, losses, models, optimizers, parameters, profiler, schedule,
+};

@@ -8,7 +8,8 @@ use support::Place;
 
 /// The command line that profiles a small GPT-2 on the built-in stories, with the given options besides.
 fn profile(options: &str) -> Vec<&str> {
-    let sizes = "profile --width 64 --layers 2 --heads 2 --sequence 64 --tokenizer byte --batch 8 --threads 2 --steps 6";
+    let sizes =
+        "profile --width 64 --layers 2 --heads 2 --sequence 64 --tokenizer byte --batch 8 --threads 2 --steps 6";
     sizes.split(' ').chain(options.split_whitespace()).collect()
 }
 
@@ -60,17 +61,32 @@ fn the_trace_is_one_that_viewers_open() {
     let told = place.gradus(&profile("--trace step.json --out page.html"));
     assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
     let told = String::from_utf8(told.stdout).unwrap();
-    for part in ["forward", "bound by", "layer 1", "workers are idle for", "allocations in 12 steps: 0", "twice as fast", "page.html"] {
+    for part in [
+        "forward",
+        "bound by",
+        "layer 1",
+        "workers are idle for",
+        "allocations in 12 steps: 0",
+        "twice as fast",
+        "page.html",
+    ] {
         assert!(told.contains(part), "{part} in:\n{told}");
     }
     let trace: Value = serde_json::from_str(&read(&place, "step.json")).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
     let (named, spans): (Vec<&Value>, Vec<&Value>) = events.iter().partition(|event| event["ph"] == "M");
-    let threads: Vec<&str> = named.iter().filter(|event| event["name"] == "thread_name").map(|event| event["args"]["name"].as_str().unwrap()).collect();
+    let threads: Vec<&str> = named
+        .iter()
+        .filter(|event| event["name"] == "thread_name")
+        .map(|event| event["args"]["name"].as_str().unwrap())
+        .collect();
     assert_eq!(threads[..2], ["training", "worker 1"]);
     let (mut last, mut open): (f64, HashMap<u64, Vec<f64>>) = (0.0, HashMap::new());
     for span in &spans {
-        assert!(span["ph"] == "X" && span["name"].is_string() && span["cat"].is_string() && span["pid"].is_u64(), "{span}");
+        assert!(
+            span["ph"] == "X" && span["name"].is_string() && span["cat"].is_string() && span["pid"].is_u64(),
+            "{span}"
+        );
         let (begin, length, thread) = (number(&span["ts"]), number(&span["dur"]), span["tid"].as_u64().unwrap());
         assert!(begin >= last && length >= 0.0 && thread < threads.len() as u64, "{span} after {last}");
         last = begin;
@@ -84,7 +100,9 @@ fn the_trace_is_one_that_viewers_open() {
     assert!(spans.iter().any(|span| span["tid"] == 1), "what the second worker did");
     assert_eq!(spans.iter().filter(|span| span["cat"] == "step").count(), 1);
     let page = read(&place, "page.html");
-    assert!(page.contains("id=\"numbers\">{\"report\":{") && page.contains("\"map\":{") && !page.contains("/*SCRIPT*/"));
+    assert!(
+        page.contains("id=\"numbers\">{\"report\":{") && page.contains("\"map\":{") && !page.contains("/*SCRIPT*/")
+    );
     assert!(!page.contains("http://") && !page.contains("https://"), "the page needs nothing from elsewhere");
 }
 
@@ -116,7 +134,7 @@ fn what_cannot_be_profiled_is_refused() {
     for (options, part) in [
         ("--resume runs/x", "--config DIR/config.toml"),
         ("--dashboard", "--dashboard has no effect"),
-        ("--memory 2MB", "2 MB"),
+        ("--memory 2MB", "--memory 2.0 MB is not enough"),
         ("--trace nowhere/here/trace.json", "nowhere/here"),
     ] {
         let error = place.refused(&profile(options));

@@ -1,7 +1,6 @@
 //! What a profile tells, in numbers.
 
 use super::bounds::{Bound, Bounds};
-use crate::numbers::bytes_to_three_digits as size;
 use gradus_train::config::MeasuredSpeeds;
 use gradus_train::files::atomic;
 use gradus_train::memory::Kind;
@@ -13,6 +12,9 @@ use serde::Serialize;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::Path;
+
+/// What was held at the peak beyond what is measured of the kinds.
+pub const UNEXPLAINED: &str = "unexplained";
 
 /// Everything that is told of a profile.
 #[derive(Clone, Debug, Serialize)]
@@ -43,6 +45,8 @@ pub struct Report {
     pub heap_growth: Option<Vec<i64>>,
     pub process_growth: Vec<i64>,
     pub leaks: Vec<Leak>,
+    /// The same in words.
+    pub growth: String,
     /// Trainings in this process that were looked at for growth.
     pub trainings: usize,
     /// Operations or bytes a second that the machine does at best.
@@ -136,11 +140,11 @@ impl Report {
         let account = &profile.account;
         let mut memory_bytes: BTreeMap<String, u64> =
             Kind::ALL.iter().map(|&kind| (kind.name().to_string(), account[kind].measured)).collect();
-        memory_bytes.insert("unexplained".into(), account.unexplained().max(0) as u64);
+        memory_bytes.insert(UNEXPLAINED.into(), account.unexplained().max(0) as u64);
         let parts: Vec<Part> =
             profile.parts().into_iter().map(|share| part(profile, share.name, share.seconds)).collect();
         let growth = |bytes: &[i64]| bytes.iter().map(|now| now - bytes[0]).collect::<Vec<i64>>();
-        Report {
+        let mut report = Report {
             run: described(profiled),
             step_ms: 1e3 * profile.step_seconds(),
             profiled_step_ms: 1e3 * profile.timed_step_seconds(),
@@ -163,10 +167,13 @@ impl Report {
             heap_growth: profile.heap.as_deref().map(growth),
             process_growth: growth(&profile.anonymous),
             leaks: profile.leaks.clone(),
+            growth: String::new(),
             trainings: profiled.trainings,
             limits: bounds.rates().collect(),
             findings: profile.findings(),
-        }
+        };
+        report.growth = report.growth_in_words();
+        report
     }
 
     /// Writes how long operations took beside what was reckoned.
@@ -294,26 +301,16 @@ fn data(profiled: &Profiled) -> Data {
 
 impl Report {
     /// What is told of a leak, or that there is none.
-    pub fn growth(&self) -> String {
-        let steps = self.process_growth.len();
-        match (&self.heap_growth, &self.leaks[..]) {
-            (_, [leak, ..]) => leak.to_string(),
-            (Some(heap), []) => {
-                format!(
-                    "no growth over {steps} steps and {} trainings: the heap {:+} bytes",
-                    self.trainings,
-                    heap[heap.len() - 1]
-                )
-            }
-            (None, []) => {
-                let last = self.process_growth[steps - 1];
-                let sign = if last < 0 { "-" } else { "+" };
-                format!(
-                    "no growth over {steps} steps and {} trainings: the process {sign}{}",
-                    self.trainings,
-                    size(last.unsigned_abs())
-                )
-            }
+    fn growth_in_words(&self) -> String {
+        if let [leak, ..] = &self.leaks[..] {
+            return leak.to_string();
+        }
+        let turns = [(self.process_growth.len(), "steps"), (self.trainings, "trainings in one process")];
+        let told = turns.iter().filter(|(count, _)| *count >= Leak::FEWEST_TURNS);
+        let told: Vec<String> = told.map(|(count, what)| format!("{count} {what}")).collect();
+        match told.is_empty() {
+            true => format!("growth: not known, it takes {} steps", Leak::FEWEST_TURNS),
+            false => format!("no growth over {}", told.join(" and ")),
         }
     }
 }

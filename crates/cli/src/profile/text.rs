@@ -1,9 +1,10 @@
 //! A profile, as people read it.
 
 use super::bounds::Bound;
-use super::report::{Operation, Part, Report};
+use super::report::{Operation, Part, Report, UNEXPLAINED};
 use crate::numbers::{bytes_to_three_digits as size, count, rounded};
 use crate::table::{bar, line};
+use gradus_train::memory::Kind;
 
 /// Operations and layers that are listed; the page has all of them.
 const LISTED: usize = 12;
@@ -209,10 +210,11 @@ fn memory(text: &mut String, report: &Report) {
             size(report.predicted_memory_bytes)
         ),
     );
-    for (kind, bytes) in &report.memory_bytes {
+    for kind in Kind::ALL.iter().map(|kind| kind.name()).chain([UNEXPLAINED]) {
+        let bytes = report.memory_bytes[kind];
         line(
             text,
-            format_args!("  {kind:12} {:>9}  {}", size(*bytes), bar(*bytes as f64, report.peak_memory_bytes as f64)),
+            format_args!("  {kind:12} {:>9}  {}", size(bytes), bar(bytes as f64, report.peak_memory_bytes as f64)),
         );
     }
     let mut before = None;
@@ -221,10 +223,10 @@ fn memory(text: &mut String, report: &Report) {
             let sign = if point.resident < before { "-" } else { "+" };
             format!("{sign}{}", size(point.resident.abs_diff(before)))
         });
-        line(text, format_args!("  at `{}`: {:>9} {change:>10}", point.name, size(point.resident)));
+        line(text, format_args!("  {:26} {:>9} {change:>10}", format!("at `{}`", point.name), size(point.resident)));
         before = Some(point.resident);
     }
-    line(text, format_args!("{}", report.growth()));
+    line(text, format_args!("{}", report.growth));
 }
 
 fn milliseconds(ms: f64) -> String {

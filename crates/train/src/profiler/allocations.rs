@@ -323,16 +323,26 @@ fn frames(printed: &str) -> Vec<String> {
             _ => {}
         }
     }
-    let is_ours = |frame: &str| {
-        let ours =
-            ["profiler::allocations::", "std::backtrace", "__rust_", "__rdl_", "alloc::alloc::", "alloc::raw_vec::"];
-        ours.iter().any(|part| frame.contains(part)) || frame.starts_with("<alloc::") || frame.starts_with("alloc::")
+    // Names may be short, where a program has no more than tables of lines: then places tell.
+    let is_above = |frame: &String| {
+        let parts = [
+            "profiler/allocations.rs",
+            "profiler::allocations::",
+            "/rustc/",
+            "/rustlib/src/",
+            "backtrace",
+            "__rust_",
+            "__rustc::",
+        ];
+        parts.iter().any(|part| frame.contains(part)) || frame.starts_with("alloc::") || frame.starts_with("<alloc::")
     };
-    let begin = frames.iter().position(|frame| !is_ours(frame)).unwrap_or(0);
+    // A frame that is inlined may have no place of its own.
+    let is_placed = |frame: &String| frame.contains(" at ") && !is_above(frame);
+    let begin = frames.iter().position(is_placed).or_else(|| frames.iter().position(|frame| !is_above(frame)));
+    let begin = begin.unwrap_or(0);
     let runtime = |frame: &String| {
-        ["__rust_begin_short_backtrace", "std::rt::", "std::sys::", "__libc_start"]
-            .iter()
-            .any(|part| frame.contains(part))
+        let parts = ["__rust_begin_short_backtrace", "std::rt::", "std::sys::", "__libc_start"];
+        parts.iter().any(|part| frame.contains(part))
     };
     let end = frames.iter().skip(begin).position(runtime).map_or(frames.len(), |length| begin + length);
     frames[begin..end.max(begin)].to_vec()
@@ -345,8 +355,8 @@ mod tests {
     #[test]
     fn a_stack_is_cut_to_the_frames_that_tell_something() {
         let printed = "   0: std::backtrace_rs::backtrace::libunwind::trace\n             at /rustc/x/mod.rs:116:5\n   \
-            1: gradus_train::profiler::allocations::note\n   2: __rustc::__rust_alloc\n   3: alloc::raw_vec::finish_grow\n   \
-            4: own::Twice::run\n             at ./src/own.rs:12:9\n   5: own::main\n   \
+            1: gradus_train::profiler::allocations::note\n   2: __rustc::__rust_alloc\n   3: finish_grow\n   3: to_vec<f32>\n             \
+            at /rustc/x/library/alloc/src/slice.rs:88:9\n   4: own::Twice::run\n             at ./src/own.rs:12:9\n   5: own::main\n   \
             6: std::sys::backtrace::__rust_begin_short_backtrace\n   7: main\n";
         assert_eq!(frames(printed), ["own::Twice::run at ./src/own.rs:12:9", "own::main"]);
         assert!(frames("").is_empty());

@@ -2,8 +2,6 @@
 
 use serde::Serialize;
 
-/// Turns that are needed to tell growth from what is taken once.
-const FEWEST_TURNS: usize = 6;
 /// Growth of what the system counts that may be chance: it counts pages, and some of them late.
 const SYSTEM_SLACK: i64 = 128 << 10;
 
@@ -20,6 +18,11 @@ pub struct Leak {
     pub on_heap: bool,
 }
 
+impl Leak {
+    /// Turns that are needed to tell growth from what is taken once.
+    pub const FEWEST_TURNS: usize = 6;
+}
+
 /// The leak that numbers of turns one after another tell of, if they do: of the heap, where that is counted, or of the process.
 pub(super) fn leak(name: &str, heap: Option<&[i64]>, resident: &[i64]) -> Option<Leak> {
     let found = |bytes: &[i64], slack: i64, on_heap: bool| {
@@ -32,7 +35,7 @@ pub(super) fn leak(name: &str, heap: Option<&[i64]>, resident: &[i64]) -> Option
 /// How much is added in a turn, if each third of the turns holds more than any turn of the third before: what was taken once,
 /// however late, is in one of them alone.
 fn growth(bytes: &[i64], slack: i64) -> Option<f64> {
-    if bytes.len() < FEWEST_TURNS {
+    if bytes.len() < Leak::FEWEST_TURNS {
         return None;
     }
     let third = bytes.len() / 3;

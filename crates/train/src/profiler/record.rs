@@ -13,6 +13,8 @@ use std::time::Duration;
 
 /// Share of a step that may be spent waiting for its batch.
 const WAITING_SHARE: f64 = 0.05;
+/// Share of the rest of a step that filling a batch may take for a source that keeps up.
+const KEEPING_UP: f64 = 0.5;
 /// Share of a step that workers may be idle, all together.
 const IDLE_SHARE: f64 = 0.25;
 
@@ -235,7 +237,9 @@ impl Profile {
 
     fn slow_data(&self) -> Option<String> {
         let (waiting, step) = (self.seconds(|step| step.waiting), self.step_seconds());
-        let fill = self.fill_seconds().filter(|_| waiting > WAITING_SHARE * step)?;
+        // A batch that is filled quickly and comes late was held up by something else.
+        let keeps_up = |fill: &f64| *fill < KEEPING_UP * (step - waiting);
+        let fill = self.fill_seconds().filter(|fill| waiting > WAITING_SHARE * step && !keeps_up(fill))?;
         Some(format!(
             "the data source is slow: a step waits {:.1} ms for its batch, {:.0} % of {:.1} ms; a batch takes {:.1} ms to be \
              filled, and all else in a step {:.1} ms",
@@ -284,7 +288,7 @@ impl Profile {
         let share = idle / self.step_seconds();
         (workers.len() > 1 && share > IDLE_SHARE).then(|| {
             format!(
-                "the {} workers are idle for {:.0} % of the step; give fewer threads or larger batches",
+                "the {} workers are idle for {:.0} % of the step; if nothing else runs here, give fewer threads or larger batches",
                 workers.len(),
                 100.0 * share
             )

@@ -195,7 +195,8 @@ fn resident(replays: &[Replay], name: impl Fn(usize) -> String) -> Vec<(String, 
     let mut found: Vec<(String, Vec<u64>)> = vec![];
     for replay in replays {
         let (name, resident) = (name(replay.routine), replay.timing.resident.clone().unwrap_or_default());
-        if !found.iter().any(|(known, _)| *known == name) {
+        let is_known = resident.iter().any(|&bytes| bytes > 0);
+        if is_known && !found.iter().any(|(known, _)| *known == name) {
             found.push((name, resident));
         }
     }

@@ -185,9 +185,15 @@ function drawAlive() {
   pen.strokeStyle = colour('ink');
   pen.stroke();
   pen.fillStyle = colour('faint');
-  pen.fillText('bytes alive, at most ' + bytes(alive), 4, 12);
+  let left = 4;
+  const legend = (words) => {
+    const wide = pen.measureText(words).width;
+    if (left + wide < width) pen.fillText(words, left, 12);
+    left += wide + 16;
+  };
+  legend('bytes alive, at most ' + bytes(alive));
   if (!lines) return;
-  for (const [name, numbers, dash, left] of [['touched as planned', lines.planned, [4, 3], 170], ['resident as measured', lines.resident, [], 340]]) {
+  for (const [name, numbers, dash] of [['touched as planned', lines.planned, [4, 3]], ['resident as measured', lines.resident, []]]) {
     pen.beginPath();
     numbers.forEach((number, step) => {
       pen.lineTo(across(step, width), up(number));
@@ -197,8 +203,7 @@ function drawAlive() {
     pen.setLineDash(dash);
     pen.stroke();
     pen.setLineDash([]);
-    const words = `${name}, at most ${bytes(Math.max(...numbers))}`;
-    if (left + pen.measureText(words).width < width) pen.fillText(words, left, 12);
+    legend(`${name}, at most ${bytes(Math.max(...numbers))}`);
   }
 }
 

@@ -48,14 +48,19 @@ function writeAllocations() {
   element('offenders').innerHTML = offenders.join('');
 }
 function writeMemory() {
-  writeKinds(report.memory_bytes);
-  const leaks = report.leaks.length ? `${report.leaks.length} leak(s), told above.` : `No growth over ${report.process_growth.length} steps and ${report.trainings} trainings in one process.`;
-  element('growth').textContent = `${bytes(report.peak_memory_bytes)} at most, ${bytes(report.predicted_memory_bytes)} predicted. ${leaks}`;
+  writeKinds(Object.fromEntries([...map.kinds, 'unexplained'].map((kind) => [kind, report.memory_bytes[kind]])));
+  element('growth').textContent = `${bytes(report.peak_memory_bytes)} at most, ${bytes(report.predicted_memory_bytes)} predicted; ${report.growth}.`;
+  // Points of a name that follow each other are one row, with the last of them.
+  const stretches = [];
+  for (const point of report.points) {
+    const last = stretches[stretches.length - 1];
+    if (last && last.point.name === point.name) Object.assign(last, { point, count: last.count + 1 }); else stretches.push({ point, count: 1 });
+  }
   let before = null;
-  const rows = report.points.map((point) => {
+  const rows = stretches.map(({ point, count }) => {
     const change = before === null ? '' : (point.resident < before ? '−' : '+') + bytes(Math.abs(point.resident - before));
     before = point.resident;
-    return row([escaped(point.name), time(point.at), bytes(point.resident), change, point.heap === null ? '' : point.heap.toLocaleString()]);
+    return row([escaped(point.name) + (count > 1 ? ` × ${count}` : ''), time(point.at), bytes(point.resident), change, point.heap === null ? '' : point.heap.toLocaleString()]);
   });
   element('points').innerHTML = table(['at', 'after', 'resident', 'change', 'bytes on the heap'], rows);
 }
