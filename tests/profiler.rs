@@ -182,9 +182,9 @@ fn a_slow_source_is_named() {
 }
 
 fn a_source_that_leaks_is_named_with_what_it_allocates() {
-    static KEPT: Mutex<Vec<Box<[u8; 1000]>>> = Mutex::new(vec![]);
+    static KEPT: Mutex<Vec<Vec<u8>>> = Mutex::new(vec![]);
     let leaking = |step: u64, batch: &mut Batch| {
-        KEPT.lock().unwrap().push(Box::new([step as u8; 1000]));
+        KEPT.lock().unwrap().push(vec![step as u8; 1000]);
         fill(step, batch)
     };
     let profile = trainer(same, 256).profile(leaking, 12).unwrap();

@@ -13,6 +13,9 @@ use std::str::FromStr;
 #[serde(into = "String", try_from = "String")]
 pub struct MeasuredSpeeds(pub Speeds);
 
+/// More than a file of speeds has.
+const MOST_BYTES: u64 = 1 << 20;
+
 /// What is in a file of speeds.
 #[derive(Serialize, Deserialize)]
 struct SpeedsFile {
@@ -42,6 +45,10 @@ impl MeasuredSpeeds {
 
     fn read(path: &Path) -> Result<MeasuredSpeeds, String> {
         let advice = "make it with `gradus profile --save-speeds FILE`";
+        let about = std::fs::metadata(path).map_err(|error| format!("cannot read it ({error}); {advice}"))?;
+        if !about.is_file() || about.len() > MOST_BYTES {
+            return Err(format!("it holds no speeds; {advice}"));
+        }
         let text = std::fs::read(path).map_err(|error| format!("cannot read it ({error}); {advice}"))?;
         let SpeedsFile { speeds } =
             serde_json::from_slice(&text).map_err(|_| format!("it holds no speeds; {advice}"))?;
