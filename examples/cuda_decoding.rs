@@ -11,7 +11,7 @@ use gradus_train::config::Precision;
 use gradus_train::generate::{Generator, Sampling, Texts};
 use gradus_train::models::{ModelConfig, Parameter};
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 const TOKENS: usize = 512;
 const ROUNDS: usize = 3;
@@ -79,12 +79,12 @@ fn profile(generator: &mut Generator) -> Result<()> {
     generator.generate(&[0], &SAMPLING, TOKENS / 2, &[], &mut |_, _| Ok(()))?;
     let program = generator.program_mut();
     let steps = next(program.plan()).steps.clone();
-    let mut times = vec![Duration::ZERO; steps.len()];
+    let mut timing = program.timing(Generator::NEXT)?;
     for _ in 0..PROFILED {
-        program.run_timed(Generator::NEXT, &mut times)?;
+        program.run_timed(Generator::NEXT, &mut timing)?;
     }
     let mut kinds: BTreeMap<String, (f64, usize)> = BTreeMap::new();
-    for (step, time) in steps.iter().zip(&times) {
+    for (step, time) in steps.iter().zip(&timing.steps) {
         let (total, count) = kinds.entry(kind(step)).or_default();
         *total += time.as_secs_f64() * 1e6 / PROFILED as f64;
         *count += 1;

@@ -13,7 +13,7 @@ use gradus_train::models::ModelConfig;
 use gradus_train::planning::{Chosen, StepPlans};
 use gradus_train::step::{StepConfig, StepScalars, TrainingStep};
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 #[path = "../tests/support/counting.rs"]
 mod counting;
@@ -172,12 +172,12 @@ fn profile(step: &mut TrainingStep) -> Result<()> {
     let program = step.program_mut();
     let routines = program.plan().routines.clone();
     for routine in routines.iter().filter(|routine| routine.times_per_step > 0) {
-        let mut times = vec![Duration::ZERO; routine.steps.len()];
+        let mut timing = program.timing(&routine.name[..])?;
         for _ in 0..PROFILED {
-            program.run_timed(&routine.name[..], &mut times)?;
+            program.run_timed(&routine.name[..], &mut timing)?;
         }
         let mut kinds: BTreeMap<String, (f64, usize)> = BTreeMap::new();
-        for (step, time) in routine.steps.iter().zip(&times) {
+        for (step, time) in routine.steps.iter().zip(&timing.steps) {
             let result = step.outputs.last().map(|output| output.ty().to_string()).unwrap_or_default();
             let attributes: String = step.op.attributes().chars().take(50).collect();
             let (total, count) = kinds.entry(format!("{} [{attributes}] {result}", step.op.name())).or_default();

@@ -77,6 +77,7 @@
 //! - Language models of one's own: [`models::CausalModel`], which training, evaluation and [`generate`] take.
 //! - Optimizers of one's own: [`optimizers::Optimizer`]; operations, functions and gradients of one's own:
 //!   [`ops::Operation`], [`Tensor::elementwise`], [`custom_gradient`]; and how they are tested: [`testing`].
+//! - What time and memory go to: [`Profiler`], [`Benchmark`], [`Trainer::profile`].
 //! - Other machines: [`backend::Backend`], and what a planner asks of one: [`plan::Machine`].
 //! - The library behind the command `gradus`: [`train`].
 
@@ -95,7 +96,10 @@ pub use gradus_train::config::{Clip, Precision, ScheduleKind};
 pub use gradus_train::loss_scale::LossScale;
 pub use gradus_train::memory::Budget;
 pub use gradus_train::parameters::{Initializer, Parameters};
+pub use gradus_train::profiler::{Benchmark, Profile, Profiler};
 pub use gradus_train::run::{Event, Observer, Stop, Unwatched};
 pub use gradus_train::step::{Batch, Inputs, Objective, TrainingStep};
 pub use gradus_train::trainer::{GoesOn, Hooks, Settings, Trainer};
-pub use gradus_train::{self as train, generate, layers, loss_scale, losses, models, optimizers, parameters, schedule};
+pub use gradus_train::{
+    self as train, generate, layers, loss_scale, losses, models, optimizers, parameters, profiler, schedule,
+};

@@ -6,8 +6,8 @@ use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use gradus_engine::backend::GpuKind;
 use gradus_train::config::{
-    BatchSize, Clip, DeviceChoice, ExportDtype, OptimizerKind, Precision, Recomputation, ScheduleKind, TokenizerKind,
-    Validation,
+    BatchSize, Clip, DeviceChoice, ExportDtype, MeasuredSpeeds, OptimizerKind, Precision, Recomputation, ScheduleKind,
+    TokenizerKind, Validation,
 };
 use gradus_train::memory::Budget;
 use gradus_train::models::{Family, PRESETS, RopeScaling};
@@ -32,6 +32,13 @@ pub enum Command {
     #[command(after_help = "Every option of `gradus train` is taken, and no text is read: give --vocab-size for \
         another vocabulary than the preset's.")]
     Plan(Box<PlanArgs>),
+    /// Say what the steps of a training run take and what is wrong with them: time, allocations, memory
+    #[command(mut_args = profiling_option)]
+    #[command(
+        after_help = "Every option of `gradus train` is taken. The run is prepared as usual, and gone afterwards: its folder, \
+        checkpoints and validation are left out."
+    )]
+    Profile(Box<ProfileArgs>),
     /// Write text with a trained model
     Generate(GenerateArgs),
     /// Measure a model on text: loss, perplexity, bits per byte
@@ -204,6 +211,9 @@ pub struct TrainArgs {
     /// Memory to stay within, all of the process: 150MB, 2GiB, or 80% of what is free [default: what the machine has]
     #[arg(long, value_name = "SIZE", help_heading = "Machine")]
     pub memory: Option<Budget>,
+    /// Plan by the speeds that `gradus profile --save-speeds` measured [default: those of a usual machine]
+    #[arg(long, value_name = "FILE", help_heading = "Machine")]
+    pub speeds: Option<MeasuredSpeeds>,
 
     /// Folder of the run [default: runs/NAME-N]
     #[arg(long, value_name = "DIR", help_heading = "Run")]
@@ -252,6 +262,20 @@ pub struct PlanArgs {
     /// Plan for a GPU of this kind, which need not be here: h200
     #[arg(long, value_name = "KIND", help_heading = "Machine")]
     pub gpu: Option<GpuKind>,
+}
+
+/// The options of `gradus profile`: those of a training run, and what else is to be written.
+#[derive(Debug, Args)]
+pub struct ProfileArgs {
+    #[allow(missing_docs)]
+    #[command(flatten)]
+    pub run: TrainArgs,
+    /// Write the last step as a trace, for Perfetto (ui.perfetto.dev) or chrome://tracing
+    #[arg(long, value_name = "FILE", help_heading = "Profile")]
+    pub trace: Option<PathBuf>,
+    /// Write how long operations take here beside what plans reckon with, for --speeds
+    #[arg(long, value_name = "FILE", help_heading = "Profile")]
+    pub save_speeds: Option<PathBuf>,
 }
 
 /// The options of `gradus generate`.
@@ -449,6 +473,38 @@ fn planning_option(option: clap::Arg) -> clap::Arg {
         "json" => option.help("Print one JSON object"),
         "dashboard" => option.help("Count what the page of a run takes of its memory"),
         name if NOT_PLANNED.contains(&name) => option.hide(true),
+        _ => option,
+    }
+}
+
+/// Options of a training run that change nothing in a few steps.
+const NOT_PROFILED: [&str; 14] = [
+    "epochs",
+    "time",
+    "learning_rate",
+    "min_learning_rate_share",
+    "warmup_steps",
+    "schedule",
+    "decay_steps",
+    "decay_time",
+    "resume",
+    "eval_every",
+    "sample_every",
+    "save_every",
+    "keep",
+    "export_dtype",
+];
+
+/// An option of a training run as `gradus profile` tells of it.
+fn profiling_option(option: clap::Arg) -> clap::Arg {
+    match option.get_id().as_str() {
+        "out" => option.value_name("FILE").help("Where to write the page [default: profile.html]"),
+        "steps" => option
+            .help("Steps to time, and as many beside them as they always are [default: 12]")
+            .help_heading("Profile"),
+        "json" => option.help("Print one JSON object"),
+        "dashboard" => option.hide(true),
+        name if NOT_PROFILED.contains(&name) => option.hide(true),
         _ => option,
     }
 }

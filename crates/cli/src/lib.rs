@@ -16,10 +16,12 @@ mod no_effect;
 mod numbers;
 mod plan;
 mod print;
+mod profile;
 mod resolve;
 mod settings;
 mod shell;
 mod step_line;
+mod table;
 mod terminal;
 mod tokenize;
 mod train;
@@ -70,6 +72,7 @@ fn run(matches: &ArgMatches) -> Result<()> {
         None => train::run(&layers::nothing_given()),
         Some(Command::Train(_)) => train::run(matches.subcommand().expect("the command is there").1),
         Some(Command::Plan(_)) => plan::run(matches.subcommand().expect("the command is there").1),
+        Some(Command::Profile(_)) => profile::run(matches.subcommand().expect("the command is there").1),
         Some(Command::Generate(args)) => generate::run(args),
         Some(Command::Eval(args)) => eval::run(args),
         Some(Command::Tokenize(args)) => tokenize::run(args),
@@ -120,6 +123,7 @@ mod tests {
             "plan",
             "preset vocab-size sequence batch micro-batch optimizer clip precision device gpu threads memory out json",
         );
+        has_options("profile", "preset batch precision device memory steps out json trace save-speeds speeds");
         has_options("generate", "prompt max-tokens temperature top-k top-p seed count precision");
         has_options("dashboard", "port");
         has_options("bench", "list threads time profile save baseline json");
@@ -136,9 +140,19 @@ mod tests {
 
     #[test]
     fn every_command_is_there() {
-        for name in
-            ["train", "plan", "generate", "eval", "tokenize", "inspect", "dashboard", "bench", "completions", "man"]
-        {
+        for name in [
+            "train",
+            "plan",
+            "profile",
+            "generate",
+            "eval",
+            "tokenize",
+            "inspect",
+            "dashboard",
+            "bench",
+            "completions",
+            "man",
+        ] {
             assert!(Cli::command().find_subcommand(name).is_some(), "{name}");
         }
     }

@@ -57,6 +57,10 @@ pub fn resolve(command_line: &ArgMatches) -> Result<Resolved> {
     Ok(Resolved { config, resume: resumed.is_some(), quiet, json, dashboard: args.dashboard, notes })
 }
 
+/// What a profile of a deep model may hold of a stated memory: times of each operation of each step, and of each thread's part.
+const PROFILE_BYTES: u64 = 2 << 20;
+const PROFILE_BYTES_PER_THREAD: u64 = 512 << 10;
+
 /// A training run that is asked about.
 pub struct Planned {
     /// Everything that states it, but for its folder.
@@ -82,6 +86,28 @@ pub fn resolve_for_planning(command_line: &ArgMatches) -> Result<Planned> {
     config.model.vocabulary = planned_vocabulary(&config)?;
     config.model.validate()?;
     Ok(Planned { config, json: args.json.unwrap_or(false) })
+}
+
+/// The run that the command line and its `--config` file state, to be looked at for a few steps. What is said of its folder and
+/// length is not of that run: the command line names a page, and steps to look at.
+pub fn resolve_for_profile(command_line: &ArgMatches) -> Result<Resolved> {
+    let args = merged(command_line, &[])?;
+    let file = args.config.as_deref().map(FileOptions::read).transpose()?;
+    let mut args = merged(command_line, &Vec::from_iter(file))?;
+    if args.resume.is_some() {
+        return refused(format!("a profile is of a new run; give --config DIR/{CONFIG_FILE} instead of --resume DIR"));
+    }
+    if args.dashboard.is_some() {
+        return refused("--dashboard has no effect: a profile has a page of its own; leave it out");
+    }
+    (args.out, args.steps) = (None, None);
+    let mut config = new_config(&args)?;
+    no_effect::refuse(command_line, &args, &config)?;
+    if config.memory.is_some() {
+        config.observer_bytes += PROFILE_BYTES + config.threads as u64 * PROFILE_BYTES_PER_THREAD;
+    }
+    let (quiet, json) = (args.quiet.unwrap_or(false), args.json.unwrap_or(false));
+    Ok(Resolved { config, resume: false, quiet, json, dashboard: None, notes: vec![] })
 }
 
 /// Tokens of a model's vocabulary, as far as they are known without the text.
@@ -274,6 +300,7 @@ fn train_config(args: &TrainArgs, model: ModelConfig, sequence: usize, paths: Pa
         micro_batch: args.micro_batch.unwrap_or(0),
         memory: args.memory,
         recompute: args.recompute.unwrap_or_default(),
+        speeds: args.speeds.clone(),
         steps,
         epochs: args.epochs,
         time_seconds: args.time.map(|time| time.0),

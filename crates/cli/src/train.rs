@@ -29,7 +29,7 @@ pub fn run(command_line: &ArgMatches) -> Result<()> {
 
 fn train(resolved: Resolved, page: &mut Page) -> Result<()> {
     let Resolved { config, resume, quiet, json, notes, .. } = resolved;
-    interrupt::listen();
+    interrupt::listen("stopping after this step and saving");
     let mut observer = terminal::observer(quiet, json);
     let mut in_options = InOptions(observer.as_mut());
     let mut noting = Noting { observer: &mut in_options, notes, page, folder: &config.out };

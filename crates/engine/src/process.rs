@@ -23,6 +23,11 @@ impl ProcessMemory {
         let bytes = |name: &[u8]| field(&text[..length], name);
         ProcessMemory { now: bytes(b"VmRSS:"), peak: bytes(b"VmHWM:"), anonymous: bytes(b"RssAnon:") }
     }
+
+    /// From now on the peak is that of what follows, where the system can forget it.
+    pub fn forget_peak() {
+        let _ = fs::write("/proc/self/clear_refs", "5");
+    }
 }
 
 /// The bytes that a line like `VmRSS:    1234 kB` states.

@@ -1,6 +1,6 @@
 //! Programs: a trace compiled, to be replayed.
 
-use crate::backend::{Backend, Executable};
+use crate::backend::{Backend, Executable, Timing};
 use crate::dtype::Native;
 use crate::error::Location;
 use crate::graph::{Role, Source, State};
@@ -10,7 +10,6 @@ use crate::{Array, Error, Handles, Result, RoutineKey, Tensor, TensorKey, Tensor
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// One thing a program can do: values to give, and states to assign. A training step is a routine; so is an
 /// evaluation over the same weights.
@@ -206,16 +205,22 @@ impl Program {
         Ok(())
     }
 
-    /// As [`Program::run`]; adds the time that each step of the routine's plan took to what stands at its place.
-    pub fn run_timed<'a>(&mut self, routine: impl Into<RoutineKey<'a>>, times: &mut [Duration]) -> Result<()> {
+    /// Room for what the steps of a routine take.
+    pub fn timing<'a>(&self, routine: impl Into<RoutineKey<'a>>) -> Result<Timing> {
         let index = self.routine(routine.into())?;
-        let steps = self.plan.routines[index].steps.len();
-        if times.len() != steps {
-            let (expected, given) = (format!("{steps} times"), format!("{} times", times.len()));
+        Ok(Timing::new(self.plan.routines[index].steps.len()))
+    }
+
+    /// As [`Program::run`]; adds what each step of the routine's plan took to what stands at its place.
+    pub fn run_timed<'a>(&mut self, routine: impl Into<RoutineKey<'a>>, timing: &mut Timing) -> Result<()> {
+        let index = self.routine(routine.into())?;
+        let (steps, given) = (self.plan.routines[index].steps.len(), timing.steps.len());
+        if given != steps {
+            let (expected, given) = (format!("{steps} times"), format!("{given} times"));
             return Err(Error::Data { name: "the times of a routine's steps".to_string(), expected, given });
         }
         self.last_run = None;
-        self.executable.run_timed(index, times)?;
+        self.executable.run_timed(index, timing)?;
         self.last_run = Some(index);
         Ok(())
     }

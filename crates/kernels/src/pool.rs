@@ -17,6 +17,7 @@ use crate::sync::thread::{self, JoinHandle, Thread};
 use crate::sync::{Arc, UnsafeCell};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
 
 const OPEN: u64 = 1 << 63;
 
@@ -47,6 +48,8 @@ struct Shared {
     taken: AtomicBool,
     panicked: AtomicBool,
     ending: AtomicBool,
+    /// Whether threads note how long they compute.
+    timed: AtomicBool,
     asleep: Vec<AtomicBool>,
 }
 
@@ -57,6 +60,8 @@ struct Share {
     /// The next part to be given out; beyond the end when none is left.
     next: AtomicUsize,
     end: AtomicUsize,
+    /// Nanoseconds that the thread has computed since it was last asked.
+    busy: AtomicU64,
 }
 
 #[derive(Clone, Copy)]
@@ -83,6 +88,7 @@ impl Pool {
             taken: AtomicBool::new(false),
             panicked: AtomicBool::new(false),
             ending: AtomicBool::new(false),
+            timed: AtomicBool::new(false),
             asleep: (0..helpers).map(|_| AtomicBool::new(false)).collect(),
         });
         let mut pool = Pool { shared, workers: Vec::with_capacity(helpers) };
@@ -101,6 +107,19 @@ impl Pool {
         self.workers.len() + 1
     }
 
+    /// Whether each thread notes from now on how long it computes.
+    pub fn time(&self, on: bool) {
+        self.shared.timed.store(on, Ordering::Relaxed);
+    }
+
+    /// Adds how long each thread has computed since this was last asked, while it was noted; the caller's own comes first.
+    /// Between jobs, since a thread notes it at the end of one.
+    pub fn add_busy(&self, busy: &mut [Duration]) {
+        for (time, share) in busy.iter_mut().zip(&self.shared.shares) {
+            *time += Duration::from_nanos(share.busy.swap(0, Ordering::Relaxed));
+        }
+    }
+
     /// Runs every part of the job and returns when all are done.
     ///
     /// # Safety
@@ -113,10 +132,12 @@ impl Pool {
         let job: *const dyn Job = unsafe { std::mem::transmute::<&dyn Job, &'static dyn Job>(job) };
         let work = Work { job, scratch, scratch_bytes };
         if parts <= 1 || self.workers.is_empty() || self.shared.taken.swap(true, Ordering::Acquire) {
+            let begin = self.shared.now();
             for part in 0..parts {
                 // SAFETY: the caller's promise; slot 0 of the scratch is this thread's.
                 unsafe { work.run(part, 0) };
             }
+            self.shared.was_busy(0, begin);
             return;
         }
         // SAFETY: `taken` is ours, the job is closed and nobody is inside: see `Shared`.
@@ -242,12 +263,26 @@ impl Shared {
 
     /// Takes the parts of the thread's own share, then what is left of the others', the next thread's first.
     fn take_parts(&self, work: Work, thread: usize) {
+        let begin = self.now();
         let (before, from_own) = self.shares.split_at(thread);
         for share in from_own.iter().chain(before) {
             while let Some(part) = share.take() {
                 // SAFETY: the caller of `Pool::run` promised; a share gives each of its parts out once.
                 unsafe { work.run(part, thread) };
             }
+        }
+        self.was_busy(thread, begin);
+    }
+
+    /// The time, if it is noted.
+    fn now(&self) -> Option<Instant> {
+        self.timed.load(Ordering::Relaxed).then(Instant::now)
+    }
+
+    /// Notes that a thread has computed since then.
+    fn was_busy(&self, thread: usize, since: Option<Instant>) {
+        if let Some(since) = since {
+            self.shares[thread].busy.fetch_add(since.elapsed().as_nanos() as u64, Ordering::Relaxed);
         }
     }
 }
@@ -293,6 +328,38 @@ mod tests {
                 // SAFETY: the job touches only its atomics and its own slot of the scratch.
                 unsafe { pool.run(&job, scratch.as_mut_ptr(), 64) };
                 assert!(job.seen.iter().all(|count| count.load(Ordering::Relaxed) == 1));
+            }
+        }
+    }
+
+    /// Sleeps as long as its part says.
+    struct Sleeps;
+
+    impl Job for Sleeps {
+        fn parts(&self) -> usize {
+            2
+        }
+        fn worker_scratch(&self) -> usize {
+            0
+        }
+        unsafe fn run(&self, _part: usize, _scratch: &mut [u8]) {
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    #[test]
+    fn time_at_work_is_noted_when_asked_for() {
+        for threads in [1, 2] {
+            let pool = Pool::new(threads).unwrap();
+            for on in [false, true, false] {
+                let mut busy = vec![Duration::ZERO; threads];
+                pool.time(on);
+                // SAFETY: the job touches nothing.
+                unsafe { pool.run(&Sleeps, std::ptr::NonNull::<u8>::dangling().as_ptr(), 0) };
+                pool.add_busy(&mut busy);
+                let all: Duration = busy.iter().sum();
+                assert_eq!(all >= Duration::from_millis(10), on, "{busy:?} of {threads} threads");
+                assert!(on || all.is_zero(), "{busy:?}");
             }
         }
     }

@@ -2,9 +2,11 @@
 
 mod choices;
 mod limits;
+mod speeds;
 
 pub use choices::{BatchSize, DeviceChoice, ExportDtype, Recomputation};
 pub(crate) use limits::within;
+pub use speeds::MeasuredSpeeds;
 
 use crate::loss_scale::LossScale;
 use crate::memory::Budget;
@@ -57,6 +59,9 @@ pub struct TrainConfig {
     pub memory: Option<Budget>,
     /// What of the forward pass is computed again, rather than kept.
     pub recompute: Recomputation,
+    /// Speeds that plans go by, if not those of a usual machine.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub speeds: Option<MeasuredSpeeds>,
     /// Steps of the whole run, whatever it was stated in.
     pub steps: Option<u64>,
     /// Passes over the corpus, if the run is stated so.
@@ -393,7 +398,7 @@ macro_rules! as_text {
     )*};
 }
 
-as_text!(TokenizerKind, Validation, Clip, DeviceChoice, Recomputation, Budget);
+as_text!(TokenizerKind, Validation, Clip, DeviceChoice, Recomputation, MeasuredSpeeds, Budget);
 
 #[cfg(test)]
 mod tests {
@@ -415,6 +420,7 @@ mod tests {
             micro_batch: 2,
             memory: Some(Budget::Share(0.8)),
             recompute: Recomputation::Selective(16),
+            speeds: Some("matmul=1.25,others=0.5".parse().unwrap()),
             steps: None,
             epochs: None,
             time_seconds: Some(90.0),

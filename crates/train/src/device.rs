@@ -1,14 +1,25 @@
 //! The device that a process computes on: the one place that chooses it.
 
-use crate::config::DeviceChoice;
+use crate::config::{DeviceChoice, MeasuredSpeeds, TrainConfig};
 use crate::memory::heap;
 use crate::{Error, Result};
 use gradus_engine::backend::{Backend, Cpu, Cuda, GpuKind};
+use gradus_engine::plan::Speeds;
 use std::path::Path;
 use std::sync::Arc;
 
 /// The device of this choice; a CPU is worked by so many threads.
 pub fn backend(device: DeviceChoice, threads: usize) -> Result<Arc<dyn Backend>> {
+    backend_with(device, threads, None)
+}
+
+/// The device of a run, planned for as the run states.
+pub fn backend_of(config: &TrainConfig) -> Result<Arc<dyn Backend>> {
+    backend_with(config.device, config.threads, config.speeds.as_ref())
+}
+
+fn backend_with(device: DeviceChoice, threads: usize, speeds: Option<&MeasuredSpeeds>) -> Result<Arc<dyn Backend>> {
+    let speeds = speeds.map_or_else(Speeds::default, |measured| measured.0.clone());
     match device.resolved() {
         DeviceChoice::Cuda(ordinal) => {
             let cuda = Cuda::new(ordinal).map_err(|error| match device {
@@ -16,15 +27,16 @@ pub fn backend(device: DeviceChoice, threads: usize) -> Result<Arc<dyn Backend>>
                 _ => error.into(),
             })?;
             heap::keep_code();
-            Ok(Arc::new(cuda))
+            Ok(Arc::new(cuda.with_speeds(speeds)))
         }
-        DeviceChoice::Cpu | DeviceChoice::Auto => Ok(Arc::new(Cpu::new(threads)?)),
+        DeviceChoice::Cpu | DeviceChoice::Auto => Ok(Arc::new(Cpu::new(threads)?.with_speeds(speeds))),
     }
 }
 
 /// A GPU of this kind, which need not be here: plans are made for it, and cannot be run.
-pub fn planned(kind: GpuKind) -> Arc<dyn Backend> {
-    Arc::new(Cuda::of_kind(kind))
+pub fn planned(kind: GpuKind, speeds: Option<&MeasuredSpeeds>) -> Arc<dyn Backend> {
+    let speeds = speeds.map_or_else(Speeds::default, |measured| measured.0.clone());
+    Arc::new(Cuda::of_kind(kind).with_speeds(speeds))
 }
 
 impl DeviceChoice {

@@ -22,6 +22,7 @@ pub mod models;
 pub mod optimizers;
 pub mod parameters;
 pub mod planning;
+pub mod profiler;
 pub mod run;
 pub mod schedule;
 pub mod step;

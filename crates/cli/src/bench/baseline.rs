@@ -1,7 +1,7 @@
 //! Results beside those of a saved run.
 
 use super::report::{Document, Measurement};
-use super::statistics::Spread;
+use gradus_train::profiler::Spread;
 use gradus_train::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::fmt;

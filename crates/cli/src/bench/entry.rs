@@ -1,9 +1,9 @@
 //! What can be measured: a name, the work of one run, and how to time it.
 
-use super::statistics::Spread;
 use gradus_engine::backend::Backend;
 use gradus_kernels::limits::Limit;
 use gradus_train::Result;
+use gradus_train::profiler::Spread;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,7 +38,7 @@ impl Group {
 }
 
 /// One thing that can be measured.
-pub struct Benchmark {
+pub struct Entry {
     /// Its name.
     pub name: String,
     /// Its kind.

@@ -1,13 +1,13 @@
 //! Single operations as entries, each traced, compiled and replayed like any program.
 
-use super::entry::{Benchmark, Group, Sample, Setting, Work};
-use super::statistics::{spread_of, spread_of_whole};
+use super::entry::{Entry, Group, Sample, Setting, Work};
 use gradus_engine::ops::{AdamW, AdamWInputs, LayerNormGradient};
 use gradus_engine::plan::BufferKind;
 use gradus_engine::{DType, Program, Routine, Tensor, TensorType, Trace, gradient};
 use gradus_kernels::bf16;
 use gradus_kernels::limits::Limit;
 use gradus_train::Result;
+use gradus_train::profiler::Benchmark;
 use std::time::Duration;
 
 /// Time for each kernel.
@@ -16,7 +16,7 @@ const TIME: Duration = Duration::from_secs(1);
 const VOCABULARY: usize = 50_257;
 
 /// Every kernel.
-pub fn entries() -> Vec<Benchmark> {
+pub fn entries() -> Vec<Entry> {
     let mut kernels = vec![];
     for dtype in [DType::F32, DType::Bf16] {
         kernels.extend([128, 256, 512, 1024, 2048].map(|size| matmul(dtype, size)));
@@ -56,8 +56,8 @@ impl Kernel {
         Kernel { name, heavy: false, work, trace: Box::new(trace), counted: &[] }
     }
 
-    fn entry(self) -> Benchmark {
-        Benchmark {
+    fn entry(self) -> Entry {
+        Entry {
             name: self.name.clone(),
             group: Group::Kernels,
             heavy: self.heavy,
@@ -73,8 +73,8 @@ impl Kernel {
         fill_inputs(&mut program)?;
         let time = setting.time.unwrap_or(TIME);
         let seconds = match self.counted {
-            [] => spread_of_whole(time, || Ok(program.run(ROUTINE)?))?,
-            operations => spread_of(time, || seconds_of(&mut program, operations))?,
+            [] => Benchmark::lasting(time).run(|| Ok(program.run(ROUTINE)?))?,
+            operations => Benchmark::lasting(time).run_counted(|| seconds_of(&mut program, operations))?,
         };
         Ok(Sample::timed(seconds))
     }
@@ -87,9 +87,9 @@ const ROUTINE: &str = "run";
 fn seconds_of(program: &mut Program, operations: &[&str]) -> Result<f64> {
     let steps = &program.plan().routines[0].steps;
     let counted: Vec<bool> = steps.iter().map(|step| operations.contains(&step.op.name())).collect();
-    let mut times = vec![Duration::ZERO; counted.len()];
-    program.run_timed(ROUTINE, &mut times)?;
-    let counted = times.iter().zip(&counted).filter(|(_, counted)| **counted);
+    let mut timing = program.timing(ROUTINE)?;
+    program.run_timed(ROUTINE, &mut timing)?;
+    let counted = timing.steps.iter().zip(&counted).filter(|(_, counted)| **counted);
     Ok(counted.map(|(time, _)| time.as_secs_f64()).sum())
 }
 

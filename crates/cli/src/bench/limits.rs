@@ -1,17 +1,17 @@
 //! The machine's limits as entries.
 
-use super::entry::{Benchmark, Group, Sample, Setting, Work};
-use super::statistics::spread_of;
+use super::entry::{Entry, Group, Sample, Setting, Work};
 use gradus_kernels::Pool;
 use gradus_kernels::limits::{Limit, Probe};
+use gradus_train::profiler::{Benchmark, Spread};
 use gradus_train::{Error, Result};
 use std::time::{Duration, Instant};
 
 /// Time for each limit: they are measured whatever is asked for, so that shares can be told.
-const TIME: Duration = Duration::from_millis(300);
+pub const TIME: Duration = Duration::from_millis(300);
 
 /// Every limit of this machine.
-pub fn entries() -> Vec<Benchmark> {
+pub fn entries() -> Vec<Entry> {
     Limit::available().into_iter().map(entry).collect()
 }
 
@@ -21,9 +21,9 @@ pub fn name(limit: Limit) -> String {
 }
 
 /// One run of it is 10^9 operations or bytes.
-fn entry(limit: Limit) -> Benchmark {
+fn entry(limit: Limit) -> Entry {
     let unit = if limit.is_arithmetic() { "GFLOP/s" } else { "GB/s" };
-    Benchmark {
+    Entry {
         name: name(limit),
         group: Group::Limits,
         heavy: false,
@@ -33,13 +33,17 @@ fn entry(limit: Limit) -> Benchmark {
 }
 
 fn measure(limit: Limit, setting: &Setting) -> Result<Sample> {
-    let refused = |error: std::io::Error| Error::Config(format!("cannot start {} threads: {error}", setting.threads));
-    let pool = Pool::new(setting.threads).map_err(refused)?;
-    let mut probe = Probe::new(limit, setting.threads);
-    let seconds = spread_of(setting.time.unwrap_or(TIME), || {
+    Ok(Sample::timed(seconds(limit, setting.threads, setting.time.unwrap_or(TIME))?))
+}
+
+/// The seconds that 10^9 operations or bytes take at this limit.
+pub fn seconds(limit: Limit, threads: usize, time: Duration) -> Result<Spread> {
+    let refused = |error: std::io::Error| Error::Config(format!("cannot start {threads} threads: {error}"));
+    let pool = Pool::new(threads).map_err(refused)?;
+    let mut probe = Probe::new(limit, threads);
+    Benchmark::lasting(time).run_counted(|| {
         let begin = Instant::now();
         probe.run(&pool);
         Ok(begin.elapsed().as_secs_f64() * 1e9 / probe.amount() as f64)
-    })?;
-    Ok(Sample::timed(seconds))
+    })
 }

@@ -3,18 +3,17 @@
 mod baseline;
 mod entry;
 mod kernels;
-mod limits;
+pub mod limits;
 mod machine;
 mod overhead;
 mod report;
 mod selection;
-mod statistics;
 mod steps;
 
 use crate::args::BenchArgs;
 use crate::{defaults, print};
 use baseline::Baseline;
-use entry::{Benchmark, Group, Setting};
+use entry::{Entry, Group, Setting};
 use gradus_train::config::DeviceChoice;
 use gradus_train::files::atomic;
 use gradus_train::{Error, Result, device};
@@ -39,7 +38,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     for (chosen, entry) in chosen.iter_mut().zip(&entries) {
         *chosen |= entry.group == Group::Limits;
     }
-    let chosen: Vec<&Benchmark> =
+    let chosen: Vec<&Entry> =
         entries.iter().zip(chosen).filter(|(_, chosen)| *chosen).map(|(entry, _)| entry).collect();
     let baseline = args.baseline.as_deref().map(Baseline::read).transpose()?;
     if let Some(path) = &args.save {
@@ -58,7 +57,7 @@ fn folder_of(path: &Path) -> &Path {
 }
 
 /// Everything that can be measured, in order.
-fn entries() -> Vec<Benchmark> {
+fn entries() -> Vec<Entry> {
     let mut entries = limits::entries();
     entries.extend(kernels::entries());
     entries.push(overhead::entry());
@@ -79,7 +78,7 @@ fn setting(args: &BenchArgs) -> Result<Setting> {
 }
 
 /// Prints the names of what is chosen.
-fn list(entries: &[Benchmark], chosen: &[bool]) -> Result<()> {
+fn list(entries: &[Entry], chosen: &[bool]) -> Result<()> {
     let mut text = String::new();
     for (entry, _) in entries.iter().zip(chosen).filter(|(_, chosen)| **chosen) {
         text += &format!("{}{}\n", entry.name, if entry.heavy { "  (only if named, or by `all`)" } else { "" });
@@ -88,7 +87,7 @@ fn list(entries: &[Benchmark], chosen: &[bool]) -> Result<()> {
 }
 
 /// Measures the one entry that another process asks for, and prints the sample alone.
-fn measure_as_child(entries: &[Benchmark], names: &[String], setting: &Setting) -> Result<()> {
+fn measure_as_child(entries: &[Entry], names: &[String], setting: &Setting) -> Result<()> {
     let entry = entries.iter().find(|entry| names == [&entry.name[..]]);
     let entry = entry.ok_or_else(|| Error::Config("--child takes the whole name of one entry".into()))?;
     let sample = (entry.measure)(setting)?;
@@ -96,7 +95,7 @@ fn measure_as_child(entries: &[Benchmark], names: &[String], setting: &Setting) 
 }
 
 /// Measures entries, shows each as soon as it is there, and gives them all.
-fn measure(entries: &[&Benchmark], setting: &Setting, baseline: Option<&Baseline>, quiet: bool) -> Result<Document> {
+fn measure(entries: &[&Entry], setting: &Setting, baseline: Option<&Baseline>, quiet: bool) -> Result<Document> {
     let mut document = Document::new(setting.threads);
     let show = |text: String| if quiet { Ok(()) } else { print::text(text) };
     if let Some(caution) = baseline.and_then(|baseline| baseline.caution(&document)) {

@@ -1,10 +1,10 @@
 //! What a replay costs beyond its arithmetic.
 
-use super::entry::{Benchmark, Group, Sample, Setting, Work};
-use super::statistics::{spread_of, spread_of_whole};
+use super::entry::{Entry, Group, Sample, Setting, Work};
 use gradus_engine::plan::Options;
 use gradus_engine::{Array, Program, Routine, Trace};
 use gradus_train::Result;
+use gradus_train::profiler::Benchmark;
 use std::time::{Duration, Instant};
 
 /// Operations of the replay, which the planner may not join.
@@ -15,8 +15,8 @@ const FACTOR: f32 = -1.0;
 const TIME: Duration = Duration::from_millis(300);
 
 /// One operation of a replay of many tiny ones, less the same arithmetic in a plain loop.
-pub fn entry() -> Benchmark {
-    Benchmark {
+pub fn entry() -> Entry {
+    Entry {
         name: "overhead/operation".into(),
         group: Group::Overhead,
         heavy: false,
@@ -28,14 +28,14 @@ pub fn entry() -> Benchmark {
 fn measure(setting: &Setting) -> Result<Sample> {
     let time = setting.time.unwrap_or(TIME);
     let mut numbers = NUMBERS;
-    let arithmetic = spread_of_whole(time, || {
+    let arithmetic = Benchmark::lasting(time).run(|| {
         for _ in 0..OPERATIONS {
             numbers = std::hint::black_box(numbers.map(|x| x * FACTOR));
         }
         Ok(())
     })?;
     let mut program = program(setting)?;
-    let seconds = spread_of(time, || {
+    let seconds = Benchmark::lasting(time).run_counted(|| {
         let begin = Instant::now();
         program.run("step")?;
         // A loop that was slower than the replay says that there is no overhead to be seen.

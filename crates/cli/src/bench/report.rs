@@ -1,11 +1,11 @@
 //! What was measured, as a document for programs and as lines for people.
 
 use super::baseline::Comparison;
-use super::entry::{Benchmark, Group, OperationTime, Sample};
+use super::entry::{Entry, Group, OperationTime, Sample};
 use super::limits;
 use super::machine::{Machine, date};
-use super::statistics::Spread;
 use crate::numbers::{bytes, count};
+use gradus_train::profiler::Spread;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 
@@ -35,7 +35,7 @@ impl Document {
     }
 
     /// What a sample of an entry means beside the limits measured so far.
-    pub fn measurement(&self, entry: &Benchmark, sample: Sample) -> Measurement {
+    pub fn measurement(&self, entry: &Entry, sample: Sample) -> Measurement {
         let Sample { seconds, peak_memory_bytes, profile } = sample;
         let bound = entry.work.bound.map(|(limit, demand)| (limits::name(limit), demand));
         let share = bound.as_ref().and_then(|(limit, demand)| {
@@ -175,9 +175,9 @@ pub mod tests {
         Document::new(1).measurement(&entry, Sample::timed(Spread::of(rounds.into())))
     }
 
-    fn entry(name: &str, work: Work) -> Benchmark {
+    fn entry(name: &str, work: Work) -> Entry {
         let measure = Box::new(|_: &_| unreachable!("nothing is measured here"));
-        Benchmark { name: name.into(), group: Group::Kernels, heavy: false, work, measure }
+        Entry { name: name.into(), group: Group::Kernels, heavy: false, work, measure }
     }
 
     #[test]

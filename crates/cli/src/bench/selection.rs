@@ -1,6 +1,6 @@
 //! Which entries are measured.
 
-use super::entry::{Benchmark, Group};
+use super::entry::{Entry, Group};
 use gradus_train::{Error, Result};
 
 /// The name that chooses everything, also what takes long.
@@ -8,7 +8,7 @@ pub const ALL: &str = "all";
 
 /// Which of the entries these names choose: groups, beginnings of names, or `all`. No name chooses all that is not
 /// heavy.
-pub fn chosen(entries: &[Benchmark], names: &[String]) -> Result<Vec<bool>> {
+pub fn chosen(entries: &[Entry], names: &[String]) -> Result<Vec<bool>> {
     if names.is_empty() {
         return Ok(entries.iter().map(|entry| !entry.heavy).collect());
     }
@@ -20,12 +20,12 @@ pub fn chosen(entries: &[Benchmark], names: &[String]) -> Result<Vec<bool>> {
     Ok(entries.iter().map(|entry| names.iter().any(|name| is_chosen(entry, name))).collect())
 }
 
-fn is_chosen(entry: &Benchmark, name: &str) -> bool {
+fn is_chosen(entry: &Entry, name: &str) -> bool {
     name == ALL || name == entry.group.name() || (!name.is_empty() && entry.name.starts_with(name))
 }
 
 /// Says which known name is nearest to one that chooses nothing.
-fn unknown(entries: &[Benchmark], name: &str) -> Error {
+fn unknown(entries: &[Entry], name: &str) -> Error {
     let distance = |known: &&str| strsim::damerau_levenshtein(name, known);
     let advice = match known_names(entries).into_iter().min_by_key(distance) {
         Some(nearest) if distance(&nearest) <= 1 + name.len() / 3 => format!("did you mean `{nearest}`?"),
@@ -35,7 +35,7 @@ fn unknown(entries: &[Benchmark], name: &str) -> Error {
 }
 
 /// Groups, names, and the beginnings of names up to a slash.
-fn known_names(entries: &[Benchmark]) -> Vec<&str> {
+fn known_names(entries: &[Entry]) -> Vec<&str> {
     let mut names: Vec<&str> = Group::ALL.iter().map(|group| group.name()).chain([ALL]).collect();
     for entry in entries {
         names.extend(entry.name.match_indices('/').map(|(end, _)| &entry.name[..end]));
@@ -49,8 +49,8 @@ mod tests {
     use super::*;
     use crate::bench::entry::Work;
 
-    fn entries() -> Vec<Benchmark> {
-        let entry = |name: &str, group: Group, heavy: bool| Benchmark {
+    fn entries() -> Vec<Entry> {
+        let entry = |name: &str, group: Group, heavy: bool| Entry {
             name: name.into(),
             group,
             heavy,

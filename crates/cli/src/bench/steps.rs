@@ -1,15 +1,15 @@
 //! Whole training steps as entries, each measured in a process of its own so that its memory can be told.
 
-use super::entry::{Benchmark, Group, OperationTime, Sample, Setting, Work};
+use super::entry::{Entry, Group, OperationTime, Sample, Setting, Work};
 use super::kernels::tokens;
-use super::statistics::spread_of_whole;
 use gradus_engine::DType;
-use gradus_engine::plan::{Operand, Step};
+use gradus_engine::plan::Step;
 use gradus_kernels::limits::Limit;
 use gradus_train::config::Precision;
 use gradus_train::language::{TARGETS, TOKENS};
 use gradus_train::memory::ProcessMemory;
 use gradus_train::models::ModelConfig;
+use gradus_train::profiler::Benchmark;
 use gradus_train::step::{StepConfig, StepScalars, TrainingStep};
 use gradus_train::{Error, Result};
 use std::collections::BTreeMap;
@@ -46,20 +46,20 @@ fn configurations() -> [Configuration; 4] {
 }
 
 /// Every configuration in every precision.
-pub fn entries() -> Vec<Benchmark> {
+pub fn entries() -> Vec<Entry> {
     let both = |configuration: Configuration| {
         [Precision::F32, Precision::Bf16].map(|precision| entry(configuration.clone(), precision))
     };
     configurations().into_iter().flat_map(both).collect()
 }
 
-fn entry(configuration: Configuration, precision: Precision) -> Benchmark {
+fn entry(configuration: Configuration, precision: Precision) -> Entry {
     let dtype = precision.dtype();
     let limit = if dtype == DType::Bf16 { Limit::bf16() } else { Limit::f32() };
     let name = format!("steps/{}/{dtype}", configuration.name);
     let tokens = (configuration.batch * configuration.model.context) as f64;
     let operations = tokens * operations_per_token(&configuration.model);
-    Benchmark {
+    Entry {
         name: name.clone(),
         group: Group::Steps,
         heavy: configuration.heavy,
@@ -108,7 +108,7 @@ fn measure(configuration: &Configuration, precision: Precision, setting: &Settin
     given.write(TOKENS, &ids[..count])?;
     given.write(TARGETS, &ids[1..])?;
     let mut scalars = StepScalars { step: 0, learning_rate: LEARNING_RATE, clip_norm: CLIP_NORM, seed: 1 };
-    let seconds = spread_of_whole(setting.time.unwrap_or(TIME), || {
+    let seconds = Benchmark::lasting(setting.time.unwrap_or(TIME)).run(|| {
         step.run(&given, &scalars)?;
         scalars.step += 1;
         Ok(())
@@ -123,12 +123,12 @@ fn profile(step: &mut TrainingStep) -> Result<Vec<OperationTime>> {
     const ROUTINE: &str = "step";
     let program = step.program_mut();
     let index = program.plan().routines.iter().position(|routine| routine.name == ROUTINE).expect("a step");
-    let mut times = vec![Duration::ZERO; program.plan().routines[index].steps.len()];
+    let mut timing = program.timing(ROUTINE)?;
     for _ in 0..PROFILED_STEPS {
-        program.run_timed(ROUTINE, &mut times)?;
+        program.run_timed(ROUTINE, &mut timing)?;
     }
     let mut kinds: BTreeMap<&str, Total> = BTreeMap::new();
-    for (step, time) in program.plan().routines[index].steps.iter().zip(&times) {
+    for (step, time) in program.plan().routines[index].steps.iter().zip(&timing.steps) {
         let total = kinds.entry(step.op.name()).or_default();
         total.add(step, time.as_secs_f64() / PROFILED_STEPS as f64);
     }
@@ -148,8 +148,7 @@ struct Total {
 
 impl Total {
     fn add(&mut self, step: &Step, seconds: f64) {
-        let types = |operands: &[Operand]| operands.iter().map(Operand::ty).collect::<Vec<_>>();
-        let cost = step.op.cost(&types(&step.inputs), &types(&step.outputs));
+        let cost = step.cost();
         self.count += 1;
         self.seconds += seconds;
         self.operations += cost.operations as f64;

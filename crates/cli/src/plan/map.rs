@@ -19,6 +19,11 @@ pub struct Map {
     routines: Vec<RoutineMap>,
     /// The routine with most bytes alive, which is shown first.
     largest: usize,
+    /// The kinds, in the order in which they are told.
+    kinds: [Kind; Kind::ALL.len()],
+    /// By routine, in the order in which they ran: what the process held after each of its steps, when they first touched the
+    /// memory.
+    resident: Vec<(String, Vec<u64>)>,
 }
 
 #[derive(Serialize)]
@@ -77,7 +82,13 @@ impl Map {
         // Of routines that reach as high, the one with most steps is that which trains.
         let largest = (0..routines.len()).max_by_key(|&at| (highest(&routines[at]), routines[at].steps.len()));
         let (span, largest) = (plan.regions.transients, largest.unwrap_or(0));
-        Map { start, span, texts: texts.all, persistent, routines, largest }
+        let (kinds, resident) = (Kind::ALL, vec![]);
+        Map { start, span, texts: texts.all, persistent, routines, largest, kinds, resident }
+    }
+
+    /// With what the process was measured to hold, by routine and step.
+    pub fn measured(self, resident: &[(String, Vec<u64>)]) -> Map {
+        Map { resident: resident.to_vec(), ..self }
     }
 }
 

@@ -13,6 +13,8 @@ use gradus_engine::backend::GpuKind;
 use gradus_train::config::DeviceChoice;
 use gradus_train::files::atomic;
 use gradus_train::{Error, Result, device};
+pub use map::Map;
+pub use page::with_map;
 use report::Report;
 use std::path::{Path, PathBuf};
 
@@ -26,8 +28,8 @@ pub fn run(command_line: &ArgMatches) -> Result<()> {
     // A file of options states the folder of a run as `out`, not a page: so the command line alone counts.
     let page = command_line.get_one::<PathBuf>("out").map_or(Path::new(PAGE), |path| path);
     let backend = match command_line.get_one::<GpuKind>("gpu") {
-        Some(&kind) => device::planned(kind),
-        None => device::backend(planned.config.device, planned.config.threads)?,
+        Some(&kind) => device::planned(kind, planned.config.speeds.as_ref()),
+        None => device::backend_of(&planned.config)?,
     };
     let (report, chosen) = Report::of(&planned.config, &*backend)?;
     atomic::write_file(page, page::html(&report, &chosen).as_bytes())?;

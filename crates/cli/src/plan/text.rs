@@ -3,12 +3,9 @@
 use super::recomputed::Recomputed;
 use super::report::{CurvePoint, Report};
 use crate::numbers::{bytes_to_three_digits as size, count, rounded, short_time};
+use crate::table::{bar, line};
 use gradus_train::memory::Kind;
 use std::collections::BTreeMap;
-use std::fmt::Write;
-
-/// Characters of the longest bar.
-const BAR: f64 = 32.0;
 
 /// The whole report.
 pub fn report(report: &Report) -> String {
@@ -24,12 +21,6 @@ pub fn report(report: &Report) -> String {
     recomputed(&mut text, &report.recomputed);
     curve(&mut text, report);
     text
-}
-
-fn line(text: &mut String, line: std::fmt::Arguments<'_>) {
-    text.write_fmt(line).expect("a text takes what is written");
-    text.truncate(text.trim_end_matches(' ').len());
-    text.push('\n');
 }
 
 fn memory(text: &mut String, report: &Report) {
@@ -138,10 +129,6 @@ fn with_planned(report: &Report) -> Vec<CurvePoint> {
 /// Tokens a second.
 fn rate(tokens: f64) -> String {
     if tokens < 100.0 { format!("{tokens:.1}") } else { count(tokens as u64) }
-}
-
-fn bar(part: f64, whole: f64) -> String {
-    "▇".repeat((BAR * part / whole.max(f64::MIN_POSITIVE)).round() as usize)
 }
 
 #[cfg(test)]

@@ -7,19 +7,20 @@
 mod cpu;
 mod cuda;
 mod reference;
+mod timing;
 
 pub use cpu::{Cpu, LinkedOperand, Linker, Unsupported};
 pub use cuda::{Cuda, CudaLinker, GpuKind};
 pub use gradus_kernels::{In, Isa, Job, Out};
 pub(crate) use reference::results;
 pub use reference::{Reference, evaluate};
+pub use timing::Timing;
 
 use crate::ops::Trusted;
 use crate::plan::{self, BufferId, Machine, Plan};
 use crate::{Layout, Result};
 use std::any::Any;
 use std::ops::Range;
-use std::time::{Duration, Instant};
 
 /// Something that can compute plans.
 pub trait Backend: Machine {
@@ -49,8 +50,8 @@ pub trait Executable: Send {
     /// is its own affair.
     fn run(&mut self, routine: usize) -> Result<()>;
 
-    /// As [`Executable::run`]; adds the time that each step took to what stands at its place.
-    fn run_timed(&mut self, routine: usize, times: &mut [Duration]) -> Result<()>;
+    /// As [`Executable::run`]; adds what each step took to what stands at its place.
+    fn run_timed(&mut self, routine: usize, timing: &mut Timing) -> Result<()>;
 
     /// From now on another plan, which must place the same states alike: they stay, everything else begins anew.
     fn relink(&mut self, plan: &Plan) -> Result<()>;
@@ -69,16 +70,6 @@ pub trait Executable: Send {
 
     /// As [`Executable::look`], to be written there.
     fn look_mut(&mut self, buffer: BufferId) -> Option<&mut [u8]>;
-}
-
-/// Adds the time since it was last told of a step to that step's.
-pub(crate) fn stopwatch(times: &mut [Duration]) -> impl FnMut(usize) {
-    let mut last = Instant::now();
-    move |step| {
-        let now = Instant::now();
-        times[step] += now - last;
-        last = now;
-    }
 }
 
 /// An operation's kernels: one method a backend. They are the operation itself, of whose operands they know what its

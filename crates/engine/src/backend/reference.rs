@@ -1,14 +1,13 @@
 //! The reference: every operation's meaning, in f64, one after another. Slow, readable, and right by inspection;
 //! the kernels are compared with it, and f64 programs run on it.
 
-use super::{Backend, DeviceMemory, Executable, stopwatch};
+use super::{Backend, DeviceMemory, Executable, Timing};
 use crate::graph::{Graph, Initial, Source, State, Value};
 use crate::ops::{Effect, Elementwise, Matmul, Operation, Reals};
 use crate::plan::{
     Absorption, Buffer, BufferId, BufferKind, FusionLimits, Machine, Operand, Plan, Reading, Scratch, Step,
 };
 use crate::{Array, DType, Error, Layout, Result, TensorType};
-use std::time::Duration;
 
 /// The backend that computes in f64, whatever the element types say.
 #[derive(Clone, Copy, Debug, Default)]
@@ -145,8 +144,8 @@ impl Executable for ReferenceExecutable {
         self.replay(routine, &mut |_| {})
     }
 
-    fn run_timed(&mut self, routine: usize, times: &mut [Duration]) -> Result<()> {
-        self.replay(routine, &mut stopwatch(times))
+    fn run_timed(&mut self, routine: usize, timing: &mut Timing) -> Result<()> {
+        self.replay(routine, &mut timing.stopwatch(|_| ()))
     }
 
     fn write(&mut self, buffer: BufferId, bytes: &[u8]) -> Result<()> {

@@ -21,6 +21,7 @@ mod planner;
 mod recompute;
 mod schedule;
 mod simplify;
+mod speeds;
 mod text;
 pub mod verify;
 
@@ -32,6 +33,7 @@ pub use liveness::Lifetime;
 pub use machine::{Absorption, FusionLimits, Machine, Reading, Scratch};
 pub use planner::{Estimate, Planner};
 pub use recompute::Recompute;
+pub use speeds::Speeds;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;

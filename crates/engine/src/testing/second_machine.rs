@@ -1,7 +1,7 @@
 //! A machine that is unlike the CPU in everything a planner can ask, over reference arithmetic: what holds on both does
 //! not rest on either.
 
-use crate::backend::{Backend, DeviceMemory, Executable, results};
+use crate::backend::{Backend, DeviceMemory, Executable, Timing, results};
 use crate::graph::{Initial, State};
 use crate::ops::{Check, Effect, Elementwise, Form, Matmul, Operation, Reals};
 use crate::plan::{Absorption, BufferId, BufferKind, FusionLimits, Machine, Operand, Plan, Reading, Scratch, Step};
@@ -162,9 +162,9 @@ fn fault(step: &Step, check: &Check, numbers: &mut Reals) -> Option<Error> {
 }
 
 impl Executable for SecondExecutable {
-    fn run_timed(&mut self, routine: usize, times: &mut [Duration]) -> Result<()> {
+    fn run_timed(&mut self, routine: usize, timing: &mut Timing) -> Result<()> {
         self.run(routine)?;
-        times.iter_mut().for_each(|time| *time += Duration::from_micros(1));
+        timing.steps.iter_mut().for_each(|time| *time += Duration::from_micros(1));
         Ok(())
     }
 

@@ -13,10 +13,12 @@
 mod batch;
 mod objective;
 mod replay;
+mod times;
 
 pub use batch::{Batch, Field, Inputs};
 pub use objective::Objective;
 pub use replay::{Culprit, Outcome, Scaling, StepScalars, TrainingStep, is_not_finite};
+pub use times::{Replay, StepTimes};
 
 use crate::accumulation::{GradientAccumulator, added_up};
 use crate::clipping::{clip_by_norm, clip_by_value};

@@ -1,9 +1,10 @@
 //! The linked training step.
 
-use super::{Batch, Field, StepConfig};
+use super::{Batch, Field, StepConfig, StepTimes};
 use crate::loss_scale::{BACK_OFF, SCALE, SKIPPED_STEPS};
 use crate::parameters::Parameter;
 use crate::planning::Chosen;
+use crate::profiler::Phase;
 use crate::{Error, Result};
 use gradus_engine::Program;
 use gradus_engine::backend::Backend;
@@ -76,6 +77,8 @@ pub struct TrainingStep {
     parameters: Vec<Parameter>,
     /// Losses of a micro-batch.
     losses: usize,
+    /// Where the times of each step of the plan go, while they are asked for.
+    times: Option<Box<StepTimes>>,
 }
 
 impl TrainingStep {
@@ -89,12 +92,15 @@ impl TrainingStep {
     pub fn link(Chosen { config, plan }: Chosen, backend: &dyn Backend) -> Result<TrainingStep> {
         let traced = config.traced(backend)?;
         let (fields, parameters, losses) = (traced.fields, traced.parameters, traced.losses);
-        Ok(TrainingStep { program: Program::link(plan, backend)?, config, fields, parameters, losses })
+        let program = Program::link(plan, backend)?;
+        Ok(TrainingStep { program, config, fields, parameters, losses, times: None })
     }
 
     /// Goes on in another way: what the step remembers stays, in the same bytes.
     pub fn relink(&mut self, chosen: Chosen) -> Result<()> {
         self.program.relink(chosen.plan)?;
+        // They were those of the other plan.
+        self.times = None;
         self.losses = self.losses / self.config.micro_batch * chosen.config.micro_batch;
         self.config = chosen.config;
         Ok(())
@@ -118,6 +124,11 @@ impl TrainingStep {
     /// What it was built from, with its micro-batch.
     pub fn config(&self) -> &StepConfig {
         &self.config
+    }
+
+    /// From now on the times of each step of the plan go there, if anywhere; gives where they went until now.
+    pub fn time(&mut self, times: Option<Box<StepTimes>>) -> Option<Box<StepTimes>> {
+        std::mem::replace(&mut self.times, times)
     }
 
     /// Room for the examples of a step.
@@ -151,7 +162,10 @@ impl TrainingStep {
         self.program.write("learning_rate", &[inputs.learning_rate])?;
         self.program.write("clip_norm", &[inputs.clip_norm])?;
         let scaled = self.config.loss_scale().is_some();
-        let skipped = match self.replay(batch, inputs) {
+        Phase::Step.begin();
+        let replayed = self.replay(batch, inputs);
+        Phase::Loop.begin();
+        let skipped = match replayed {
             Err(error) if scaled && is_not_finite(&error) => {
                 self.program.run(BACK_OFF)?;
                 true
@@ -171,6 +185,7 @@ impl TrainingStep {
     /// Replays the routines of a step, whose numbers are written.
     fn replay(&mut self, batch: &Batch, inputs: &StepScalars) -> Result<()> {
         let micro_batches = self.config.micro_batches;
+        self.times.iter_mut().for_each(|times| times.begin());
         let last = if self.config.accumulates() { "update" } else { "step" };
         for index in 0..micro_batches {
             self.write(batch, index)?;
@@ -179,11 +194,18 @@ impl TrainingStep {
             self.program.write("dropout_key", &[inputs.seed, micro_step])?;
             match (last, index) {
                 ("step", _) => {}
-                (_, 0) => self.program.run("first")?,
-                _ => self.program.run("accumulate")?,
+                (_, 0) => self.run_routine("first")?,
+                _ => self.run_routine("accumulate")?,
             }
         }
-        Ok(self.program.run(last)?)
+        self.run_routine(last)
+    }
+
+    fn run_routine(&mut self, name: &str) -> Result<()> {
+        match &mut self.times {
+            None => Ok(self.program.run(name)?),
+            Some(times) => times.run(&mut self.program, name, matches!(name, "step" | "update")),
+        }
     }
 
     /// How many of all losses of a batch count.

@@ -51,6 +51,7 @@ use crate::memory::guard::{self, Doing};
 use crate::memory::heap;
 use crate::parameters::Parameters;
 use crate::planning::ModelMemory;
+use crate::profiler::{self, Profile};
 use crate::run::{Observer, StepReport, Summary, Unwatched};
 use crate::step::{Batch, Inputs, Objective, TrainingStep};
 use gradus_engine::backend::Backend;
@@ -142,6 +143,40 @@ impl Trainer {
     pub fn step(&mut self, batch: &Batch) -> Result<StepReport> {
         batch.check_whole()?;
         self.run.take_step(&mut self.session, (batch, Instant::now()), &mut *self.hooks, &mut Unwatched)
+    }
+
+    /// Takes steps as [`Trainer::train`] does, and tells what they take: a few to warm up, then so many as they always are and as
+    /// many that are timed, in turn. They are steps of the training like others; no checkpoint, validation or sample is due
+    /// meanwhile.
+    ///
+    /// ```
+    /// # use gradus_engine::DType;
+    /// # use gradus_engine::backend::Cpu;
+    /// # use gradus_train::parameters::{Initializer, Parameters};
+    /// # use gradus_train::step::{Batch, Inputs};
+    /// # use gradus_train::trainer::{Settings, Trainer};
+    /// # use std::sync::Arc;
+    /// # let losses = |parameters: &Parameters, inputs: &Inputs| {
+    /// #     let x = inputs.get("x", DType::F32, [8]);
+    /// #     let error = x.matmul(&parameters.get("w", [8, 8], Initializer::Zeros)) - x;
+    /// #     &error * &error
+    /// # };
+    /// # let mut trainer = Trainer::new(losses, Settings::default(), Arc::new(Cpu::new(2)?))?;
+    /// let source = |_: u64, batch: &mut Batch| Ok(batch.numbers_mut::<f32>("x")?.fill(1.0));
+    /// let profile = trainer.profile(source, 10)?;
+    /// for part in profile.parts() {
+    ///     println!("{:10} {:.1} µs", part.name, 1e6 * part.seconds); // forward, backward, update, data, other
+    /// }
+    /// for finding in profile.findings() {
+    ///     println!("{}", finding.text); // a slow source, whoever allocates, a leak
+    /// }
+    /// # let sum: f64 = profile.parts().iter().map(|part| part.seconds).sum();
+    /// # assert!((sum / profile.step_seconds() - 1.0).abs() < 1e-9);
+    /// # Ok::<(), gradus_train::Error>(())
+    /// ```
+    pub fn profile(&mut self, source: impl BatchSource + 'static, steps: usize) -> Result<Profile> {
+        let Trainer { session, run, hooks } = self;
+        profiler::profile(session, run, &mut **hooks, Box::new(source), steps, &Unwatched)
     }
 
     /// Steps taken, those before a resume included.

@@ -1,6 +1,7 @@
 //! A run of `gradus train`: a language model on text, by the trainer.
 
 mod folder;
+mod profiled;
 mod resume;
 mod setup;
 mod text;
@@ -9,6 +10,7 @@ mod watched;
 
 pub(crate) use folder::METRICS;
 pub use folder::check_free;
+pub use profiled::{Profiled, Stage, profile};
 pub use resume::check_resumable;
 
 use crate::Result;

@@ -29,7 +29,7 @@ const DATA: &str = "data";
 /// Makes everything ready, saying what takes time. A new run that cannot begin leaves nothing behind, and one that
 /// cannot go on is as it was.
 pub(super) fn prepare(config: &TrainConfig, resume: bool, observer: &mut dyn Observer) -> Result<(Session, Text)> {
-    let backend = device::backend(config.device, config.threads)?;
+    let backend = device::backend_of(config)?;
     config.precision.check(&*backend)?;
     let mut memory = RunMemory::of(config, &*backend)?;
     let observer = Watched::new(observer);

@@ -50,6 +50,7 @@ pub fn tiny(folder: &Path, name: &str) -> TrainConfig {
         batch: BatchSize::Fixed(4),
         memory: None,
         recompute: Recomputation::Auto,
+        speeds: None,
         micro_batch: 2,
         steps: Some(40),
         epochs: None,

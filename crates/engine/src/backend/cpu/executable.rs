@@ -3,7 +3,7 @@
 use super::slices::Panicked;
 use super::{Cpu, Linked};
 use crate::arena::Arena;
-use crate::backend::{Executable, stopwatch};
+use crate::backend::{Executable, Timing};
 use crate::error::Location;
 use crate::graph::{Initial, State};
 use crate::ops::Check;
@@ -159,8 +159,15 @@ impl Executable for CpuExecutable {
         self.replay(routine, &mut |_| {})
     }
 
-    fn run_timed(&mut self, routine: usize, times: &mut [Duration]) -> Result<()> {
-        self.replay(routine, &mut stopwatch(times))
+    fn run_timed(&mut self, routine: usize, timing: &mut Timing) -> Result<()> {
+        let cpu = self.cpu.clone();
+        let workers = cpu.workers();
+        // Allocated by the first replay that is timed, and never again.
+        timing.busy.resize(timing.steps.len() * workers, Duration::ZERO);
+        cpu.pool.time(true);
+        let replayed = self.replay(routine, &mut timing.stopwatch(|busy| cpu.pool.add_busy(busy)));
+        cpu.pool.time(false);
+        replayed
     }
 
     fn relink(&mut self, plan: &Plan) -> Result<()> {

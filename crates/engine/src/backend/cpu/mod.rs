@@ -10,7 +10,7 @@ pub use linker::{LinkedOperand, Linker, Unsupported};
 
 use super::{Backend, DeviceMemory, Executable};
 use crate::ops::{Elementwise, Kernels, Lowering, Matmul, Operation, own_kernels};
-use crate::plan::{Absorption, BufferId, FusionLimits, Machine, Operand, Plan, Reading, Scratch, Step};
+use crate::plan::{Absorption, BufferId, FusionLimits, Machine, Operand, Plan, Reading, Scratch, Speeds, Step};
 use crate::{DType, Error, Layout, Result};
 use executable::CpuExecutable;
 use gradus_kernels::{Fault, Isa, Pool};
@@ -22,6 +22,7 @@ use std::sync::Arc;
 pub struct Cpu {
     pool: Arc<Pool>,
     isa: Isa,
+    speeds: Arc<Speeds>,
 }
 
 impl Cpu {
@@ -43,7 +44,12 @@ impl Cpu {
         }
         let refused =
             |reason: std::io::Error| Error::Machine { what: format!("{threads} threads"), reason: reason.to_string() };
-        Ok(Cpu { pool: Arc::new(Pool::new(threads).map_err(refused)?), isa })
+        Ok(Cpu { pool: Arc::new(Pool::new(threads).map_err(refused)?), isa, speeds: Arc::default() })
+    }
+
+    /// Planned for by speeds that were measured, rather than by those of a usual machine.
+    pub fn with_speeds(self, speeds: Speeds) -> Cpu {
+        Cpu { speeds: Arc::new(speeds), ..self }
     }
 
     /// The instruction set that kernels are linked for.
@@ -148,7 +154,7 @@ impl Machine for Cpu {
     }
 
     fn seconds(&self, step: &Step) -> f64 {
-        speeds::seconds(step, self.isa, self.pool.threads())
+        speeds::seconds(step, self.isa, self.pool.threads()) * self.speeds.factor(step.op.name())
     }
 }
 

@@ -1,7 +1,7 @@
 //! A plan on a device: its arena, and a graph for every routine.
 
 use super::{Cuda, groups};
-use crate::backend::Executable;
+use crate::backend::{Executable, Timing};
 use crate::error::Location;
 use crate::graph::{Initial, State};
 use crate::ops::Check;
@@ -10,7 +10,6 @@ use crate::{DType, Error, Result};
 use gradus_cuda::{Command, Device, Memory, Replay, Staging, Steps};
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Bytes behind the arena: the cell of faults.
 const FAULT_CELL: usize = 8;
@@ -193,10 +192,10 @@ impl Executable for CudaExecutable {
         Ok(())
     }
 
-    fn run_timed(&mut self, routine: usize, times: &mut [Duration]) -> Result<()> {
+    fn run_timed(&mut self, routine: usize, timing: &mut Timing) -> Result<()> {
         self.last_run = None;
         let routine = self.routine(routine)?;
-        let raised = routine.replay.run_timed(times)?;
+        let raised = routine.replay.run_timed(&mut timing.steps)?;
         routine.fault(raised)
     }
 

@@ -9,7 +9,7 @@ pub use linker::CudaLinker;
 
 use crate::backend::{Backend, DeviceMemory, Executable, Unsupported};
 use crate::ops::{Elementwise, Form, Kernels, Lowering, Matmul, Operation, own_kernels};
-use crate::plan::{Absorption, BufferId, FusionLimits, Machine, Plan, PlannedRoutine, Reading, Scratch, Step};
+use crate::plan::{Absorption, BufferId, FusionLimits, Machine, Plan, PlannedRoutine, Reading, Scratch, Speeds, Step};
 use crate::{DType, Error, Layout, Result};
 use executable::CudaExecutable;
 use gradus_cuda::{Command, Device, Launch};
@@ -64,6 +64,7 @@ impl FromStr for GpuKind {
 pub struct Cuda {
     kind: GpuKind,
     device: Option<Arc<Device>>,
+    speeds: Arc<Speeds>,
 }
 
 impl Cuda {
@@ -71,12 +72,17 @@ impl Cuda {
     pub fn new(ordinal: usize) -> Result<Cuda> {
         let device = Device::new(ordinal)?;
         let kind = GpuKind::of(&device);
-        Ok(Cuda { kind, device: Some(device) })
+        Ok(Cuda { kind, device: Some(device), speeds: Arc::default() })
+    }
+
+    /// Planned for by speeds that were measured, rather than by those of its kind.
+    pub fn with_speeds(self, speeds: Speeds) -> Cuda {
+        Cuda { speeds: Arc::new(speeds), ..self }
     }
 
     /// A device of this kind that is not here: plans can be made for it, not run.
     pub fn of_kind(kind: GpuKind) -> Cuda {
-        Cuda { kind, device: None }
+        Cuda { kind, device: None, speeds: Arc::default() }
     }
 
     /// What a device would do to carry a plan out, with its arena at this address: routine by routine, step by step.
@@ -194,7 +200,7 @@ impl Machine for Cuda {
     }
 
     fn seconds(&self, step: &Step) -> f64 {
-        speeds::seconds(step, &self.kind)
+        speeds::seconds(step, &self.kind) * self.speeds.factor(step.op.name())
     }
 }
 
