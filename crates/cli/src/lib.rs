@@ -2,6 +2,7 @@
 
 mod args;
 mod bench;
+mod charts;
 mod dashboard;
 mod defaults;
 mod eval;
@@ -19,7 +20,6 @@ mod print;
 mod resolve;
 mod settings;
 mod shell;
-mod step_line;
 mod terminal;
 mod tokenize;
 mod train;
@@ -114,7 +114,7 @@ mod tests {
         let options = "model preset vocab-size width layers heads kv-heads feed-forward sequence batch micro-batch steps \
              epochs time learning-rate warmup-steps schedule weight-decay optimizer clip dropout tie-embeddings precision \
              device threads seed tokenizer validation eval-every sample-every save-every keep out resume init quiet json config \
-             text-field beta1 beta2 min-learning-rate-share memory dashboard";
+             text-field beta1 beta2 min-learning-rate-share memory dashboard tensorboard";
         has_options("train", options);
         has_options(
             "plan",

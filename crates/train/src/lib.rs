@@ -25,6 +25,7 @@ pub mod planning;
 pub mod run;
 pub mod schedule;
 pub mod step;
+pub mod tensorboard;
 pub mod tokenizer;
 pub mod trainer;
 pub mod training;
