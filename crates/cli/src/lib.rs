@@ -1,6 +1,7 @@
 //! The `gradus` command: one file for each of its commands, which resolve options, call the library and present.
 
 mod args;
+mod background;
 mod bench;
 mod charts;
 mod dashboard;
@@ -29,6 +30,7 @@ use args::{Cli, Command};
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
 use gradus_train::config::TrainConfig;
 use gradus_train::memory::heap;
+use gradus_train::run::{Observer, Unwatched};
 use gradus_train::{Error, Result};
 use std::process::ExitCode;
 
@@ -57,6 +59,12 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// Trains as `gradus train` does with these options, and tells someone else of everything too.
+pub fn train(options: &[&str], also: &mut dyn Observer) -> Result<()> {
+    let matches = layers::train_options().try_get_matches_from(options);
+    train::run(&matches.map_err(|error| Error::Config(one_line(&error.to_string())))?, also)
+}
+
 /// The run that options of `gradus plan` state, without its folder. No text is read and nothing is written.
 pub fn planned(options: &[&str]) -> Result<TrainConfig> {
     let matches = layers::train_options().try_get_matches_from(options);
@@ -67,8 +75,8 @@ pub fn planned(options: &[&str]) -> Result<TrainConfig> {
 fn run(matches: &ArgMatches) -> Result<()> {
     let cli = Cli::from_arg_matches(matches).map_err(|error| Error::Config(one_line(&error.to_string())))?;
     match &cli.command {
-        None => train::run(&layers::nothing_given()),
-        Some(Command::Train(_)) => train::run(matches.subcommand().expect("the command is there").1),
+        None => train::run(&layers::nothing_given(), &mut Unwatched),
+        Some(Command::Train(_)) => train::run(matches.subcommand().expect("the command is there").1, &mut Unwatched),
         Some(Command::Plan(_)) => plan::run(matches.subcommand().expect("the command is there").1),
         Some(Command::Generate(args)) => generate::run(args),
         Some(Command::Eval(args)) => eval::run(args),

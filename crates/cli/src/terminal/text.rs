@@ -4,18 +4,16 @@
 use super::view::{Allowed, Stage, View};
 use crate::charts::Glyphs;
 use crate::numbers::{bytes, rounded};
-use crate::{print, settings};
+use crate::{background, print, settings};
 use gradus_train::run::{Event, Observer, StepReport, Stop};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Time between redraws of the frame, and between looks at whether there is something to show.
 const REDRAW: Duration = Duration::from_millis(100);
 /// Time between lines about steps where there is no terminal.
 const LINE: Duration = Duration::from_secs(5);
-/// Of the thread that shows, which touches a few pages of it.
-const STACK_BYTES: usize = 128 << 10;
 
 /// How what changes all the time is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,9 +84,8 @@ impl Text {
         let state = State { view: View::new(), is_new: false, shown, has_ended: false };
         let shared = Arc::new(Shared { form, state: Mutex::new(state), ended: Condvar::new() });
         let follower = shared.clone();
-        let thread = thread::Builder::new().name("terminal".into()).stack_size(STACK_BYTES);
         // Without a thread the lines that stay are there all the same.
-        let showing = thread.spawn(move || follower.follow()).ok();
+        let showing = background::spawn("terminal", move || follower.follow()).ok();
         Text { shared, showing, settings: String::new() }
     }
 
