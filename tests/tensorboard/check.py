@@ -44,7 +44,7 @@ def compare(key, figures, scalars):
 
 
 def compare_samples(run, events):
-    own = {int(path.stem.removeprefix("step-")): path.read_text() for path in (run / "samples").glob("step-*.txt")}
+    own = {int(path.stem.removeprefix("step-")): path.read_bytes().decode() for path in (run / "samples").glob("step-*.txt")}
     there = {}
     if "sample" in events.Tags()["tensors"]:
         for event in events.Tensors("sample"):

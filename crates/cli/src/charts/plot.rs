@@ -120,10 +120,10 @@ fn dotted(curve: &Series, scale: &Scale, columns: usize) -> Vec<Vec<char>> {
 /// The cells with numbers beside them and steps below.
 fn framed(cells: &[Vec<char>], scale: &Scale, glyphs: Glyphs) -> String {
     let (upright, corner, level) = if glyphs == Glyphs::Unicode { ('│', '└', "─") } else { ('|', '+', "-") };
-    let (low, high) = scale.numbers;
+    let (low, high) = (f64::from(scale.numbers.0), f64::from(scale.numbers.1));
     let mut text = String::new();
     for (row, cells) in cells.iter().enumerate() {
-        let middle = low + (high - low) * (ROWS - 1 - row) as f32 / (ROWS - 1) as f32;
+        let middle = low + (high - low) * (ROWS - 1 - row) as f64 / (ROWS - 1) as f64;
         let label = if row % 4 == 0 || row + 1 == ROWS { number(middle) } else { String::new() };
         let line: String = cells.iter().collect();
         writeln!(text, "{label:>width$} {upright}{}", line.trim_end(), width = LABEL - 2).expect("a string takes it");
@@ -138,7 +138,7 @@ fn framed(cells: &[Vec<char>], scale: &Scale, glyphs: Glyphs) -> String {
 }
 
 /// A number beside a plot, short enough for its place.
-fn number(number: f32) -> String {
+fn number(number: f64) -> String {
     match number.abs() {
         0.0 => "0".into(),
         0.001..10_000.0 => format!("{number:.3}").chars().take(LABEL - 2).collect(),

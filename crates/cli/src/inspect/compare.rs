@@ -86,7 +86,7 @@ fn table(runs: &[Run]) -> String {
             loss(figures.best_loss().map(|(_, loss)| loss)),
             loss(figures.validations.last().map(|(_, loss)| *loss)),
             loss(figures.best_validation().map(|(_, loss)| loss)),
-            known(figures.tokens_per_second().map(|rate| count(rate as u64))),
+            known(figures.tokens_per_second().map(|rate| count(rate.round() as u64))),
             known((steps > 0 && figures.seconds > 0.0).then(|| short_time(figures.seconds / steps as f64))),
             known(last.and_then(|last| last.peak_memory_bytes).map(bytes)),
             known((figures.seconds > 0.0).then(|| duration(figures.seconds))),

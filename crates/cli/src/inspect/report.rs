@@ -87,7 +87,7 @@ fn progress_report(figures: &Figures, state: &State, text: &mut String) {
     told("validation loss", figures.validations.last().map(|(_, loss)| format!("{loss:.4}")));
     let best = figures.best_validation().filter(|_| figures.validations.len() > 1);
     told("best validation loss", best.map(|(step, loss)| format!("{loss:.4} (step {})", count(step))));
-    told("tokens a second", figures.tokens_per_second().map(|rate| count(rate as u64)));
+    told("tokens a second", figures.tokens_per_second().map(|rate| count(rate.round() as u64)));
     told("peak memory", last.peak_memory_bytes.map(bytes));
 }
 
