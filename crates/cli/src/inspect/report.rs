@@ -349,7 +349,7 @@ mod tests {
             ("loss", "2.5000"),
             ("best loss", "2.5000 (step 2,000)"),
             ("validation loss", "3.2500"),
-            ("tokens a second", "12,345"),
+            ("tokens a second", "12,346"),
             ("peak memory", "85 MB"),
             ("memory", "150 MB"),
             ("time", "1h30m"),

@@ -3,7 +3,7 @@
 use crate::place::{Place, SMALL};
 use crate::pseudo_terminal::OnTerminal;
 
-/// A terminal's screen, as far as the frame needs one.
+/// A terminal's screen, as far as the frame needs one: to move up and to clear. Colours are no part of it.
 struct Screen {
     columns: usize,
     lines: Vec<Vec<char>>,
@@ -94,10 +94,6 @@ fn the_frame_is_there_once_and_gone_at_the_end() {
         let last = screens.last().unwrap();
         assert!(count(last, "loss    ") == 0 && count(last, "memory  █") == 0, "left behind:\n{last}");
         assert!(last.contains("trained: ") && last.contains(": validation loss "), "{last}");
-        assert!(
-            !shown.split('\u{1b}').any(|part| part.split_once('m').is_some_and(|(code, _)| code.len() < 6)),
-            "coloured"
-        );
     }
 }
 
@@ -108,13 +104,11 @@ fn other_locales_and_terminals_have_what_they_can_show() {
     let mut ascii = place.command(&format!("{options} --out ascii"));
     ascii.env("LC_ALL", "C").env("NO_COLOR", "1");
     let (status, shown) = OnTerminal::start(ascii).end();
-    assert!(status.success() && shown.is_ascii(), "{shown}");
+    // A sample may be any text.
+    assert!(status.success() && !shown.contains(['█', '░', '▁', '▄', '▇']), "{shown}");
     assert!(shown.contains("\nmemory  #") && shown.contains("\nloss    "), "{shown}");
     let mut dumb = place.command(&format!("{options} --out dumb"));
-    let (status, shown) = OnTerminal::start({
-        dumb.env("TERM", "dumb");
-        dumb
-    })
-    .end();
+    dumb.env("TERM", "dumb");
+    let (status, shown) = OnTerminal::start(dumb).end();
     assert!(status.success() && !shown.contains('\u{1b}') && shown.contains("\nstep "), "{shown}");
 }

@@ -43,13 +43,13 @@ unsafe impl GlobalAlloc for Guarded {
 #[must_use]
 pub struct Armed {
     number: usize,
-    limit: u64,
+    budget: Option<u64>,
 }
 
 impl Armed {
-    /// The bytes that the process is to stay within.
-    pub fn limit(&self) -> u64 {
-        self.limit
+    /// The bytes that the process is to stay within, if that was stated.
+    pub fn budget(&self) -> Option<u64> {
+        self.budget
     }
 }
 
@@ -66,7 +66,7 @@ pub const OPTION: &str = "--memory";
 pub fn arm(limit: &Limit, setting: &str) -> Armed {
     let refusal = limit.not_enough().replace("`settings.memory`", setting);
     let number = watch::arm(limit.bytes.max(limit.least), &refusal, setting);
-    Armed { number, limit: limit.bytes }
+    Armed { number, budget: limit.is_stated().then_some(limit.bytes) }
 }
 
 /// Says what the process does from now on, for the refusal.

@@ -92,7 +92,7 @@ impl Run {
             tokens: hooks.data_tokens(),
             steps: session.limits.steps,
             memory_bytes: session.predicted.predicted(),
-            budget_bytes: session.guard.as_ref().map(Armed::limit),
+            budget_bytes: session.guard.as_ref().and_then(Armed::budget),
             resumed_at: session.resumed.as_ref().map(|progress| progress.step),
         });
         if let Some(remark) = session
