@@ -22,8 +22,8 @@ fn python() -> Option<String> {
     }
     assert!(stated.is_none(), "{python} has no tensorboard");
     // Past what the test harness keeps to itself.
-    let told = "SKIPPED: event files are not read by TensorBoard; install it with pip install tensorboard";
-    writeln!(std::io::stderr(), "{told}").unwrap();
+    let told = "SKIPPED: event files are not read by TensorBoard; install it with pip install tensorboard\n";
+    std::io::stderr().write_all(told.as_bytes()).unwrap();
     None
 }
 
