@@ -22,7 +22,7 @@ impl Screen {
         while let Some(c) = rest.next() {
             match c {
                 '\r' => self.column = 0,
-                '\n' => self.to_row(self.row + 1),
+                '\n' => self.go_to(self.row + 1),
                 '\u{1b}' => {
                     assert_eq!(rest.next(), Some('['), "another escape");
                     let mut number = String::new();
@@ -47,7 +47,7 @@ impl Screen {
         screens
     }
 
-    fn to_row(&mut self, row: usize) {
+    fn go_to(&mut self, row: usize) {
         self.row = row;
         while self.lines.len() <= row {
             self.lines.push(vec![]);
@@ -56,7 +56,7 @@ impl Screen {
 
     fn put(&mut self, c: char) {
         if self.column == self.columns {
-            self.to_row(self.row + 1);
+            self.go_to(self.row + 1);
             self.column = 0;
         }
         let line = &mut self.lines[self.row];
