@@ -6,8 +6,8 @@ use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use gradus_engine::backend::GpuKind;
 use gradus_train::config::{
-    BatchSize, Clip, DeviceChoice, ExportDtype, MeasuredSpeeds, OptimizerKind, Precision, Recomputation, ScheduleKind,
-    TokenizerKind, Validation,
+    BatchSize, Clip, DeviceChoice, EventFolder, ExportDtype, MeasuredSpeeds, OptimizerKind, Precision, Recomputation,
+    ScheduleKind, TokenizerKind, Validation,
 };
 use gradus_train::memory::Budget;
 use gradus_train::models::{Family, PRESETS, RopeScaling};
@@ -45,7 +45,7 @@ pub enum Command {
     Eval(EvalArgs),
     /// Train or try a tokenizer on text and report what it makes of it
     Tokenize(TokenizeArgs),
-    /// Show what a run, checkpoint or model folder holds
+    /// Show what a run, checkpoint or model folder holds, with a plot of the loss; compare several runs
     Inspect(InspectArgs),
     /// Serve a page that shows runs, ended or going on, over each other
     Dashboard(DashboardArgs),
@@ -240,6 +240,10 @@ pub struct TrainArgs {
     /// a free one]
     #[arg(long, value_name = "PORT|ADDRESS:PORT", num_args = 0..=1, help_heading = "Run")]
     pub dashboard: Option<Option<Address>>,
+    /// Write event files that TensorBoard reads, as the run goes and when it is resumed; false: no more [default folder:
+    /// RUN/tensorboard]
+    #[arg(long, value_name = "DIR|true|false", num_args = 0..=1, default_missing_value = "true", help_heading = "Run")]
+    pub tensorboard: Option<EventFolder>,
     /// File of options: one `key = value` a line, the keys as here; the command line wins
     #[arg(long, value_name = "FILE", help_heading = "Run")]
     pub config: Option<PathBuf>,
@@ -378,9 +382,9 @@ pub struct TokenizeArgs {
 /// The options of `gradus inspect`.
 #[derive(Debug, Args)]
 pub struct InspectArgs {
-    /// Run, checkpoint or model folder
-    #[arg(value_name = "DIR")]
-    pub folder: PathBuf,
+    /// Run, checkpoint or model folder; several runs are compared
+    #[arg(value_name = "DIR", required = true)]
+    pub folders: Vec<PathBuf>,
 }
 
 /// The options of `gradus dashboard`.
@@ -440,7 +444,7 @@ pub struct CompletionsArgs {
 
 /// Options of a training run that change nothing in what a step takes. `gradus plan` takes them, so that the rest of a
 /// command line can stay as it is, but does not tell of them.
-const NOT_PLANNED: [&str; 23] = [
+const NOT_PLANNED: [&str; 24] = [
     "corpus",
     "text_field",
     "validation",
@@ -463,6 +467,7 @@ const NOT_PLANNED: [&str; 23] = [
     "sample_every",
     "save_every",
     "keep",
+    "tensorboard",
     "quiet",
 ];
 

@@ -1,7 +1,9 @@
 //! The `gradus` command: one file for each of its commands, which resolve options, call the library and present.
 
 mod args;
+mod background;
 mod bench;
+mod charts;
 mod dashboard;
 mod defaults;
 mod eval;
@@ -20,7 +22,6 @@ mod profile;
 mod resolve;
 mod settings;
 mod shell;
-mod step_line;
 mod table;
 mod terminal;
 mod tokenize;
@@ -31,6 +32,7 @@ use args::{Cli, Command};
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
 use gradus_train::config::TrainConfig;
 use gradus_train::memory::heap;
+use gradus_train::run::{Observer, Unwatched};
 use gradus_train::{Error, Result};
 use std::process::ExitCode;
 
@@ -59,6 +61,12 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// Trains as `gradus train` does with these options, and tells someone else of everything too.
+pub fn train(options: &[&str], also: &mut dyn Observer) -> Result<()> {
+    let matches = layers::train_options().try_get_matches_from(options);
+    train::run(&matches.map_err(|error| Error::Config(one_line(&error.to_string())))?, also)
+}
+
 /// The run that options of `gradus plan` state, without its folder. No text is read and nothing is written.
 pub fn planned(options: &[&str]) -> Result<TrainConfig> {
     let matches = layers::train_options().try_get_matches_from(options);
@@ -69,8 +77,8 @@ pub fn planned(options: &[&str]) -> Result<TrainConfig> {
 fn run(matches: &ArgMatches) -> Result<()> {
     let cli = Cli::from_arg_matches(matches).map_err(|error| Error::Config(one_line(&error.to_string())))?;
     match &cli.command {
-        None => train::run(&layers::nothing_given()),
-        Some(Command::Train(_)) => train::run(matches.subcommand().expect("the command is there").1),
+        None => train::run(&layers::nothing_given(), &mut Unwatched),
+        Some(Command::Train(_)) => train::run(matches.subcommand().expect("the command is there").1, &mut Unwatched),
         Some(Command::Plan(_)) => plan::run(matches.subcommand().expect("the command is there").1),
         Some(Command::Profile(_)) => profile::run(matches.subcommand().expect("the command is there").1),
         Some(Command::Generate(args)) => generate::run(args),
@@ -117,7 +125,7 @@ mod tests {
         let options = "model preset vocab-size width layers heads kv-heads feed-forward sequence batch micro-batch steps \
              epochs time learning-rate warmup-steps schedule weight-decay optimizer clip dropout tie-embeddings precision \
              device threads seed tokenizer validation eval-every sample-every save-every keep out resume init quiet json config \
-             text-field beta1 beta2 min-learning-rate-share memory dashboard";
+             text-field beta1 beta2 min-learning-rate-share memory dashboard tensorboard";
         has_options("train", options);
         has_options(
             "plan",

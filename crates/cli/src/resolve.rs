@@ -6,7 +6,9 @@ use crate::numbers::shortest;
 use crate::{dashboard, defaults, folders, no_effect};
 use clap::ArgMatches;
 use clap::parser::ValueSource;
-use gradus_train::config::{BatchSize, CONFIG_FILE, Clip, ExportDtype, OptimizerKind, Precision, ScheduleKind};
+use gradus_train::config::{
+    BatchSize, CONFIG_FILE, Clip, EventFolder, ExportDtype, OptimizerKind, Precision, ScheduleKind,
+};
 use gradus_train::config::{TokenizerKind, TrainConfig, Validation};
 use gradus_train::data::Corpus;
 use gradus_train::models::{Family, ModelConfig};
@@ -327,6 +329,7 @@ fn train_config(args: &TrainArgs, model: ModelConfig, sequence: usize, paths: Pa
         save_every: args.save_every.unwrap_or_else(|| defaults::every(steps, 5)),
         keep: args.keep.unwrap_or(2),
         export_dtype: args.export_dtype.map(ExportDtype::from),
+        tensorboard: event_folder(args, paths)?,
         observer_bytes: if args.dashboard.is_some() { dashboard::MEMORY_BYTES } else { 0 },
         corpus,
         model: ModelConfig { vocabulary, ..model },
@@ -348,6 +351,18 @@ fn tokenizer(args: &TrainArgs, paths: Paths) -> Result<TokenizerKind> {
         (None, Some(folder)) => TokenizerKind::File(model_path(folder, paths)?),
         (None, None) => TokenizerKind::Bpe,
     })
+}
+
+/// Where events go, to be found from anywhere.
+fn event_folder(args: &TrainArgs, paths: Paths) -> Result<EventFolder> {
+    match args.tensorboard.clone().unwrap_or_default() {
+        EventFolder::At(path) if paths == Paths::Needed && path.is_file() => refused(format!(
+            "--tensorboard {} is a file; give a folder for events, or none (a corpus stands before --tensorboard)",
+            path.display()
+        )),
+        EventFolder::At(path) => Ok(EventFolder::At(absolute_path(&path)?)),
+        own => Ok(own),
+    }
 }
 
 fn vocab_size(args: &TrainArgs, model: &ModelConfig, tokenizer: &TokenizerKind) -> usize {

@@ -13,26 +13,26 @@ use gradus_train::run::{Event, Observer, Stop, Summary};
 use std::mem;
 use std::path::Path;
 
-/// Trains as the options say.
-pub fn run(command_line: &ArgMatches) -> Result<()> {
+/// Trains as the options say; someone else is told of everything too.
+pub fn run(command_line: &ArgMatches, also: &mut dyn Observer) -> Result<()> {
     let resolved = resolve(command_line)?;
     let mut page = match resolved.dashboard {
         None => Page::None,
         Some(stated) => Page::Reserved(Reserved::at(stated)?),
     };
-    let trained = train(resolved, &mut page);
+    let trained = train(resolved, &mut page, also);
     if let Page::Live(live) = page {
         live.end();
     }
     trained
 }
 
-fn train(resolved: Resolved, page: &mut Page) -> Result<()> {
+fn train(resolved: Resolved, page: &mut Page, also: &mut dyn Observer) -> Result<()> {
     let Resolved { config, resume, quiet, json, notes, .. } = resolved;
     interrupt::listen("stopping after this step and saving");
     let mut observer = terminal::observer(quiet, json);
     let mut in_options = InOptions(observer.as_mut());
-    let mut noting = Noting { observer: &mut in_options, notes, page, folder: &config.out };
+    let mut noting = Noting { observer: &mut in_options, also, notes, page, folder: &config.out };
     let summary = gradus_train::training::train(&config, resume, &mut noting)?;
     // The bar goes before the last lines come.
     drop(observer);
@@ -57,6 +57,7 @@ enum Page {
 /// Says what was chosen for the user when the run begins: one that cannot begin says only why.
 struct Noting<'a> {
     observer: &'a mut dyn Observer,
+    also: &'a mut dyn Observer,
     notes: Vec<String>,
     page: &'a mut Page,
     folder: &'a Path,
@@ -83,13 +84,17 @@ impl Observer for Noting<'_> {
     fn event(&mut self, event: &Event<'_>) {
         self.open_page();
         self.observer.event(event);
+        self.also.event(event);
         if let Event::Started { .. } = event {
             self.notes.iter().for_each(|note| self.observer.event(&Event::Note(note)));
         }
     }
 
     fn should_stop(&self) -> Stop {
-        self.observer.should_stop()
+        match self.also.should_stop() {
+            Stop::No => self.observer.should_stop(),
+            stop => stop,
+        }
     }
 }
 

@@ -4,7 +4,8 @@ mod choices;
 mod limits;
 mod speeds;
 
-pub use choices::{BatchSize, DeviceChoice, ExportDtype, Recomputation};
+pub(crate) use choices::OWN_EVENTS;
+pub use choices::{BatchSize, DeviceChoice, EventFolder, ExportDtype, Recomputation};
 pub(crate) use limits::within;
 pub use speeds::MeasuredSpeeds;
 
@@ -114,6 +115,9 @@ pub struct TrainConfig {
     pub keep: usize,
     /// Element type of the exported weights; none: that of the weights to start from, else f32.
     pub export_dtype: Option<ExportDtype>,
+    /// Where event files for TensorBoard go.
+    #[serde(default)]
+    pub tensorboard: EventFolder,
     /// Bytes that whoever watches the run may come to hold in its process: part of a budget, and of nothing that is saved.
     #[serde(skip)]
     pub observer_bytes: u64,
@@ -445,6 +449,7 @@ mod tests {
             save_every: 10,
             keep: 2,
             export_dtype: None,
+            tensorboard: EventFolder::default(),
             observer_bytes: 0,
         }
     }

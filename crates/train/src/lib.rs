@@ -26,6 +26,7 @@ pub mod profiler;
 pub mod run;
 pub mod schedule;
 pub mod step;
+pub mod tensorboard;
 pub mod tokenizer;
 pub mod trainer;
 pub mod training;

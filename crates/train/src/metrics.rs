@@ -1,27 +1,17 @@
 //! `metrics.jsonl`: a line for every step, that other tools read.
 
-use crate::files::atomic;
+use crate::Result;
+use crate::files::appended::Appended;
 use crate::run::StepReport;
 use crate::training::METRICS;
-use crate::{Error, Result};
 use serde::Deserialize;
-use std::fs::{File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
-
-/// Bytes of lines that wait for a file that cannot be written: some hundred steps.
-const WAITING_MAX: usize = 256 << 10;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::path::Path;
 
 /// The file, written line by line without allocating. What cannot be written waits for the next time.
 pub struct MetricsLog {
-    path: PathBuf,
-    file: File,
-    /// Bytes of the file's whole lines.
-    written: u64,
-    /// Lines that are not in the file yet.
-    waiting: Vec<u8>,
-    /// Lines for which there was no more room.
-    lost: u64,
+    file: Appended,
     last_loss: f32,
 }
 
@@ -36,12 +26,8 @@ impl MetricsLog {
     /// Opens `metrics.jsonl` of a run to go on after `last_step`; lines of later steps, which a resumed run will
     /// write again, are dropped.
     pub fn open(folder: &Path, last_step: Option<u64>) -> Result<MetricsLog> {
-        let path = folder.join(METRICS);
-        let opened = OpenOptions::new().read(true).append(true).create(true).open(&path);
-        let file = opened.map_err(atomic::failed("write", &path))?;
-        let (kept_bytes, last_loss) = kept(&file, last_step.unwrap_or(0)).map_err(Error::io("read", &path))?;
-        file.set_len(kept_bytes).map_err(atomic::failed("write", &path))?;
-        Ok(MetricsLog { path, file, written: kept_bytes, waiting: Vec::with_capacity(1024), lost: 0, last_loss })
+        let (file, last_loss) = Appended::open(folder.join(METRICS), |file| kept(file, last_step.unwrap_or(0)))?;
+        Ok(MetricsLog { file, last_loss })
     }
 
     /// The loss of the last step that was there when the file was opened; not a number if there was none.
@@ -52,42 +38,20 @@ impl MetricsLog {
     /// Adds a step's line; numbers that are not finite become null. A line that cannot be written comes with the next
     /// that can, unless too many wait.
     pub fn write(&mut self, report: &StepReport) -> Result<()> {
-        let before = self.waiting.len();
-        serde_json::to_writer(&mut self.waiting, report).expect("numbers can be written to memory");
-        self.waiting.push(b'\n');
-        let written = self.flush();
-        if written.is_err() && self.waiting.len() > WAITING_MAX {
-            self.waiting.truncate(before);
-            self.lost += 1;
-        }
-        written
-    }
-
-    /// Writes what waits, all of it or nothing.
-    fn flush(&mut self) -> Result<()> {
-        match self.file.write_all(&self.waiting) {
-            Ok(()) => {
-                self.written += self.waiting.len() as u64;
-                self.waiting.clear();
-                Ok(())
-            }
-            Err(error) => {
-                // A line in part would hide those that follow from whoever resumes the run.
-                let _ = self.file.set_len(self.written);
-                // The path is copied only if there is an error to report.
-                Err(atomic::failed("write", &self.path)(error))
-            }
-        }
+        self.file.add(|out| {
+            serde_json::to_writer(&mut *out, report).expect("numbers can be written to memory");
+            out.push(b'\n');
+        })
     }
 
     /// Lines that were given up because too many waited.
     pub fn lost(&self) -> u64 {
-        self.lost
+        self.file.lost()
     }
 
     /// Makes the lines so far last, as a checkpoint that goes on after them does.
     pub fn sync(&self) -> Result<()> {
-        self.file.sync_data().map_err(|error| atomic::failed("write", &self.path)(error))
+        self.file.sync()
     }
 }
 
@@ -139,7 +103,7 @@ mod tests {
         let mut log = MetricsLog::open(&folder, None).unwrap();
         (1..=4).for_each(|step| log.write(&metrics(step)).unwrap());
         // A line that a kill cut short.
-        log.file.write_all(b"{\"step\":5,\"tok").unwrap();
+        log.file.add(|out| out.extend_from_slice(b"{\"step\":5,\"tok")).unwrap();
         let mut log = MetricsLog::open(&folder, Some(2)).unwrap();
         assert_eq!(log.last_loss(), 2.5);
         log.write(&metrics(3)).unwrap();
@@ -152,29 +116,6 @@ mod tests {
         assert!((lines[0]["learning_rate"].as_f64().unwrap() - 3e-4).abs() < 1e-9);
         assert!(MetricsLog::open(&folder, None).unwrap().last_loss().is_nan());
         assert_eq!(std::fs::read(folder.join("metrics.jsonl")).unwrap(), b"");
-        std::fs::remove_dir_all(&folder).unwrap();
-    }
-
-    /// A file that cannot be written stands for a full disk.
-    #[test]
-    fn lines_that_cannot_be_written_wait_and_come_in_order() {
-        let folder = std::env::temp_dir().join(format!("gradus-metrics-waiting-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let mut log = MetricsLog::open(&folder, None).unwrap();
-        log.write(&metrics(1)).unwrap();
-        let full = File::open(folder.join(METRICS)).unwrap();
-        let good = std::mem::replace(&mut log.file, full);
-        for step in [2, 3] {
-            assert!(log.write(&metrics(step)).unwrap_err().to_string().contains(METRICS));
-        }
-        log.file = good;
-        log.write(&metrics(4)).unwrap();
-        let text = std::fs::read_to_string(folder.join(METRICS)).unwrap();
-        let steps = |text: &str| text.lines().map(|line| line[8..9].to_string()).collect::<String>();
-        assert_eq!((steps(&text), log.lost()), ("1234".to_string(), 0));
-        log.file = File::open(folder.join(METRICS)).unwrap();
-        (0..4000).for_each(|_| assert!(log.write(&metrics(5)).is_err()));
-        assert!(log.lost() > 0 && log.waiting.len() <= WAITING_MAX && log.waiting.ends_with(b"\n"));
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }

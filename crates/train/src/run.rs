@@ -58,6 +58,8 @@ pub enum Event<'a> {
         steps: Option<u64>,
         /// Bytes planned.
         memory_bytes: u64,
+        /// Bytes that the process is to stay within, if a budget was stated.
+        budget_bytes: Option<u64>,
         /// The step that a resumed run goes on from.
         resumed_at: Option<u64>,
     },

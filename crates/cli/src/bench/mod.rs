@@ -11,15 +11,14 @@ mod selection;
 mod steps;
 
 use crate::args::BenchArgs;
+use crate::charts::Glyphs;
 use crate::{defaults, print};
 use baseline::Baseline;
 use entry::{Entry, Group, Setting};
 use gradus_train::config::DeviceChoice;
 use gradus_train::files::atomic;
 use gradus_train::{Error, Result, device};
-use indicatif::{ProgressBar, ProgressStyle};
 use report::Document;
-use std::io::IsTerminal;
 use std::path::Path;
 use std::time::Duration;
 
@@ -102,33 +101,28 @@ fn measure(entries: &[&Entry], setting: &Setting, baseline: Option<&Baseline>, q
         print::note(format!("note: {caution}"));
     }
     show(report::heading(&document))?;
-    let bar = progress_bar(entries.len());
-    for entry in entries {
-        bar.set_message(entry.name.clone());
+    for (done, entry) in entries.iter().enumerate() {
+        show_progress(done, entries.len(), &entry.name);
         let mut result = document.measurement(entry, (entry.measure)(setting)?);
         if let Some(baseline) = baseline {
             baseline.compare(&mut result);
         }
-        bar.suspend(|| show(report::line(&result)))?;
-        bar.inc(1);
+        print::frame(&[]);
+        show(report::line(&result))?;
         document.results.push(result);
     }
-    bar.finish_and_clear();
     if baseline.is_some() {
         show(format!("\n{}\n", baseline::summary(&document)))?;
     }
     Ok(document)
 }
 
-/// A bar on the terminal; elsewhere none.
-fn progress_bar(length: usize) -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
+/// What is being measured, on a terminal.
+fn show_progress(done: usize, all: usize, name: &str) {
+    if print::draws() {
+        let bar = Glyphs::of_locale().bar(done as f64 / all as f64, 12);
+        print::frame(&[format!("{bar} {done}/{all} {name}")]);
     }
-    let style = ProgressStyle::with_template("{bar:12} {pos}/{len} {wide_msg}").expect("the template is right");
-    let bar = ProgressBar::new(length as u64).with_style(style);
-    bar.enable_steady_tick(Duration::from_millis(200));
-    bar
 }
 
 fn json(document: &Document) -> String {

@@ -4,6 +4,7 @@ use super::request::{HEAD_BYTES_MAX, Request};
 use super::response::Response;
 use super::seats::{Seat, Seats};
 use super::site::Site;
+use crate::background;
 use std::io::{self, Read};
 use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,8 +17,6 @@ pub const CONNECTIONS_MAX: usize = 32;
 /// What a server may come to take: 0.9 MB of stacks, buffers and what it knows of its runs, with all connections in use, and
 /// the code that it runs besides a step's.
 pub const MEMORY_BYTES: u64 = 2_600_000;
-/// A thread's stack, of which a few pages are touched.
-const STACK_BYTES: usize = 128 << 10;
 /// How long a reader may be silent, and take to send the head of a request.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long one that was refused may take to be told.
@@ -82,7 +81,7 @@ impl Drop for Server {
 }
 
 fn spawn(work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
-    thread::Builder::new().name("dashboard".into()).stack_size(STACK_BYTES).spawn(work)
+    background::spawn("dashboard", work)
 }
 
 fn accept(listener: &TcpListener, shared: &Arc<Shared>) {

@@ -172,6 +172,52 @@ fn nothing_but_known_files_is_served() {
     assert_eq!(served.get("/runs/0/metrics?from=x").0, 400);
 }
 
+/// Whoever can put links into a run's folder shows no more of the machine by them than the page had before.
+#[cfg(unix)]
+#[test]
+fn links_lead_nowhere() {
+    use std::os::unix::fs::symlink;
+    let served = served("links-served", 3);
+    let path = |name: &str| served.folder.path().join(name);
+    fs::create_dir(path("elsewhere")).unwrap();
+    fs::write(path("elsewhere/step-00000001.txt"), "secret").unwrap();
+    fs::write(path("elsewhere/lines"), "{\"step\":1,\"secret\":7}\n").unwrap();
+    for name in ["config.toml", "metrics.jsonl"] {
+        fs::remove_file(path(name)).unwrap();
+        symlink(path("elsewhere/lines"), path(name)).unwrap();
+    }
+    symlink(path("elsewhere"), path("samples")).unwrap();
+    let all = ["/runs", "/metrics", "/runs/0/config", "/runs/0/history", "/runs/0/metrics", "/runs/0/samples"];
+    for target in all {
+        let (_, head, body) = served.get(target);
+        let body = String::from_utf8(body).unwrap();
+        assert!(!body.contains("secret"), "{target}: {head}{body}");
+    }
+    // A folder of samples whose files are links.
+    fs::remove_file(path("samples")).unwrap();
+    fs::create_dir(path("samples")).unwrap();
+    symlink(path("elsewhere/step-00000001.txt"), path("samples/step-00000001.txt")).unwrap();
+    assert_eq!(served.json("/runs/0/samples"), serde_json::json!([]));
+    // And one that is its own folder again.
+    fs::remove_file(path("samples/step-00000001.txt")).unwrap();
+    fs::write(path("samples/step-00000002.txt"), "own").unwrap();
+    assert_eq!(served.json("/runs/0/samples")[0]["text"], "own");
+}
+
+#[test]
+fn every_method_that_could_change_something_is_refused() {
+    let served = served("methods", 1);
+    let text = || fs::read_to_string(served.folder.path().join("metrics.jsonl")).unwrap();
+    let before = text();
+    for method in ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "get", "PROPFIND"] {
+        for target in ["/", "/runs", "/runs/0/config", "/runs/0/metrics", "/runs/0/stop"] {
+            let request = format!("{method} {target} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+            assert_eq!(served.send(request.as_bytes()).0, 405, "{method} {target}");
+        }
+    }
+    assert_eq!(text(), before);
+}
+
 #[test]
 fn a_connection_stays_and_a_head_has_no_body() {
     let served = served("head", 5);

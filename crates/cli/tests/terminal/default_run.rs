@@ -13,8 +13,17 @@ fn a_run_shows_its_progress_on_a_terminal_and_leaves_a_model() {
     let place = Place::new("default");
     let (status, shown) = OnTerminal::start(place.command(SHORT)).end();
     assert_eq!(status.code(), Some(0), "{shown}");
-    for part in ["█", "parameters on", "step 20/20  loss ", " tokens/s  ", " MB  ", "s left", "step 4: sample\r\n    "]
-    {
+    let parts = [
+        "█",
+        "parameters on",
+        "step 20/20  loss ",
+        " tokens/s  ",
+        " MB of ",
+        "s left",
+        "step 4: sample\r\n    ",
+        "\nloss    ",
+    ];
+    for part in parts {
         assert!(shown.contains(part), "{part:?} in {shown}");
     }
     for part in

@@ -5,6 +5,7 @@ mod bad_input;
 mod default_run;
 mod interruption;
 mod kept;
+mod live;
 mod no_effect;
 mod place;
 mod pseudo_terminal;

@@ -36,7 +36,7 @@ impl Place {
     /// A command line of words without spaces, run here.
     pub fn command(&self, line: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_gradus"));
-        command.args(line.split_whitespace()).current_dir(&self.0);
+        command.args(line.split_whitespace()).current_dir(&self.0).env("LC_ALL", "C.UTF-8").env("TERM", "xterm");
         command
     }
 

@@ -1,11 +1,56 @@
 //! How many sequences make a step, and what is computed again: choices that may be left to the planner. And what weights
-//! are stored in.
+//! are stored in, and where events go.
 
 use gradus_engine::DType;
 use gradus_engine::plan::Recompute;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
+
+/// The folder of a run where its events go unless another one is given.
+pub(crate) const OWN_EVENTS: &str = "tensorboard";
+
+/// Where event files for TensorBoard go.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum EventFolder {
+    /// Into the run's own folder, or nowhere.
+    Own(bool),
+    /// Into this folder.
+    At(PathBuf),
+}
+
+impl Default for EventFolder {
+    /// Nowhere.
+    fn default() -> EventFolder {
+        EventFolder::Own(false)
+    }
+}
+
+impl EventFolder {
+    /// The folder, of a run in this one.
+    pub fn folder(&self, run: &Path) -> Option<PathBuf> {
+        match self {
+            EventFolder::Own(false) => None,
+            EventFolder::Own(true) => Some(run.join(OWN_EVENTS)),
+            EventFolder::At(folder) => Some(folder.clone()),
+        }
+    }
+}
+
+impl FromStr for EventFolder {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<EventFolder, String> {
+        match text {
+            "" => Err("give a folder, true or false".into()),
+            "true" => Ok(EventFolder::Own(true)),
+            "false" => Ok(EventFolder::Own(false)),
+            folder => Ok(EventFolder::At(folder.into())),
+        }
+    }
+}
 
 /// Element type of the weights in a model folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

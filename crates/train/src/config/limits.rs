@@ -1,7 +1,7 @@
 //! What a run can be: every number within limits that keep all that is reckoned with them from overflowing, and every
 //! two that must fit together fitting. Checked before anything is computed, whoever states the run.
 
-use super::{BatchSize, Clip, Recomputation, TokenizerKind, TrainConfig, Validation};
+use super::{BatchSize, Clip, EventFolder, Recomputation, TokenizerKind, TrainConfig, Validation};
 use crate::models::MOST_LAYERS;
 use crate::{Error, Result};
 use gradus_engine::backend::Cpu;
@@ -129,6 +129,9 @@ impl TrainConfig {
         }
         if let Validation::File(path) = &self.validation {
             named.push(("`settings.validation`", path));
+        }
+        if let EventFolder::At(path) = &self.tensorboard {
+            named.push(("`settings.tensorboard`", path));
         }
         match named.iter().find(|(_, path)| path.to_str().is_none()) {
             None => Ok(()),

@@ -1,5 +1,6 @@
-//! Files that are written whole or not at all, and files of tensors.
+//! Files that are written whole or not at all, files that grow by whole entries, and files of tensors.
 
+pub(crate) mod appended;
 pub mod atomic;
 pub(crate) mod json;
 pub(crate) mod reading;

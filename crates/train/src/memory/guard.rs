@@ -41,11 +41,21 @@ unsafe impl GlobalAlloc for Guarded {
 /// A limit is guarded until this is dropped, or another is.
 #[derive(Debug)]
 #[must_use]
-pub struct Armed(usize);
+pub struct Armed {
+    number: usize,
+    budget: Option<u64>,
+}
+
+impl Armed {
+    /// The bytes that the process is to stay within, if that was stated.
+    pub fn budget(&self) -> Option<u64> {
+        self.budget
+    }
+}
 
 impl Drop for Armed {
     fn drop(&mut self) {
-        watch::disarm(self.0);
+        watch::disarm(self.number);
     }
 }
 
@@ -55,7 +65,8 @@ pub const OPTION: &str = "--memory";
 /// Guards a limit from now on, which was stated by this setting: there is nobody to translate what the guard says.
 pub fn arm(limit: &Limit, setting: &str) -> Armed {
     let refusal = limit.not_enough().replace("`settings.memory`", setting);
-    Armed(watch::arm(limit.bytes.max(limit.least), &refusal, setting))
+    let number = watch::arm(limit.bytes.max(limit.least), &refusal, setting);
+    Armed { number, budget: limit.is_stated().then_some(limit.bytes) }
 }
 
 /// Says what the process does from now on, for the refusal.

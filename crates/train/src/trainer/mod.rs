@@ -106,12 +106,13 @@ impl Trainer {
                 save: settings.save_every,
             },
             folder: folder.map(with_contents),
+            events: settings.tensorboard.clone(),
             identity: settings.identity(),
             predicted,
             adaptive: None,
             resumed: None,
             saved: None,
-            _guard: memory.guard,
+            guard: memory.guard,
         };
         match found {
             Some(found) => session.restore(found)?,

@@ -6,11 +6,13 @@ use super::pace::{self, Pace, Work};
 use super::session::Session;
 use crate::clipping::NormStatistics;
 use crate::loss_scale;
-use crate::memory::{ProcessMemory, guard, heap};
+use crate::memory::guard::{self, Armed};
+use crate::memory::{ProcessMemory, heap};
 use crate::metrics::MetricsLog;
 use crate::run::{Event, Observer, StepReport, Stop, Summary};
 use crate::schedule::Elapsed;
 use crate::step::{Batch, Outcome, Scaling, StepScalars, is_not_finite};
+use crate::tensorboard::EventLog;
 use crate::{Error, Result};
 use std::time::Instant;
 
@@ -24,6 +26,8 @@ const VALIDATION_AT_END: usize = 256;
 pub(crate) struct Run {
     /// The figures of each step, if the run has a folder.
     pub log: Option<MetricsLog>,
+    /// The same for TensorBoard, if that is asked for.
+    pub events: Option<EventLog>,
     pub statistics: NormStatistics,
     /// Steps taken.
     pub step: u64,
@@ -42,8 +46,9 @@ pub(crate) struct Run {
     pub interrupted: bool,
     /// The step after which a checkpoint that could not be saved is tried again.
     pub save_again_at: Option<u64>,
-    /// Whether the metrics, and the samples, could not be written the last time.
+    /// Whether the metrics, the events and the samples could not be written the last time.
     pub metrics_fail: bool,
+    pub events_fail: bool,
     pub samples_fail: bool,
 }
 
@@ -54,6 +59,8 @@ impl Run {
         let folder = session.folder.as_ref();
         let log = folder.map(|folder| MetricsLog::open(&folder.path, resumed.map(|progress| progress.step)));
         let log = log.transpose()?;
+        let events =
+            session.events.as_ref().map(|folder| EventLog::begin(folder, resumed.map(|progress| progress.step)));
         let mut run = Run {
             statistics: resumed.map_or_else(NormStatistics::default, |progress| progress.clipping),
             step,
@@ -65,11 +72,13 @@ impl Run {
             skipped_in_a_row: resumed.map_or(0, |progress| progress.skipped_in_a_row),
             loss: log.as_ref().map_or(f32::NAN, MetricsLog::last_loss),
             log,
+            events: events.transpose()?,
             validation_loss: None,
             pace: Pace::default(),
             interrupted: false,
             save_again_at: None,
             metrics_fail: false,
+            events_fail: false,
             samples_fail: false,
         };
         run.done = run.is_at_end(session);
@@ -83,6 +92,7 @@ impl Run {
             tokens: hooks.data_tokens(),
             steps: session.limits.steps,
             memory_bytes: session.predicted.predicted(),
+            budget_bytes: session.guard.as_ref().and_then(Armed::budget),
             resumed_at: session.resumed.as_ref().map(|progress| progress.step),
         });
         if let Some(remark) = session

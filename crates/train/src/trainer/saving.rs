@@ -16,21 +16,14 @@ use std::time::Instant;
 const TRIES_BETWEEN: u64 = 10;
 
 impl Run {
-    /// Writes a line of the metrics; told when that begins to fail, and when it works again.
+    /// Writes a step's figures.
     pub(super) fn log(&mut self, report: &StepReport, observer: &mut dyn Observer) {
-        let Some(log) = &mut self.log else { return };
-        let written = log.write(report);
-        match &written {
-            Err(error) if !self.metrics_fail => {
-                observer.event(&Event::Warning(&format!("{error}; the run goes on, and lines wait to be written")));
-            }
-            Ok(()) if self.metrics_fail => {
-                let lost = log.lost();
-                observer.event(&Event::Note(&format!("metrics are written again; {lost} lines were lost")));
-            }
-            _ => {}
+        if let Some(log) = &mut self.log {
+            tell(log.write(report), ("metrics", "lines", log.lost()), &mut self.metrics_fail, observer);
         }
-        self.metrics_fail = written.is_err();
+        if let Some(events) = &mut self.events {
+            tell(events.write(report), ("events", "events", events.lost()), &mut self.events_fail, observer);
+        }
     }
 
     pub(super) fn sample(
@@ -51,6 +44,10 @@ impl Run {
                 observer.event(&Event::Warning(&format!("{error}; the run goes on without this sample")));
             }
             self.samples_fail = written.is_err();
+        }
+        if let Some(events) = &mut self.events {
+            let written = events.sample(self.step, &text);
+            tell(written, ("events", "events", events.lost()), &mut self.events_fail, observer);
         }
         observer.event(&Event::Sample { step: self.step, text: &text });
         self.pace.sample.see(start.elapsed().as_secs_f64());
@@ -85,6 +82,7 @@ impl Run {
         heap::give_back_code();
         // Lines that do not last are missing after a crash, and that is all.
         let _ = self.log.as_ref().map(|log| log.sync());
+        let _ = self.events.as_ref().map(|events| events.sync());
         let settings = |folder: &Path| hooks.write_settings(&session.training, folder);
         let path = folder.store.save(&folder.contents, session.training.program(), &progress, &settings)?;
         session.saved = Some(progress.step);
@@ -111,5 +109,49 @@ impl Run {
             model,
             configuration,
         }
+    }
+}
+
+/// Tells when entries of a file begin to wait, and when they are written again.
+fn tell(written: Result<()>, (what, entries, lost): (&str, &str, u64), failed: &mut bool, observer: &mut dyn Observer) {
+    match &written {
+        Err(error) if !*failed => {
+            observer.event(&Event::Warning(&format!("{error}; the run goes on, and {entries} wait to be written")));
+        }
+        Ok(()) if *failed => {
+            observer.event(&Event::Note(&format!("{what} are written again; {lost} {entries} were lost")));
+        }
+        _ => {}
+    }
+    *failed = written.is_err();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::Stop;
+
+    /// Keeps what is told.
+    struct Listener(Vec<String>);
+
+    impl Observer for Listener {
+        fn event(&mut self, event: &Event<'_>) {
+            self.0.push(format!("{event:?}"));
+        }
+
+        fn should_stop(&self) -> Stop {
+            Stop::No
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_told_once_and_so_is_its_end() {
+        let (mut listener, mut failed) = (Listener(vec![]), false);
+        let full = || Err(Error::Config("the disk is full".into()));
+        for written in [Ok(()), full(), full(), Ok(()), Ok(()), full()] {
+            tell(written, ("events", "events", 3), &mut failed, &mut listener);
+        }
+        let waits = "Warning(\"the disk is full; the run goes on, and events wait to be written\")";
+        assert_eq!(listener.0, [waits, "Note(\"events are written again; 3 events were lost\")", waits]);
     }
 }

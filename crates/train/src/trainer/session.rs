@@ -62,6 +62,8 @@ pub(crate) struct Session {
     pub every: Every,
     /// Where the run is written, if it is.
     pub folder: Option<RunFolder>,
+    /// Where event files for TensorBoard go, if they do.
+    pub events: Option<PathBuf>,
     pub identity: Identity,
     /// What is predicted of the memory.
     pub predicted: Account,
@@ -72,7 +74,7 @@ pub(crate) struct Session {
     /// The step of the newest checkpoint.
     pub saved: Option<u64>,
     /// Keeps the limit of the process's memory while the run lasts.
-    pub _guard: Option<Armed>,
+    pub guard: Option<Armed>,
 }
 
 /// The folder of a run and its checkpoints.

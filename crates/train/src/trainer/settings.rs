@@ -51,6 +51,8 @@ pub struct Settings {
     pub seed: u32,
     /// Where checkpoints and `metrics.jsonl` go; a folder with a checkpoint is gone on with. `None`: nothing is written.
     pub folder: Option<PathBuf>,
+    /// Where event files for TensorBoard go. `None`: none are written.
+    pub tensorboard: Option<PathBuf>,
     /// Steps between checkpoints; 0: only at the end.
     pub save_every: u64,
     /// Checkpoints kept.
@@ -81,6 +83,7 @@ impl Default for Settings {
             recompute: Recompute::Auto,
             seed: 0,
             folder: None,
+            tensorboard: None,
             save_every: 0,
             keep: 2,
             validate_every: 0,
@@ -107,8 +110,11 @@ impl Settings {
         if let Clip::Norm(limit) | Clip::Value(limit) = self.clip {
             within("clip", limit, 1e-30..=1e30)?;
         }
-        if self.folder.as_ref().is_some_and(|folder| folder.as_os_str().is_empty()) {
-            return Err(Error::Config("`settings.folder` is empty; name a folder, or None to write nothing".into()));
+        for (name, folder) in [("folder", &self.folder), ("tensorboard", &self.tensorboard)] {
+            if folder.as_ref().is_some_and(|folder| folder.as_os_str().is_empty()) {
+                let problem = format!("`settings.{name}` is empty; name a folder, or None to write nothing");
+                return Err(Error::Config(problem));
+            }
         }
         if self.micro_batch > 0 && !self.batch.is_multiple_of(self.micro_batch) {
             return Err(Error::Config(format!(

@@ -1,18 +1,19 @@
 //! The folder of a run: whether a new one can be put there, and how it was before.
 
-use crate::config::{CONFIG_FILE, TrainConfig};
+use crate::config::{CONFIG_FILE, OWN_EVENTS, TrainConfig};
 use crate::files::atomic;
-use crate::{Error, Result};
+use crate::{Error, Result, tensorboard};
 use std::fs::{self, DirEntry};
 use std::path::{Path, PathBuf};
 
 /// Where figures go, a line a step.
 pub(crate) const METRICS: &str = "metrics.jsonl";
 /// Folders of a run, with what the names of all files in them begin with before the first step.
-const SUBFOLDERS: [(&str, &[&str]); 4] = [
+const SUBFOLDERS: [(&str, &[&str]); 5] = [
     ("samples", &[]),
     ("checkpoints", &[]),
     ("data", &["train.tokens", "validation.tokens"]),
+    (OWN_EVENTS, &[tensorboard::NAME]),
     (
         "init",
         &[
@@ -45,6 +46,17 @@ pub fn check_free(folder: &Path) -> Result<()> {
         Ok(_) => "holds other files; choose an empty or new folder as `settings.out`".to_string(),
     };
     Err(Error::checkpoint(folder, problem))
+}
+
+/// Refuses a folder for events where TensorBoard would take those of another run for this one's.
+pub(super) fn check_unmixed(config: &TrainConfig) -> Result<()> {
+    match config.tensorboard.folder(&config.out).filter(|folder| tensorboard::holds_events(folder)) {
+        None => Ok(()),
+        Some(folder) => {
+            let problem = "holds the events of another run already; choose another `settings.tensorboard`";
+            Err(Error::checkpoint(&folder, problem))
+        }
+    }
 }
 
 /// Removes what a run left that was killed before it took a step, the configuration last: that says whose it is.
@@ -173,13 +185,14 @@ mod tests {
 
     /// What a start leaves that is killed before its first step.
     fn start(folder: &Path) {
-        for name in ["samples", "data", "checkpoints"] {
+        for name in ["samples", "data", "checkpoints", OWN_EVENTS] {
             fs::create_dir_all(folder.join(name)).unwrap();
         }
         fs::write(folder.join(CONFIG_FILE), "# A run of gradus: every choice, resolved.\nwidth = 16\n").unwrap();
         for name in ["tokenizer.json", "data/train.tokens", "data/validation.tokens.partial", METRICS] {
             fs::write(folder.join(name), "").unwrap();
         }
+        tensorboard::EventLog::begin(&folder.join(OWN_EVENTS), None).unwrap();
     }
 
     #[test]

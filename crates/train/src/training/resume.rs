@@ -26,6 +26,7 @@ const CHANGEABLE: [&str; 22] = [
     "schedule",
     "speeds",
     "steps",
+    "tensorboard",
     "threads",
     "time",
     "warmup-steps",

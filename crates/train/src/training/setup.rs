@@ -43,6 +43,7 @@ pub(super) fn prepare(config: &TrainConfig, resume: bool, observer: &mut dyn Obs
     memory.reads(corpus.bytes_held()?);
     refuse_early(config, &mut memory, &*backend)?;
     folder::check_free(&config.out)?;
+    folder::check_unmixed(config)?;
     let before = FolderBefore::of(&config.out);
     let as_before = FolderBefore::of(&config.out);
     guard::on_refusal(move || as_before.restore());
@@ -124,6 +125,7 @@ fn prepare_in(
         seed: config.seed,
         every: Every { validation: config.eval_every, sample: config.sample_every, save: config.save_every },
         folder: Some(RunFolder { path: config.out.clone(), store, contents, keep: config.keep }),
+        events: config.tensorboard.folder(&config.out),
         identity: Identity {
             data_fingerprint: train.fingerprint(),
             model: Some(config.model.clone()),
@@ -133,7 +135,7 @@ fn prepare_in(
         adaptive: matches!(config.batch, BatchSize::Adaptive(_)).then_some(adaptive),
         resumed: None,
         saved: None,
-        _guard: memory.into_guard(),
+        guard: memory.into_guard(),
     };
     let text = Text { config, tokenizer, train, validation };
     fill_weights(&mut session, &text, found)?;

@@ -1,16 +1,17 @@
-//! `gradus inspect`: what a folder holds, read from its files alone.
+//! What a folder holds, read from its files alone.
 
-use crate::args::InspectArgs;
+use super::figures::Figures;
+use super::state::State;
+use crate::charts::Glyphs;
 use crate::numbers::{bytes, count, duration, rounded};
-use crate::print;
 use gradus_train::config::{CONFIG_FILE, TrainConfig};
 use gradus_train::memory::Budget;
 use gradus_train::{Error, Result};
 use safetensors::tensor::Metadata;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::fmt::Write;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// A header larger than this is not one.
@@ -18,15 +19,11 @@ const LARGEST_HEADER: u64 = 100 << 20;
 /// The file beside the weights that holds what only training needs.
 const OPTIMIZER_FILE: &str = "optimizer.safetensors";
 
-/// Prints what a run, checkpoint or model folder holds.
-pub fn run(args: &InspectArgs) -> Result<()> {
-    print::text(report(&args.folder)?)
-}
-
-fn report(folder: &Path) -> Result<String> {
+/// What a run, checkpoint or model folder holds, in so many columns.
+pub fn report(folder: &Path, columns: usize, glyphs: Glyphs) -> Result<String> {
     let mut text = String::new();
     if folder.join(CONFIG_FILE).is_file() {
-        run_report(folder, &mut text)?;
+        run_report(folder, (columns, glyphs), &mut text)?;
     } else if folder.join("state.json").is_file() {
         line(&mut text, "checkpoint", folder.display());
         json_report(&folder.join("state.json"), &mut text)?;
@@ -46,16 +43,22 @@ fn report(folder: &Path) -> Result<String> {
     Ok(text)
 }
 
-fn run_report(folder: &Path, text: &mut String) -> Result<()> {
+fn run_report(folder: &Path, (columns, glyphs): (usize, Glyphs), text: &mut String) -> Result<()> {
     line(text, "run", folder.display());
-    for (key, value) in TrainConfig::read(folder)?.to_table() {
+    let config = TrainConfig::read(folder)?;
+    for (key, value) in config.to_table() {
         line(text, &format!("  {key}"), setting(&key, &value));
     }
     line(text, "files", "");
     for name in ["checkpoints", "model", "samples", "metrics.jsonl"] {
         line(text, &format!("  {name}"), bytes(size(&folder.join(name))));
     }
-    metrics_report(&folder.join("metrics.jsonl"), text)?;
+    let figures = Figures::read(folder)?;
+    progress_report(&figures, &State::of(folder, &config, &figures), text);
+    if let Some(plot) = figures.plot(columns, glyphs) {
+        writeln!(text, "loss by step{}", figures.legend(glyphs)).expect("a string takes every line");
+        text.push_str(&plot);
+    }
     let checkpoints = checkpoints(folder);
     line(text, "checkpoints", checkpoints.len());
     if let Some(newest) = checkpoints.last() {
@@ -68,39 +71,28 @@ fn run_report(folder: &Path, text: &mut String) -> Result<()> {
     }
 }
 
-/// The last figures of a run. The last line may be half-written while the run goes on, so whole lines count alone.
-fn metrics_report(path: &Path, text: &mut String) -> Result<()> {
-    if !path.is_file() {
-        return Ok(());
-    }
-    let mut last = json!({});
-    let mut validation_loss = Value::Null;
-    for read in BufReader::new(File::open(path).map_err(Error::io("open", path))?).lines() {
-        let read = read.map_err(Error::io("read", path))?;
-        let Ok(Value::Object(metrics)) = serde_json::from_str(&read) else { continue };
-        if let Some(loss) = metrics.get("validation_loss") {
-            validation_loss = loss.clone();
+/// How a run stands, and its last figures.
+fn progress_report(figures: &Figures, state: &State, text: &mut String) {
+    line(text, "progress", state);
+    let Some(last) = &figures.last else { return };
+    line(text, "  step", count(last.step));
+    let mut told = |name: &str, value: Option<String>| {
+        if let Some(value) = value {
+            line(text, &format!("  {name}"), value);
         }
-        last = Value::Object(metrics);
-    }
-    last["validation_loss"] = validation_loss;
-    line(text, "progress", "");
-    let told = [
-        ("step", "step"),
-        ("tokens", "tokens"),
-        ("loss", "loss"),
-        ("validation_loss", "validation loss"),
-        ("tokens_per_second", "tokens a second"),
-        ("peak_memory_bytes", "peak memory"),
-    ];
-    for (key, name) in told.iter().filter(|(key, _)| !last[key].is_null()) {
-        line(text, &format!("  {name}"), figure(key, &last[*key]));
-    }
-    Ok(())
+    };
+    told("tokens", last.tokens.map(exact_and_rounded));
+    told("loss", last.loss.map(|loss| format!("{loss:.4}")));
+    told("best loss", figures.best_loss().map(|(step, loss)| format!("{loss:.4} (step {})", count(step))));
+    told("validation loss", figures.validations.last().map(|(_, loss)| format!("{loss:.4}")));
+    let best = figures.best_validation().filter(|_| figures.validations.len() > 1);
+    told("best validation loss", best.map(|(step, loss)| format!("{loss:.4} (step {})", count(step))));
+    told("tokens a second", figures.tokens_per_second().map(|rate| count(rate.round() as u64)));
+    told("peak memory", last.peak_memory_bytes.map(bytes));
 }
 
 /// The checkpoints of a run, the newest last.
-fn checkpoints(run_folder: &Path) -> Vec<PathBuf> {
+pub fn checkpoints(run_folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(run_folder.join("checkpoints")).into_iter().flatten().flatten();
     let mut whole: Vec<PathBuf> =
         entries.map(|entry| entry.path()).filter(|path| path.join("state.json").is_file() && !is_half(path)).collect();
@@ -145,7 +137,7 @@ fn json_report(path: &Path, text: &mut String) -> Result<()> {
 }
 
 /// A setting of a run as people read it: memory and time in units, texts without quotes.
-fn setting(key: &str, value: &toml::Value) -> String {
+pub fn setting(key: &str, value: &toml::Value) -> String {
     match (key, value) {
         ("memory", toml::Value::String(text)) => match text.parse() {
             Ok(Budget::Bytes(size)) => size.to_string(),
@@ -175,7 +167,6 @@ fn figure(key: &str, value: &Value) -> String {
         (_, Value::Number(number)) => match (key, number.as_u64(), number.as_f64()) {
             (key, Some(size), _) if key.ends_with("bytes") => bytes(size),
             ("seconds", _, Some(seconds)) => duration(seconds),
-            ("tokens_per_second", _, Some(rate)) => count(rate as u64),
             ("tokens", Some(tokens), _) => exact_and_rounded(tokens),
             (key, _, Some(loss)) if key.ends_with("loss") => format!("{loss:.4}"),
             // Names rather than amounts, though they are numbers.
@@ -285,6 +276,10 @@ mod tests {
         safetensors::serialize_to_file(tensors, None, path).unwrap();
     }
 
+    fn report(folder: &Path) -> Result<String> {
+        super::report(folder, 80, Glyphs::Ascii)
+    }
+
     fn folder(name: &str) -> PathBuf {
         let folder = std::env::temp_dir().join(format!("gradus-inspect-{name}-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
@@ -334,7 +329,7 @@ mod tests {
         config.memory = Some("150MB".parse().unwrap());
         (config.steps, config.time_seconds) = (None, Some(5400.0));
         fs::write(folder.join(CONFIG_FILE), config.to_toml()).unwrap();
-        let metrics = "{\"step\": 1, \"loss\": 3.5, \"validation_loss\": 3.25}\n{\"step\": 2000, \"tokens\": 1234567, \"loss\": 2.5, \"tokens_per_second\": 12345.6, \"peak_memory_bytes\": 85300000}\n{\"step\"";
+        let metrics = "{\"step\": 1, \"loss\": 3.5, \"tokens_per_second\": 12345.6, \"step_ms\": 10.0, \"validation_loss\": 3.25}\n{\"step\": 2000, \"tokens\": 1234567, \"loss\": 2.5, \"tokens_per_second\": 12345.6, \"step_ms\": 10.0, \"peak_memory_bytes\": 85300000}\n{\"step\"";
         fs::write(folder.join("metrics.jsonl"), metrics).unwrap();
         for (name, size) in [("step-00000001", 10), ("step-00000002", 20), ("step-00000003.tmp-7", 30)] {
             let checkpoint = folder.join("checkpoints").join(name);
@@ -345,15 +340,16 @@ mod tests {
         }
         let text = report(&folder).unwrap();
         let value = |name: &str| {
-            let line = text.lines().find(|line| line.trim_start().starts_with(&format!("{name} "))).expect(name);
+            let line = text.lines().find(|line| line.trim_start().starts_with(&format!("{name}  "))).expect(name);
             line.trim_start()[name.len()..].trim().to_string()
         };
         for (name, told) in [
             ("step", "2,000"),
             ("tokens", "1,234,567 (1.2 M)"),
             ("loss", "2.5000"),
+            ("best loss", "2.5000 (step 2,000)"),
             ("validation loss", "3.2500"),
-            ("tokens a second", "12,345"),
+            ("tokens a second", "12,346"),
             ("peak memory", "85 MB"),
             ("memory", "150 MB"),
             ("time", "1h30m"),
