@@ -4,10 +4,12 @@
 mod precision;
 
 use gradus::backend::{Backend, Cpu, Cuda, GpuKind, Reference, Timing};
+use gradus::models::ModelConfig;
 use gradus::ops::{self, AttentionOptions, ListedOperation};
 use gradus::plan::Options;
 use gradus::testing::{SecondMachine, check_on, plans_for};
-use gradus::{Array, DType, Program, Routine, Tensor, TensorType, Trace, gradient};
+use gradus::train::step::StepConfig;
+use gradus::{Array, DType, Precision, Program, Routine, Tensor, TensorType, Trace, gradient};
 use gradus_cuda::{Command, Product, can_compile, compile};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -91,6 +93,18 @@ fn what_a_norm_takes_in_is_a_sum_with_another() {
         let (found, exact) = (results(&SecondMachine, value), results(&Reference, value));
         assert!(found.iter().zip(&exact).all(|(a, b)| (a - b).abs() < 1e-5), "{found:?} instead of {exact:?}");
     }
+}
+
+#[test]
+fn a_norm_sums_the_columns_of_the_copy_that_it_makes() {
+    let config = StepConfig { precision: Precision::Bf16, ..StepConfig::plain(ModelConfig::gpt2(61, 64, 3, 2, 32), 4) };
+    let plan = config.planner(&Cuda::of_kind(GpuKind::H200), Options::default()).unwrap().plan(usize::MAX);
+    let steps = plan.routines.iter().find(|routine| routine.name == "step").unwrap().steps.iter();
+    let count = |name: &str, attribute: &str| {
+        steps.clone().filter(|step| step.op.name() == name && step.op.attributes().contains(attribute)).count()
+    };
+    // Two products of each layer end in the residual stream; the two others, whose results are 192 and 256 wide, do not.
+    assert_eq!((count("layer_norm_gradient", "sums"), count("matmul", "column sums")), (2 * 3, 2 * 3));
 }
 
 #[test]

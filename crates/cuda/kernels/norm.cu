@@ -100,7 +100,8 @@ extern "C" __global__ void __launch_bounds__(LANES * ROWS) norm_gradient(
     , copy_t *copy
 #endif
 ) {
-    constexpr int SUMS = CENTERED ? 2 : 1;
+    // Of gain, of bias, of the copy.
+    constexpr int SUMS = 1 + CENTERED + SUMS_COPY;
     __shared__ float shared[32];
     await_earlier();
     const u32 lane = threadIdx.x % LANES, group = threadIdx.x / LANES;
@@ -134,7 +135,7 @@ extern "C" __global__ void __launch_bounds__(LANES * ROWS) norm_gradient(
                 shift += weighted;
                 stretch += weighted * normalized;
                 sums[0][item][v] += gradient * normalized;
-                if (CENTERED) sums[SUMS - 1][item][v] += gradient;
+                if (CENTERED) sums[CENTERED][item][v] += gradient;
             }
         }
         shift = CENTERED ? block_all<LANES>(shift, Add(), shared) / (float)COLUMNS : 0.0f;
@@ -158,7 +159,10 @@ extern "C" __global__ void __launch_bounds__(LANES * ROWS) norm_gradient(
 #if COPIES
             Vector<copy_t, VECTOR> copies;
 #pragma unroll
-            for (int v = 0; v < VECTOR; v++) copies.at[v] = from_float<copy_t>(to_float(results.at[v]));
+            for (int v = 0; v < VECTOR; v++) {
+                copies.at[v] = from_float<copy_t>(to_float(results.at[v]));
+                if (SUMS_COPY) sums[SUMS - 1][item][v] += to_float(copies.at[v]);
+            }
             *(Vector<copy_t, VECTOR> *)(copy + row * COLUMNS + column) = copies;
 #endif
         }

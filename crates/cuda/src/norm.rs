@@ -36,6 +36,8 @@ pub struct NormGradient<'a> {
     pub x_gradient: &'a Operand,
     /// The gradient of the rows again, in another type.
     pub copy: Option<&'a Operand>,
+    /// Whether the copy is summed over the rows too.
+    pub sums_copy: bool,
 }
 
 /// Numbers of a row that each lane of a warp holds at most; of longer rows, a block holds them.
@@ -99,19 +101,20 @@ pub fn norm(at: &Norm<'_>, epsilon: f32) -> Launch {
     source.launch(at.inverse_deviation.elements().div_ceil(rows), lanes * rows)
 }
 
-/// The gradient of every row; and of gain, and of bias for layer norm, the shares [blocks, columns] whose sum over the blocks
-/// they are, in what `scratch` gives of so many bytes.
+/// The gradient of every row; and of gain, of bias for layer norm, and of the copy where it is summed, the shares
+/// [blocks, columns] whose sum over the blocks they are, in what `scratch` gives of so many bytes.
 pub fn norm_gradient(at: &NormGradient<'_>, scratch: impl FnOnce(usize) -> u64) -> (Launch, Vec<Operand>) {
     let columns = at.x.shape.last().copied().unwrap_or(1);
     let (lanes, rows) = sharing(columns);
     let blocks = blocks(columns, at.inverse_deviation.elements());
-    let sums = if at.mean.is_some() { 2 } else { 1 };
+    let sums = 1 + at.mean.is_some() as usize + at.sums_copy as usize;
     let shares = Operand::dense(Element::F32, &[blocks, sums, columns], 0);
     let address = scratch(shares.elements() * Element::F32.size());
     let mut operands = vec![at.x, at.gain, at.y_gradient, at.x_gradient];
     operands.extend(at.added.into_iter().chain(at.copy));
     let source = source("norm_gradient", at.x, &operands, at.mean.is_some()).element("g_t", at.y_gradient.element);
     let source = source.constant("ADDS", at.added.is_some() as u8).constant("COPIES", at.copy.is_some() as u8);
+    let source = source.constant("SUMS_COPY", at.sums_copy as u8);
     let source = source.element("copy_t", at.copy.unwrap_or(at.x).element).address(at.gain.address);
     let source = source.address(at.inverse_deviation.address).address(at.y_gradient.address);
     let mut source = source.address(at.x_gradient.address).address(address);

@@ -28,14 +28,17 @@ pub struct LayerNormGradient {
 pub(super) struct Around {
     /// Whether a last operand is added to the gradient of x.
     adds: bool,
-    /// The type of a last result that is the gradient of x again.
+    /// The type of a further result that is the gradient of x again.
     copies: Option<DType>,
+    /// Whether the sums of that over all rows are a last result.
+    sums: bool,
 }
 
 impl Around {
     pub fn attributes(self) -> String {
         let adds = if self.adds { "adds" } else { "" };
-        self.copies.map_or(adds.to_string(), |dtype| format!("{adds} copies {dtype}"))
+        let sums = if self.sums { " sums" } else { "" };
+        self.copies.map_or(adds.to_string(), |dtype| format!("{adds} copies {dtype}{sums}"))
     }
 
     /// Whether there is anything.
@@ -48,9 +51,14 @@ impl Around {
         self.adds
     }
 
-    /// Whether there is a last result.
-    pub fn has_copy(self) -> bool {
-        self.copies.is_some()
+    /// How many further results there are: a copy, and its sums.
+    pub fn more_outputs(self) -> usize {
+        self.copies.is_some() as usize + self.sums as usize
+    }
+
+    /// The copy of the gradient of x among the results of a gradient that has so many of its own, and its sums.
+    pub fn further(self, linker: &CudaLinker<'_>, own: usize) -> [Option<gradus_cuda::Operand>; 2] {
+        [self.copies.map(|_| linker.output(own)), self.sums.then(|| linker.output(own + 1))]
     }
 
     pub fn adding(self) -> Option<Around> {
@@ -59,6 +67,10 @@ impl Around {
 
     pub fn copying(self, dtype: DType) -> Option<Around> {
         self.copies.is_none().then_some(Around { copies: Some(dtype), ..self })
+    }
+
+    pub fn summing(self) -> Option<Around> {
+        (self.copies.is_some() && !self.sums).then_some(Around { sums: true, ..self })
     }
 
     /// Checks what is added to the gradient of x, and gives the types of the results with the copy of that.
@@ -73,6 +85,8 @@ impl Around {
             Mismatch::unless_shape("what is added", added, &outputs[0].shape)?;
         }
         outputs.extend(self.copies.map(|dtype| TensorType::new(dtype, &outputs[0].shape)));
+        let (_, columns) = outputs[0].shape.rows_and_columns();
+        outputs.extend(self.sums.then(|| TensorType::new(DType::F32, [columns])));
         Ok(outputs)
     }
 
@@ -81,6 +95,12 @@ impl Around {
             results[0].data.iter_mut().zip(&added.data).for_each(|(sum, added)| *sum += added);
         }
         results.extend(self.copies.map(|_| results[0].clone()));
+        if self.sums {
+            let columns = results[1].data.len();
+            let mut sums = vec![0.0; columns];
+            results[0].rows().for_each(|row| sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += x));
+            results.push(Reals::new(&Shape::from([columns]), sums));
+        }
         results
     }
 
@@ -90,6 +110,8 @@ impl Around {
             results[0] = &results[0] + added;
         }
         results.extend(self.copies.map(|dtype| results[0].cast(dtype)));
+        let sums = self.sums.then(|| results.last().map(|copy| sum_of_rows(&copy.cast(DType::F32)))).flatten();
+        results.extend(sums);
         results
     }
 
@@ -337,7 +359,7 @@ impl Operation for LayerNormGradient {
     }
 
     fn output_count(&self) -> usize {
-        3 + self.around.has_copy() as usize
+        3 + self.around.more_outputs()
     }
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, Mismatch> {
@@ -458,7 +480,7 @@ impl Kernels for LayerNormGradient {
 
     fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
         let added = self.around.has_added().then(|| linker.input(5));
-        let copy = self.around.has_copy().then(|| linker.output(3));
+        let [copy, sums] = self.around.further(linker, 3);
         let operands = gradus_cuda::NormGradient {
             x: &linker.input(0),
             gain: &linker.input(1),
@@ -468,16 +490,25 @@ impl Kernels for LayerNormGradient {
             added: added.as_ref(),
             x_gradient: &linker.output(0),
             copy: copy.as_ref(),
+            sums_copy: sums.is_some(),
         };
-        link_norm_gradient(linker, &operands);
+        link_norm_gradient(linker, &operands, sums);
         Ok(())
     }
 }
 
-/// Links the gradient of a norm for CUDA: the rows' gradients, and the sums over them that are the other results.
-pub(super) fn link_norm_gradient(linker: &mut CudaLinker<'_>, operands: &gradus_cuda::NormGradient<'_>) {
-    let (launch, shares) = gradus_cuda::norm_gradient(operands, |bytes| linker.scratch(bytes));
+/// Links the gradient of a norm for CUDA: the rows' gradients, and the sums over them that are the other results, those of the
+/// copy last.
+pub(super) fn link_norm_gradient(
+    linker: &mut CudaLinker<'_>,
+    operands: &gradus_cuda::NormGradient<'_>,
+    sums: Option<gradus_cuda::Operand>,
+) {
+    let (launch, mut shares) = gradus_cuda::norm_gradient(operands, |bytes| linker.scratch(bytes));
     linker.launch(launch);
+    if let Some((sums, share)) = sums.and_then(|sums| Some((sums, shares.pop()?))) {
+        linker.reduce(&share, &[0], &sums, ReduceOptions::partial_sums(false));
+    }
     for (index, share) in shares.iter().enumerate() {
         let options = ReduceOptions::partial_sums(linker.accumulates(1 + index));
         linker.reduce(share, &[0], &linker.output(1 + index), options);
@@ -500,6 +531,10 @@ impl RowOperation for LayerNorm {
     fn copying(&self, _dtype: DType) -> Option<Arc<dyn Operation>> {
         None
     }
+
+    fn summing(&self) -> Option<Arc<dyn Operation>> {
+        None
+    }
 }
 
 impl RowOperation for LayerNormGradient {
@@ -517,6 +552,10 @@ impl RowOperation for LayerNormGradient {
 
     fn copying(&self, dtype: DType) -> Option<Arc<dyn Operation>> {
         Some(Arc::new(LayerNormGradient { around: self.around.copying(dtype)? }))
+    }
+
+    fn summing(&self) -> Option<Arc<dyn Operation>> {
+        Some(Arc::new(LayerNormGradient { around: self.around.summing()? }))
     }
 }
 

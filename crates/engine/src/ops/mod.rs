@@ -135,6 +135,9 @@ pub trait RowOperation: Debug {
 
     /// The same, with one result more: the first in another floating-point type.
     fn copying(&self, dtype: crate::DType) -> Option<Arc<dyn Operation>>;
+
+    /// The same, with one result more: the sums of the last one, a copy of the first, over all rows, in f32.
+    fn summing(&self) -> Option<Arc<dyn Operation>>;
 }
 
 /// What an operation looks for in its data.

@@ -171,7 +171,7 @@ impl Operation for RmsNormGradient {
     }
 
     fn output_count(&self) -> usize {
-        2 + self.around.has_copy() as usize
+        2 + self.around.more_outputs()
     }
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, Mismatch> {
@@ -282,7 +282,7 @@ impl Kernels for RmsNormGradient {
 
     fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
         let added = self.around.has_added().then(|| linker.input(4));
-        let copy = self.around.has_copy().then(|| linker.output(2));
+        let [copy, sums] = self.around.further(linker, 2);
         let operands = gradus_cuda::NormGradient {
             x: &linker.input(0),
             gain: &linker.input(1),
@@ -292,8 +292,9 @@ impl Kernels for RmsNormGradient {
             added: added.as_ref(),
             x_gradient: &linker.output(0),
             copy: copy.as_ref(),
+            sums_copy: sums.is_some(),
         };
-        link_norm_gradient(linker, &operands);
+        link_norm_gradient(linker, &operands, sums);
         Ok(())
     }
 }
@@ -314,6 +315,10 @@ impl RowOperation for RmsNorm {
     fn copying(&self, _dtype: DType) -> Option<Arc<dyn Operation>> {
         None
     }
+
+    fn summing(&self) -> Option<Arc<dyn Operation>> {
+        None
+    }
 }
 
 impl RowOperation for RmsNormGradient {
@@ -331,6 +336,10 @@ impl RowOperation for RmsNormGradient {
 
     fn copying(&self, dtype: DType) -> Option<Arc<dyn Operation>> {
         Some(Arc::new(RmsNormGradient { around: self.around.copying(dtype)? }))
+    }
+
+    fn summing(&self) -> Option<Arc<dyn Operation>> {
+        Some(Arc::new(RmsNormGradient { around: self.around.summing()? }))
     }
 }
 

@@ -7,7 +7,7 @@ use crate::schedule::{Decay, Elapsed, Length, Schedule};
 use crate::{Error, Result};
 
 /// What may differ when a run is resumed: nothing here changes the model, the data or what the optimizer remembers.
-const CHANGEABLE: [&str; 22] = [
+const CHANGEABLE: [&str; 23] = [
     "clip",
     "decay-steps",
     "decay-time",

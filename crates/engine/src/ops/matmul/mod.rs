@@ -90,6 +90,11 @@ impl Matmul {
         2 + self.has_bias as usize
     }
 
+    /// The same without the sums of columns, if it has them.
+    pub(crate) fn without_column_sums(&self) -> Option<Matmul> {
+        self.column_sums.then_some(Matmul { column_sums: false, ..*self })
+    }
+
     /// A product beside which the columns of its second operand are summed.
     pub(super) fn with_column_sums(types: ProductTypes) -> Matmul {
         Matmul { has_bias: false, types, column_sums: true }

@@ -1,12 +1,13 @@
-//! Operations on rows take in the passes around them that only convert, or add to their first result: what such a pass
-//! moves through memory is moved by the operation anyway.
+//! Operations on rows take in the passes around them that only convert, or add to their first result, or sum the columns of a copy
+//! of it: what such a pass moves through memory is moved by the operation anyway.
 
 use super::{Rewrite, prune};
 use crate::graph::{Graph, Node, Source, Value};
-use crate::ops::{Argument, Elementwise, Form, Function, Operation, RowOperation};
+use crate::ops::{Argument, Elementwise, Form, Function, Lowering, Matmul, Operation, RowOperation};
 use crate::plan::{Machine, Request};
-use crate::{DType, TensorType};
+use crate::{DType, Layout, TensorType};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 /// What can be taken in is, one kind of pass after another: conversions of operands and of results, sums, copies. Nothing, if
@@ -17,7 +18,7 @@ pub(super) fn take_in(graph: &Graph, request: &Request, machine: &dyn Machine) -
     for find in [converted as Find, added, copied] {
         rooted = taken(&rooted.0, &rooted.1, machine, find);
     }
-    Some(rooted)
+    Some(summed(&rooted.0, &rooted.1, machine))
 }
 
 /// The operation on rows that a node is, if the machine's kernel takes things in.
@@ -163,6 +164,65 @@ fn copied(graph: &Graph, index: usize, rows: &dyn RowOperation, readers: &Reader
     let passes = readers.of_first[index].iter().copied().filter(|&pass| to(pass) == Some(dtype)).collect();
     let result = graph.nodes()[index].outputs.len();
     Some(Found { op: rows.copying(dtype)?, more: None, passes, result, place: index })
+}
+
+/// By the node of an operation on rows: the product that sums the columns of its last result, and the operation that does it
+/// itself.
+type Sums = HashMap<usize, (usize, Arc<dyn Operation>)>;
+
+/// Products leave the sums of their second operand's columns to the operation that makes it.
+fn summed(graph: &Graph, request: &Request, machine: &dyn Machine) -> (Graph, Request) {
+    let mut sums: Sums = HashMap::new();
+    let mut plain: HashMap<usize, Matmul> = HashMap::new();
+    for (index, node) in graph.nodes().iter().enumerate() {
+        let Some((rows, op, product)) = summing(graph, node, machine) else { continue };
+        if let Entry::Vacant(entry) = sums.entry(rows) {
+            entry.insert((index, op));
+            plain.insert(index, product);
+        }
+    }
+    let mut rewrite = Rewrite::of(graph);
+    for (index, node) in graph.nodes().iter().enumerate() {
+        let (mut node, inputs) = (node.clone(), rewrite.inputs(node));
+        if let Some((product, op)) = sums.get(&index) {
+            node.outputs.push(graph.nodes()[*product].outputs[1].clone());
+            let (source, result) = (Source::Op(op.clone()), node.outputs.len() - 1);
+            let new = rewrite.push(index, Node { source, inputs, ..node });
+            rewrite.replace(Value { node: *product, output: 1 }, Value { node: new, output: result });
+        } else if let Some(product) = plain.get(&index) {
+            node.outputs.truncate(1);
+            let new = rewrite.new.push(Node { source: Source::Op(Arc::new(*product)), inputs, ..node });
+            rewrite.replace(Value { node: index, output: 0 }, Value { node: new, output: 0 });
+        } else {
+            rewrite.push(index, Node { inputs, ..node });
+        }
+    }
+    rewrite.finish(request)
+}
+
+/// For a product that sums the columns of a copy that an operation on rows makes: that operation's node, how it does it itself,
+/// and the product without.
+fn summing(graph: &Graph, node: &Node, machine: &dyn Machine) -> Option<(usize, Arc<dyn Operation>, Matmul)> {
+    let Form::Product(product) = node.op()?.form() else { return None };
+    let product = product.without_column_sums()?;
+    let copy = as_rows(graph, node.inputs[1])?;
+    let maker = &graph.nodes()[copy.node];
+    let op = rows_of(maker, machine)?.summing()?;
+    let types = types(graph, &op, &maker.inputs)?;
+    let is_last = copy.output + 1 == maker.outputs.len();
+    let fits = types.len() == maker.outputs.len() + 1 && types.last() == node.outputs.get(1);
+    (is_last && fits && types[..maker.outputs.len()] == maker.outputs[..]).then_some((copy.node, op, product))
+}
+
+/// The value that a matrix is, all of whose axes but the last are its rows.
+fn as_rows(graph: &Graph, matrix: Value) -> Option<Value> {
+    let node = &graph.nodes()[matrix.node];
+    let Some(Lowering::View(rule)) = node.op().map(|op| op.lowering()) else { return Some(matrix) };
+    let (&[operand], ty) = (&node.inputs[..], graph.ty(matrix)) else { return None };
+    let whole = Layout::dense(&graph.ty(operand).shape);
+    let is_same = rule.view(matrix.output, &whole).is_some_and(|layout| layout == Layout::dense(&ty.shape));
+    let columns = |value: Value| graph.ty(value).shape.rows_and_columns().1;
+    (is_same && columns(operand) == columns(matrix)).then_some(operand)
 }
 
 /// Whether an operation that takes something in gives what it gave before, and for the passes what they gave.
