@@ -61,6 +61,9 @@ mod tests {
             memory_bytes: 85_000_000,
             peak_memory_bytes: 90_000_000,
             account: None,
+            verdict: None,
+            alerts: vec![],
+            health: None,
             seconds_left: Some(65.0),
         }
     }

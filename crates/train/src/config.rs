@@ -10,6 +10,7 @@ use crate::loss_scale::LossScale;
 use crate::memory::Budget;
 use crate::models::ModelConfig;
 pub use crate::optimizers::OptimizerKind;
+pub use crate::watch::HealthInterval;
 use crate::{Error, Result};
 use gradus_engine::DType;
 use gradus_engine::backend::Backend;
@@ -107,6 +108,9 @@ pub struct TrainConfig {
     pub save_every: u64,
     /// Checkpoints kept.
     pub keep: usize,
+    /// Steps between measurements of the gradients' health.
+    #[serde(default)]
+    pub health: HealthInterval,
     /// Element type of the exported weights; none: that of the weights to start from, else f32.
     pub export_dtype: Option<ExportDtype>,
     /// Bytes that whoever watches the run may come to hold in its process: part of a budget, and of nothing that is saved.
@@ -393,7 +397,7 @@ macro_rules! as_text {
     )*};
 }
 
-as_text!(TokenizerKind, Validation, Clip, DeviceChoice, Recomputation, Budget);
+as_text!(TokenizerKind, Validation, Clip, DeviceChoice, Recomputation, Budget, HealthInterval);
 
 #[cfg(test)]
 mod tests {
@@ -438,6 +442,7 @@ mod tests {
             sample_every: 10,
             save_every: 10,
             keep: 2,
+            health: HealthInterval::Steps(5),
             export_dtype: None,
             observer_bytes: 0,
         }

@@ -28,5 +28,6 @@ pub mod step;
 pub mod tokenizer;
 pub mod trainer;
 pub mod training;
+pub mod watch;
 
 pub use error::{Error, Result};

@@ -35,7 +35,11 @@ pub fn of_training(config: &TrainConfig, backend: &dyn Backend) -> Result<Held> 
             }
         }
         begin();
-        step.run(&batch, &StepScalars { step: 0, learning_rate: 0.0, clip_norm: 1.0, seed: 1 })?;
+        let scalars = StepScalars { step: 0, learning_rate: 0.0, clip_norm: 1.0, seed: 1 };
+        step.run(&batch, &scalars)?;
+        if let Some(mut health) = step.health() {
+            step.run_measured(&batch, &scalars, &mut health)?;
+        }
         step.evaluate(&micro_batch).map(drop)
     })
 }

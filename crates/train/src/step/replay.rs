@@ -1,9 +1,10 @@
 //! The linked training step.
 
-use super::{Batch, Field, StepConfig};
+use super::{Batch, DIAGNOSE, Field, MEASURED, StepConfig};
 use crate::loss_scale::{BACK_OFF, SCALE, SKIPPED_STEPS};
 use crate::parameters::Parameter;
 use crate::planning::Chosen;
+use crate::watch::{Health, HealthInterval, Reading};
 use crate::{Error, Result};
 use gradus_engine::Program;
 use gradus_engine::backend::Backend;
@@ -76,6 +77,8 @@ pub struct TrainingStep {
     parameters: Vec<Parameter>,
     /// Losses of a micro-batch.
     losses: usize,
+    /// How the health of gradients is read, if it is measured.
+    reading: Option<Reading>,
 }
 
 impl TrainingStep {
@@ -88,8 +91,8 @@ impl TrainingStep {
     /// Links a step that is planned; weights and optimizer are zero until written.
     pub fn link(Chosen { config, plan }: Chosen, backend: &dyn Backend) -> Result<TrainingStep> {
         let traced = config.traced(backend)?;
-        let (fields, parameters, losses) = (traced.fields, traced.parameters, traced.losses);
-        Ok(TrainingStep { program: Program::link(plan, backend)?, config, fields, parameters, losses })
+        let (fields, parameters, losses, reading) = (traced.fields, traced.parameters, traced.losses, traced.reading);
+        Ok(TrainingStep { program: Program::link(plan, backend)?, config, fields, parameters, losses, reading })
     }
 
     /// Goes on in another way: what the step remembers stays, in the same bytes.
@@ -143,6 +146,49 @@ impl TrainingStep {
     /// If a number is not finite, nothing is changed and the error says so; where the loss is scaled, the scale backs off
     /// and the step counts as skipped instead.
     pub fn run(&mut self, batch: &Batch, inputs: &StepScalars) -> Result<Outcome> {
+        let last = if self.config.accumulates() { "update" } else { "step" };
+        self.run_ending_with(last, batch, inputs)
+    }
+
+    /// Room for the figures of gradients and updates, if the step measures them ([`StepConfig::health`]).
+    pub fn health(&self) -> Option<Health> {
+        self.reading.as_ref().map(Reading::health)
+    }
+
+    /// The steps between measurements that are chosen; 0: none.
+    pub fn health_steps(&self, interval: HealthInterval) -> u64 {
+        let plan = self.program.plan();
+        let seconds = |name: &str| {
+            let steps = plan.routines.iter().filter(|routine| routine.name == name).flat_map(|routine| &routine.steps);
+            steps.map(|step| step.seconds).sum::<f64>()
+        };
+        let last = if self.config.accumulates() { "update" } else { "step" };
+        interval.steps(plan.seconds(), seconds(MEASURED) - seconds(last))
+    }
+
+    /// As [`TrainingStep::run`], to the bit, and gives the figures of every gradient and update too; of a step that was
+    /// skipped, how many numbers were not finite. `health` is that of [`TrainingStep::health`].
+    pub fn run_measured(&mut self, batch: &Batch, inputs: &StepScalars, health: &mut Health) -> Result<Outcome> {
+        let scale = if self.config.loss_scale().is_some() { self.program.scalar(SCALE)? } else { 1.0 };
+        let outcome = self.run_ending_with(MEASURED, batch, inputs)?;
+        match (outcome.scaling, &self.reading) {
+            (Some(Scaling { skipped: true, .. }), _) => self.count_non_finite(health)?,
+            (_, Some(reading)) => reading.read(&self.program, scale, health)?,
+            (_, None) => {}
+        }
+        Ok(outcome)
+    }
+
+    /// After a step that was refused or skipped: how many numbers of each gradient are not finite.
+    pub fn count_non_finite(&mut self, health: &mut Health) -> Result<()> {
+        self.program.run(DIAGNOSE)?;
+        match &self.reading {
+            Some(reading) => reading.read_non_finite(&self.program, health),
+            None => Ok(()),
+        }
+    }
+
+    fn run_ending_with(&mut self, last: &str, batch: &Batch, inputs: &StepScalars) -> Result<Outcome> {
         let StepConfig { micro_batch, micro_batches, .. } = self.config;
         self.check(batch, micro_batch * micro_batches)?;
         let counted = self.counted(batch, self.losses * micro_batches)?;
@@ -151,7 +197,7 @@ impl TrainingStep {
         self.program.write("learning_rate", &[inputs.learning_rate])?;
         self.program.write("clip_norm", &[inputs.clip_norm])?;
         let scaled = self.config.loss_scale().is_some();
-        let skipped = match self.replay(batch, inputs) {
+        let skipped = match self.replay(last, batch, inputs) {
             Err(error) if scaled && is_not_finite(&error) => {
                 self.program.run(BACK_OFF)?;
                 true
@@ -169,18 +215,17 @@ impl TrainingStep {
     }
 
     /// Replays the routines of a step, whose numbers are written.
-    fn replay(&mut self, batch: &Batch, inputs: &StepScalars) -> Result<()> {
-        let micro_batches = self.config.micro_batches;
-        let last = if self.config.accumulates() { "update" } else { "step" };
+    fn replay(&mut self, last: &str, batch: &Batch, inputs: &StepScalars) -> Result<()> {
+        let (micro_batches, accumulates) = (self.config.micro_batches, self.config.accumulates());
         for index in 0..micro_batches {
             self.write(batch, index)?;
             // The key need not count further than it can.
             let micro_step = (inputs.step as u32).wrapping_mul(micro_batches as u32).wrapping_add(index as u32);
             self.program.write("dropout_key", &[inputs.seed, micro_step])?;
-            match (last, index) {
-                ("step", _) => {}
-                (_, 0) => self.program.run("first")?,
-                _ => self.program.run("accumulate")?,
+            match (accumulates, index) {
+                (false, _) => {}
+                (true, 0) => self.program.run("first")?,
+                (true, _) => self.program.run("accumulate")?,
             }
         }
         Ok(self.program.run(last)?)
@@ -236,7 +281,7 @@ impl TrainingStep {
                 return Ok(Culprit::Weight(&parameter.name));
             }
         }
-        self.program.run("diagnose")?;
+        self.program.run(DIAGNOSE)?;
         for parameter in self.parameters.iter().rev() {
             if !self.program.scalar(&parameter.name)?.is_finite() {
                 return Ok(Culprit::Gradient(&parameter.name));

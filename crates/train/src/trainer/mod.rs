@@ -36,6 +36,7 @@ mod run;
 mod saving;
 mod session;
 mod settings;
+mod watching;
 
 pub(crate) use account::predicted;
 pub(crate) use adaptive::Adaptive;
@@ -91,8 +92,6 @@ impl Trainer {
         let with_contents =
             |(path, store): (&PathBuf, Store)| RunFolder { path: path.clone(), store, contents, keep: settings.keep };
         let mut session = Session {
-            backend,
-            training,
             batch: settings.batch,
             limits: settings.limits(),
             schedule: settings.schedule(found.as_ref().map(|found| &found.progress)),
@@ -103,6 +102,7 @@ impl Trainer {
                 validation: settings.validate_every,
                 sample: settings.sample_every,
                 save: settings.save_every,
+                health: training.health_steps(settings.health),
             },
             folder: folder.map(with_contents),
             identity: settings.identity(),
@@ -111,6 +111,8 @@ impl Trainer {
             resumed: None,
             saved: None,
             _guard: memory.guard,
+            backend,
+            training,
         };
         match found {
             Some(found) => session.restore(found)?,

@@ -115,15 +115,18 @@ fn prepare_in(
     let schedule = resume::schedule(&mut config, steps, found.as_ref().map(|found| &found.progress));
     save_config(&config)?;
     let mut session = Session {
-        backend,
-        training,
         batch: config.batch.size(),
         limits: Limits { steps, seconds: config.time_seconds },
         schedule,
         decay_setting: resume::decay_setting,
         clip: config.clip,
         seed: config.seed,
-        every: Every { validation: config.eval_every, sample: config.sample_every, save: config.save_every },
+        every: Every {
+            validation: config.eval_every,
+            sample: config.sample_every,
+            save: config.save_every,
+            health: training.health_steps(config.health),
+        },
         folder: Some(RunFolder { path: config.out.clone(), store, contents, keep: config.keep }),
         identity: Identity {
             data_fingerprint: train.fingerprint(),
@@ -135,6 +138,8 @@ fn prepare_in(
         resumed: None,
         saved: None,
         _guard: memory.into_guard(),
+        backend,
+        training,
     };
     let text = Text { config, tokenizer, train, validation };
     fill_weights(&mut session, &text, found)?;
