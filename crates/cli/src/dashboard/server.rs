@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 /// Connections at a time.
 pub const CONNECTIONS_MAX: usize = 32;
-/// What a server may come to take: 0.9 MB of stacks, buffers and what it knows of its runs, with all connections in use, and
+/// What a server may come to take: 1 MB of stacks, buffers and what it knows of its runs, with all connections in use, and
 /// the code that it runs besides a step's.
-pub const MEMORY_BYTES: u64 = 2_600_000;
+pub const MEMORY_BYTES: u64 = 2_700_000;
 /// A thread's stack, of which a few pages are touched.
 const STACK_BYTES: usize = 128 << 10;
 /// How long a reader may be silent, and take to send the head of a request.
