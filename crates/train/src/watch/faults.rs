@@ -18,27 +18,50 @@ const TOO_SMALL: f32 = 1e-3;
 /// A layer with weights such a share of others', whose gradient is so many times as large as theirs, lets little through.
 const NARROW: f32 = 0.05;
 const NARROW_GRADIENT: f32 = 100.0;
-/// The share of zeros in the gradients of two weights side by side that only dead units give, and for how many
-/// measurements in a row: where the last layer begins with zeros, so do the gradients before it.
+/// The share of zeros in the gradients of two weights side by side that only dead units give, and for how long: where the
+/// last layer begins with zeros, so do the gradients before it.
 const DEAD: f32 = 0.6;
-const DEAD_FOR: u32 = 2;
-/// Updates such a share of the weights, in half of the matrices, and for how many measurements in a row: weights that begin
-/// with zeros have large ones at first.
+const DEAD_FOR: Lasting = Lasting { measurements: 2, steps: 5 };
+/// Updates such a share of the weights, in half of the matrices, and for how long: weights that begin with zeros have large
+/// ones at first.
 const LARGE_UPDATE: f32 = 0.5;
-const LARGE_UPDATE_FOR: u32 = 3;
+const LARGE_UPDATE_FOR: Lasting = Lasting { measurements: 3, steps: 10 };
 /// Measurements after which something that is not seen any more is over.
 const OVER_AFTER: u32 = 3;
 
 /// What was found, and what it was found by.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Faults {
-    dead_for: u32,
-    large_updates_for: u32,
+    dead: Option<Seen>,
+    large_updates: Option<Seen>,
     /// What is going on, and for how many measurements it was not seen.
     going_on: Vec<(Verdict, u32)>,
     /// Room to sort in.
     #[serde(skip)]
     sorted: Vec<f32>,
+}
+
+/// How long something must last.
+struct Lasting {
+    measurements: u32,
+    steps: u64,
+}
+
+/// For how many measurements in a row something was seen, and since which step.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+struct Seen {
+    measurements: u32,
+    since: u64,
+}
+
+impl Seen {
+    /// The same after a further step; whether it has lasted.
+    fn after(before: Option<Seen>, step: u64, is_seen: bool, lasting: Lasting) -> (Option<Seen>, bool) {
+        let seen = before.unwrap_or(Seen { measurements: 0, since: step });
+        let seen = Some(Seen { measurements: seen.measurements + 1, ..seen }).filter(|_| is_seen);
+        let lasts = |seen: Seen| seen.measurements >= lasting.measurements && step >= seen.since + lasting.steps;
+        (seen, seen.is_some_and(lasts))
+    }
 }
 
 /// A matrix, and how much it makes of a signal about, whatever its sizes.
@@ -67,13 +90,13 @@ fn matrices(health: &Health) -> impl Iterator<Item = Matrix<'_>> + Clone {
 impl Faults {
     /// Sees the figures of a step; gives alerts of what was not going on before. Allocates for those alone, once there is
     /// room to sort in.
-    pub fn see(&mut self, health: &Health) -> Vec<Alert> {
+    pub fn see(&mut self, step: u64, health: &Health) -> Vec<Alert> {
         let mut found = [
             self.too_large(health),
-            self.large_updates(health),
+            self.large_updates(step, health),
             self.vanished(health),
             self.narrow(health),
-            self.dead(health),
+            self.dead(step, health),
         ];
         self.sorted.clear();
         self.going_on.iter_mut().for_each(|(_, unseen)| *unseen += 1);
@@ -121,16 +144,13 @@ impl Faults {
         })
     }
 
-    fn large_updates<'h>(&mut self, health: &'h Health) -> Option<Found<'h>> {
+    fn large_updates<'h>(&mut self, step: u64, health: &'h Health) -> Option<Found<'h>> {
         let sorted = self.sorted(matrices(health).map(|matrix| matrix.ratio));
         let usual = sorted.len().checked_sub(1).map_or(0.0, |last| sorted[last / 2]);
-        self.large_updates_for = if usual > LARGE_UPDATE { self.large_updates_for + 1 } else { 0 };
+        let lasts;
+        (self.large_updates, lasts) = Seen::after(self.large_updates, step, usual > LARGE_UPDATE, LARGE_UPDATE_FOR);
         let largest = matrices(health).max_by(|a, b| a.ratio.total_cmp(&b.ratio))?;
-        (self.large_updates_for >= LARGE_UPDATE_FOR).then_some(Found {
-            verdict: Verdict::Exploding,
-            place: largest.name,
-            how: How::LargeUpdates { usual },
-        })
+        lasts.then_some(Found { verdict: Verdict::Exploding, place: largest.name, how: How::LargeUpdates { usual } })
     }
 
     fn vanished<'h>(&mut self, health: &'h Health) -> Option<Found<'h>> {
@@ -168,14 +188,15 @@ impl Faults {
         })
     }
 
-    fn dead<'h>(&mut self, health: &'h Health) -> Option<Found<'h>> {
+    fn dead<'h>(&mut self, step: u64, health: &'h Health) -> Option<Found<'h>> {
         let neighbours = health.weights().zip(health.weights().skip(1));
         let is_dead = |(watched, figures): (&Watched, &WeightHealth)| !watched.is_table && figures.zeros >= DEAD;
         let has_matrix = |a: &Watched, b: &Watched| a.shape.rank().max(b.shape.rank()) >= 2;
         let mut dead = neighbours.filter(|(a, b)| is_dead(*a) && is_dead(*b) && has_matrix(a.0, b.0));
         let first = dead.next();
-        self.dead_for = if first.is_some() { self.dead_for + 1 } else { 0 };
-        let ((watched, figures), _) = first.filter(|_| self.dead_for >= DEAD_FOR)?;
+        let lasts;
+        (self.dead, lasts) = Seen::after(self.dead, step, first.is_some(), DEAD_FOR);
+        let ((watched, figures), _) = first.filter(|_| lasts)?;
         let how = How::Dead { share: figures.zeros };
         Some(Found { verdict: Verdict::DeadUnits, place: &watched.name, how })
     }

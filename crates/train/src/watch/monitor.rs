@@ -44,12 +44,12 @@ impl Monitor {
             alerts.push(refused(what));
         }
         self.is_refused = at.not_finite.is_some();
-        if let Some(health) = at.health.filter(|_| !self.is_refused) {
-            alerts.append(&mut self.faults.see(health));
-        }
         if at.loss.is_finite() {
             alerts.extend(self.spikes.see(at.step, at.loss, at.learning_rate));
             alerts.extend(self.plateaus.see(at.loss, at.learning_rate));
+        }
+        if let Some(health) = at.health.filter(|_| !self.is_refused) {
+            alerts.append(&mut self.faults.see(at.step, health));
         }
         if let Some((validation, training)) = at.validation_loss.zip(self.plateaus.lately()) {
             alerts.extend(self.overfitting.see(at.step, validation, training));

@@ -35,9 +35,9 @@ fn a_layer_that_begins_too_large_explodes() {
 #[test]
 fn one_layer_of_a_language_model_is_found() {
     for (family, weight) in [
-        (Family::Gpt2, "h.1.mlp.c_fc.weight"),
-        (Family::Gpt2, "h.0.mlp.c_proj.weight"),
-        (Family::Gpt2, "h.0.attn.c_proj.weight"),
+        (Family::Gpt2, "transformer.h.1.mlp.c_fc.weight"),
+        (Family::Gpt2, "transformer.h.0.mlp.c_proj.weight"),
+        (Family::Gpt2, "transformer.h.0.attn.c_proj.weight"),
         (Family::Llama, "model.layers.1.mlp.down_proj.weight"),
         (Family::Llama, "model.layers.0.self_attn.v_proj.weight"),
     ] {
@@ -97,10 +97,10 @@ fn followed(rate: impl Fn(u64) -> f32, steps: u64) -> Vec<(u64, Alert)> {
 #[test]
 fn a_spike_of_the_learning_rate_is_told_from_one_of_the_data() {
     assert_eq!(followed(|_| 0.02, 120), vec![]);
-    let alerts = followed(|step| if (60..64).contains(&step) { 4.0 } else { 0.02 }, 120);
+    let alerts = followed(|step| if (60..64).contains(&step) { 1.0 } else { 0.02 }, 120);
     let (step, alert) = &alerts[0];
     assert_eq!(alert.verdict, Verdict::LossSpike, "{alerts:#?}");
-    assert!((61..75).contains(step) && alert.reason.contains("learning rate rose from 2e-2 to 4e0"), "{step}: {alert}");
+    assert!((61..75).contains(step) && alert.reason.contains("learning rate rose from 2e-2 to 1e0"), "{step}: {alert}");
 }
 
 #[test]
