@@ -103,7 +103,12 @@ fn prepare_in(
     heap::give_back();
     observer.go_on()?;
     guard::doing(Doing::Planning);
+    let asked = config.health;
     let chosen = memory.choose(&mut config, &*backend)?;
+    if config.health != asked {
+        observer
+            .event(&Event::Note("gradients are not measured (`settings.health` off): the memory has no room for it"));
+    }
     heap::give_back();
     observer.go_on()?;
     let outside = memory.outside(&config);

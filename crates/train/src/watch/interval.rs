@@ -15,7 +15,8 @@ const STEPS_MAX: u64 = 1000;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum HealthInterval {
-    /// As often as costs less than one part in a hundred of the steps, every 10 at most.
+    /// As often as costs less than one part in a hundred of the steps, every 10 at most; never, where the memory has no room
+    /// for it.
     #[default]
     Auto,
     /// Every so many steps.

@@ -47,11 +47,11 @@ impl Monitor {
         if at.loss.is_finite() {
             alerts.extend(self.spikes.see(at.step, at.loss, at.learning_rate));
             alerts.extend(self.plateaus.see(at.loss, at.learning_rate));
+            // Figures of a step that was skipped are none of an update.
+            alerts.extend(at.health.into_iter().flat_map(|health| self.faults.see(at.step, health)));
         }
-        if let Some(health) = at.health.filter(|_| !self.is_refused) {
-            alerts.append(&mut self.faults.see(at.step, health));
-        }
-        if let Some((validation, training)) = at.validation_loss.zip(self.plateaus.lately()) {
+        let validation = at.validation_loss.filter(|loss| loss.is_finite());
+        if let Some((validation, training)) = validation.zip(self.plateaus.lately()) {
             alerts.extend(self.overfitting.see(at.step, validation, training));
         }
         alerts
