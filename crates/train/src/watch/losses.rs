@@ -13,8 +13,8 @@ const DEVIATIONS: f32 = 8.0;
 const RISE_MIN: f32 = 0.15;
 /// Steps after which losses that stay up are what is usual now.
 const SPIKE_STEPS_MAX: u64 = 200;
-/// A learning rate that grew so many times within the remembered steps is what made the loss rise.
-const RATE_JUMP: f32 = 4.0;
+/// A learning rate that grew so many times within the remembered steps may be what made the loss rise.
+const RATE_JUMP: f32 = 1.2;
 
 /// The losses of the last steps, without those of a spike.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
