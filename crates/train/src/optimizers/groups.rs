@@ -125,19 +125,21 @@ impl GroupedOptimizer {
         numbers: &StepNumbers,
     ) -> Routine {
         let weights: Vec<(&str, &Tensor)> = weights.into_iter().collect();
-        let updated = self.updated(&weights, gradients, numbers);
+        let updated = self.updated(&weights, gradients, numbers, |_, _| ());
         let assigned = weights.iter().map(|(_, weight)| *weight).zip(&updated.weights);
         let assigned = assigned.chain(updated.states.iter().map(|(state, new)| (state, new)));
         assigned.fold(routine, |routine, (state, new)| routine.assign(state, new))
     }
 
-    /// The new value of every weight, and of every state that is remembered besides.
+    /// The new value of every weight, and of every state that is remembered besides. `each` is told the number of a weight and
+    /// its new value, before the next one is traced.
     #[track_caller]
     pub(crate) fn updated(
         &self,
         weights: &[(&str, &Tensor)],
         gradients: &[Tensor],
         numbers: &StepNumbers,
+        mut each: impl FnMut(usize, &Tensor),
     ) -> UpdatedAll {
         let trace = numbers.one.trace();
         let count = trace.zero_state_with_role("optimizer.step", Role::Optimizer, DType::F32, []);
@@ -173,6 +175,7 @@ impl GroupedOptimizer {
             }
             updated.states.extend(states.iter().cloned().zip(new.states));
             updated.states.extend(self.average.map(|average| average.updated(name, &new.weight, step)));
+            each(updated.weights.len(), &new.weight);
             updated.weights.push(new.weight);
         }
         updated

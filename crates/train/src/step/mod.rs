@@ -25,7 +25,7 @@ use crate::config::Precision;
 use crate::loss_scale::{LossScale, LossScaler};
 use crate::optimizers::{GroupedOptimizer, StepNumbers};
 use crate::parameters::{Parameter, Parameters};
-use crate::watch::{Measured, Measures, Reading, count_non_finite, non_finite_name};
+use crate::watch::{Figures, Measured, Measures, Reading, count_non_finite, non_finite_name};
 use crate::{Error, Result};
 use gradus_engine::backend::Backend;
 use gradus_engine::plan::{Options, Planner};
@@ -307,7 +307,13 @@ impl StepConfig {
         };
         let numbers = StepNumbers { learning_rate: model.scalars.learning_rate.clone(), scale, one };
         let weights: Vec<(&str, &Tensor)> = model.names.iter().map(|name| &name[..]).zip(&model.weights).collect();
-        let updated = self.optimizer.updated(&weights, updating, &numbers);
+        let mut figures = Figures::default();
+        let updated = self.optimizer.updated(&weights, updating, &numbers, |index, new| {
+            if self.health {
+                let ((name, weight), gradient) = (weights[index], &gradients[index]);
+                figures.add(Measured { name, weight, gradient, updated: Some(new) });
+            }
+        });
         let ended = |name: &str, new: &[Tensor]| {
             let routine = begun(name).output("gradient_norm", &norm);
             let routine = scaler.map_or_else(|| routine.clone(), |scaler| scaler.good_step(routine.clone()));
@@ -318,10 +324,7 @@ impl StepConfig {
         let mut routines = vec![ended(name, &updated.weights).times_per_step(1)];
         let mut reading = None;
         if self.health {
-            let measured = |(((name, weight), gradient), new)| Measured { name, weight, gradient, updated: Some(new) };
-            let measured: Vec<Measured<'_>> =
-                weights.iter().copied().zip(gradients).zip(&updated.weights).map(measured).collect();
-            let measures = Measures::of_finite(&measured);
+            let measures = Measures::of_finite(figures);
             routines.push(measures.outputs(ended(MEASURED, measures.updated())));
             reading = Some(measures.into_reading());
         }

@@ -83,53 +83,66 @@ pub struct Measured<'a> {
 /// # Ok::<(), gradus_train::Error>(())
 /// ```
 pub struct Measures {
+    figures: Figures,
+    reading: Reading,
+}
+
+/// Figures as they are traced, weight by weight.
+#[derive(Default)]
+pub(crate) struct Figures {
     outputs: Vec<(String, Tensor)>,
     updated: Vec<Tensor>,
-    reading: Reading,
+    weights: Vec<(Names, String, Tensor)>,
+}
+
+impl Figures {
+    /// Traces those of a weight. To be called before the next weight is updated: what is traced first is done first, and so one
+    /// new weight is held aside at a time.
+    #[track_caller]
+    pub fn add(&mut self, measured: Measured<'_>) {
+        let Measured { name, weight, gradient, updated } = measured;
+        let names = Names::of(name, updated.is_some());
+        let (gradient, axes) = (&gradient.cast(DType::F32), gradient.all_axes());
+        self.outputs.push((names.squares.clone(), gradient.sum_of_squares(&axes)));
+        self.outputs.push((names.absolutes.clone(), gradient.sum_of_abs(&axes)));
+        self.outputs.push((names.zeros.clone(), gradient.count_zeros(&axes)));
+        self.outputs.push((names.size.clone(), weight.cast(DType::F32).sum_of_squares(&axes)));
+        if let (Some(new), Some(name)) = (updated, &names.change) {
+            self.outputs.push((name.clone(), change(weight, new)));
+            // A copy, so that the new value is written over the old one only when their difference was taken: else
+            // all new values would wait aside for the end of the routine.
+            self.updated.push(new * 1.0);
+        }
+        self.weights.push((names, name.to_string(), weight.clone()));
+    }
 }
 
 impl Measures {
     /// Traces the figures of these weights.
     #[track_caller]
     pub fn new(weights: &[Measured<'_>]) -> Measures {
-        let mut measures = Measures::of_finite(weights);
-        for (measured, names) in weights.iter().zip(&measures.reading.names) {
-            measures.outputs.push((names.non_finite.clone(), count_non_finite(measured.gradient)));
+        let mut figures = Figures::default();
+        weights.iter().for_each(|measured| figures.add(*measured));
+        for measured in weights {
+            figures.outputs.push((non_finite_name(measured.name), count_non_finite(measured.gradient)));
         }
-        measures
+        Measures::of_finite(figures)
     }
 
-    /// As [`Measures::new`], in a routine that refuses gradients that are not finite: there is nothing to count.
-    #[track_caller]
-    pub(crate) fn of_finite(weights: &[Measured<'_>]) -> Measures {
-        let reading = Reading::new(weights);
-        let (mut outputs, mut updated) = (vec![], vec![]);
-        for (measured, names) in weights.iter().zip(&reading.names) {
-            let Measured { weight, gradient, .. } = measured;
-            let axes = gradient.all_axes();
-            outputs.push((names.squares.clone(), gradient.cast(DType::F32).sum_of_squares(&axes)));
-            outputs.push((names.absolutes.clone(), gradient.cast(DType::F32).sum_of_abs(&axes)));
-            outputs.push((names.zeros.clone(), gradient.cast(DType::F32).count_zeros(&axes)));
-            outputs.push((names.size.clone(), weight.cast(DType::F32).sum_of_squares(&axes)));
-            if let (Some(new), Some(name)) = (measured.updated, &names.change) {
-                outputs.push((name.clone(), change(weight, new)));
-                // A copy, so that the new value is written over the old one only when their difference was taken: else
-                // all new values would wait aside for the end of the routine.
-                updated.push(new * 1.0);
-            }
-        }
-        Measures { outputs, updated, reading }
+    /// Of a routine that refuses gradients that are not finite: there is nothing to count.
+    pub(crate) fn of_finite(figures: Figures) -> Measures {
+        Measures { reading: Reading::new(&figures.weights), figures }
     }
 
     /// Adds the figures to a routine.
     pub fn outputs(&self, routine: Routine) -> Routine {
-        self.outputs.iter().fold(routine, |routine, (name, value)| routine.output(name, value))
+        self.figures.outputs.iter().fold(routine, |routine, (name, value)| routine.output(name, value))
     }
 
     /// What the routine must assign to the weights that are updated, in their order: the same numbers, in a place of their
     /// own until they have been compared.
     pub fn updated(&self) -> &[Tensor] {
-        &self.updated
+        &self.figures.updated
     }
 
     /// The figures, after the routine ran.
@@ -169,20 +182,20 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    fn new(weights: &[Measured<'_>]) -> Reading {
-        let graph = weights.first().map(|measured| measured.weight.trace().to_graph());
-        let watched = |measured: &Measured<'_>| Watched {
-            name: measured.name.to_string(),
-            shape: measured.weight.shape(),
-            // A trace that failed is told by whoever compiles it.
-            is_table: measured
-                .weight
-                .handle()
-                .is_ok_and(|value| graph.as_ref().is_some_and(|graph| is_table(graph, value))),
+    fn new(weights: &[(Names, String, Tensor)]) -> Reading {
+        let graph = weights.first().map(|(_, _, weight)| weight.trace().to_graph());
+        // A trace that failed is told by whoever compiles it.
+        let is_table = |weight: &Tensor| {
+            weight.handle().is_ok_and(|value| graph.as_ref().is_some_and(|graph| is_table(graph, value)))
+        };
+        let watched = |(_, name, weight): &(Names, String, Tensor)| Watched {
+            name: name.clone(),
+            shape: weight.shape(),
+            is_table: is_table(weight),
         };
         Reading {
             watched: weights.iter().map(watched).collect(),
-            names: weights.iter().map(|measured| Names::of(measured.name, measured.updated.is_some())).collect(),
+            names: weights.iter().map(|(names, _, _)| names.clone()).collect(),
         }
     }
 
@@ -264,8 +277,8 @@ pub fn on_tape(tape: &GradientTape, output: &Tensor, named: &[(&str, &Tensor)]) 
     let gradients = tape.gradient(output, &tensors)?;
     let measured = |((name, weight), gradient)| Measured { name, weight, gradient, updated: None };
     let weights: Vec<Measured<'_>> = named.iter().copied().zip(&gradients).map(measured).collect();
-    let Measures { outputs, reading, .. } = Measures::new(&weights);
-    let read = tape.read_all(&outputs.iter().map(|(_, value)| value).collect::<Vec<_>>())?;
+    let Measures { figures, reading } = Measures::new(&weights);
+    let read = tape.read_all(&figures.outputs.iter().map(|(_, value)| value).collect::<Vec<_>>())?;
     let mut health = reading.health();
     let (measured, counted) = read.split_at(4 * weights.len());
     for (((_, figures), numbers), counted) in health.weights_mut().zip(measured.chunks(4)).zip(counted) {

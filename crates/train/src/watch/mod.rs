@@ -15,7 +15,7 @@ mod verdict;
 
 pub use health::{Health, Watched, WeightHealth, layer_of};
 pub use interval::HealthInterval;
+pub(crate) use measures::{Figures, Reading, count_non_finite, non_finite_name};
 pub use measures::{Measured, Measures, on_tape};
-pub(crate) use measures::{Reading, count_non_finite, non_finite_name};
 pub use monitor::{Monitor, Observation};
 pub use verdict::{Alert, Verdict};
