@@ -183,10 +183,9 @@ pub(crate) struct Reading {
 
 impl Reading {
     fn new(weights: &[(Names, String, Tensor)]) -> Reading {
-        let graph = weights.first().map(|(_, _, weight)| weight.trace().to_graph());
-        // A trace that failed is told by whoever compiles it.
         let is_table = |weight: &Tensor| {
-            weight.handle().is_ok_and(|value| graph.as_ref().is_some_and(|graph| is_table(graph, value)))
+            // A trace that failed is told by whoever compiles it.
+            weight.handle().is_ok_and(|value| is_table(&weight.trace().graph(), value))
         };
         let watched = |(_, name, weight): &(Names, String, Tensor)| Watched {
             name: name.clone(),
