@@ -78,6 +78,7 @@
 //! - Optimizers of one's own: [`optimizers::Optimizer`]; operations, functions and gradients of one's own:
 //!   [`ops::Operation`], [`Tensor::elementwise`], [`custom_gradient`]; and how they are tested: [`testing`].
 //! - What time and memory go to: [`Profiler`], [`Benchmark`], [`Trainer::profile`].
+//! - What training does to a model, and what goes wrong in it: [`watch`].
 //! - Other machines: [`backend::Backend`], and what a planner asks of one: [`plan::Machine`].
 //! - The library behind the command `gradus`: [`train`].
 
@@ -100,6 +101,7 @@ pub use gradus_train::profiler::{Benchmark, Profile, Profiler};
 pub use gradus_train::run::{Event, Observer, Stop, Unwatched};
 pub use gradus_train::step::{Batch, Inputs, Objective, TrainingStep};
 pub use gradus_train::trainer::{GoesOn, Hooks, Settings, Trainer};
+pub use gradus_train::watch::HealthInterval;
 pub use gradus_train::{
-    self as train, generate, layers, loss_scale, losses, models, optimizers, parameters, profiler, schedule,
+    self as train, generate, layers, loss_scale, losses, models, optimizers, parameters, profiler, schedule, watch,
 };

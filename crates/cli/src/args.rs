@@ -6,8 +6,8 @@ use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use gradus_engine::backend::GpuKind;
 use gradus_train::config::{
-    BatchSize, Clip, DeviceChoice, EventFolder, ExportDtype, MeasuredSpeeds, OptimizerKind, Precision, Recomputation,
-    ScheduleKind, TokenizerKind, Validation,
+    BatchSize, Clip, DeviceChoice, EventFolder, ExportDtype, HealthInterval, MeasuredSpeeds, OptimizerKind, Precision,
+    Recomputation, ScheduleKind, TokenizerKind, Validation,
 };
 use gradus_train::memory::Budget;
 use gradus_train::models::{Family, PRESETS, RopeScaling};
@@ -230,6 +230,10 @@ pub struct TrainArgs {
     /// Steps between checkpoints; 0: only at the end [default: a fifth of the run]
     #[arg(long, value_name = "N", help_heading = "Run")]
     pub save_every: Option<u64>,
+    /// Steps between measurements of every gradient's health, by which alerts are raised; off: none [default: auto, every 10 or
+    /// as many more as cost less than 1 % of the time]
+    #[arg(long, value_name = "N|auto|off", help_heading = "Run")]
+    pub health: Option<HealthInterval>,
     /// Checkpoints to keep [default: 2]
     #[arg(long, value_name = "N", value_parser = positive, help_heading = "Run")]
     pub keep: Option<usize>,

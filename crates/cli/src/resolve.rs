@@ -328,6 +328,7 @@ fn train_config(args: &TrainArgs, model: ModelConfig, sequence: usize, paths: Pa
         sample_every: args.sample_every.unwrap_or_else(|| defaults::every(steps, 5)),
         save_every: args.save_every.unwrap_or_else(|| defaults::every(steps, 5)),
         keep: args.keep.unwrap_or(2),
+        health: args.health.unwrap_or_default(),
         export_dtype: args.export_dtype.map(ExportDtype::from),
         tensorboard: event_folder(args, paths)?,
         observer_bytes: if args.dashboard.is_some() { dashboard::MEMORY_BYTES } else { 0 },

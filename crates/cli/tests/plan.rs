@@ -117,7 +117,7 @@ fn the_page_needs_nothing_else_and_holds_every_buffer() {
     assert_eq!(weights.map(|buffer| number(&buffer[3])).sum::<u64>(), 4 * number(&report["parameters"]));
     let routines = map["routines"].as_array().unwrap();
     let names: Vec<&str> = routines.iter().map(|routine| routine["name"].as_str().unwrap()).collect();
-    assert_eq!(names[..3], ["evaluate", "step", "diagnose"]);
+    assert_eq!(names[..4], ["evaluate", "step", "measured", "diagnose"]);
     let mut highest = 0;
     for routine in routines {
         let steps = routine["steps"].as_array().unwrap();

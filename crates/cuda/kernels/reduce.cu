@@ -10,7 +10,13 @@ constexpr u32 START_BITS = 0;
 
 typedef Vector<x_t, VECTOR> Elements;
 
-__device__ __forceinline__ float term(x_t x) { return SQUARES ? to_float(x) * to_float(x) : to_float(x); }
+__device__ __forceinline__ float term(x_t x) {
+    const float number = to_float(x);
+    if (SQUARES) return number * number;
+    if (ABSOLUTE) return fabsf(number);
+    if (ZEROS) return number == 0.0f ? 1.0f : 0.0f;
+    return number;
+}
 
 // Where kept elements lie together: each thread has VECTOR of them, and ROWS threads share the reduced places.
 extern "C" __global__ void __launch_bounds__(LANES * ROWS) reduce_columns(const x_t *x, y_t *y) {

@@ -10,6 +10,8 @@ use crate::{Element, Launch, Operand, Source, sources};
 pub enum Reduction {
     Sum,
     SumOfSquares,
+    SumOfAbs,
+    Zeros,
     Max,
 }
 
@@ -142,6 +144,8 @@ impl Pass {
             .constant("ROWS", rows)
             .constant("MAXIMUM", (options.reduction == Reduction::Max) as u8)
             .constant("SQUARES", (options.reduction == Reduction::SumOfSquares) as u8)
+            .constant("ABSOLUTE", (options.reduction == Reduction::SumOfAbs) as u8)
+            .constant("ZEROS", (options.reduction == Reduction::Zeros) as u8)
             .constant("ACCUMULATES", options.accumulates as u8)
             .launch_on([blocks, parts, 1], lanes * rows, 0)
     }

@@ -213,8 +213,8 @@ impl Trace {
         Tensor { trace: self.clone(), source: Some((position, value.output)) }
     }
 
-    /// The recorded graph.
-    pub(crate) fn graph(&self) -> std::cell::Ref<'_, Graph> {
+    /// The recorded graph, lent: nothing can be traced meanwhile.
+    pub fn graph(&self) -> std::cell::Ref<'_, Graph> {
         self.0.graph.borrow()
     }
 

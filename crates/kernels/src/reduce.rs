@@ -38,6 +38,10 @@ pub enum Reduction {
     Sum,
     /// The sum of squares.
     SumOfSquares,
+    /// The sum of absolute values.
+    SumOfAbs,
+    /// How many numbers are zero.
+    Zeros,
     /// The largest number; NaN if there is one.
     Max,
 }
@@ -117,7 +121,7 @@ pub fn jobs<T: Element, Y: Element>(
     if shape.chunks == 1 {
         return vec![Reduce::new(isa, reduction, shape, x, result)];
     }
-    // Squares are squared once.
+    // What is summed is made of the numbers once.
     let join = if reduction == Reduction::Max { Reduction::Max } else { Reduction::Sum };
     let pieces = Shape::uncut(&[(shape.results(), 1)], &[(shape.chunks, shape.results())]);
     let first = Reduce::new(isa, reduction, shape, x, Writer::new(isa, partials));
@@ -141,9 +145,13 @@ impl Reduce {
         let body = match (reduction, shape.columns) {
             (Reduction::Sum, 1) => rows::select::<Sum>(isa),
             (Reduction::SumOfSquares, 1) => rows::select::<SumOfSquares>(isa),
+            (Reduction::SumOfAbs, 1) => rows::select::<SumOfAbs>(isa),
+            (Reduction::Zeros, 1) => rows::select::<Zeros>(isa),
             (Reduction::Max, 1) => rows::select::<Max>(isa),
             (Reduction::Sum, _) => columns::select::<Sum>(isa),
             (Reduction::SumOfSquares, _) => columns::select::<SumOfSquares>(isa),
+            (Reduction::SumOfAbs, _) => columns::select::<SumOfAbs>(isa),
+            (Reduction::Zeros, _) => columns::select::<Zeros>(isa),
             (Reduction::Max, _) => columns::select::<Max>(isa),
         };
         Reduce { shape, reader, writer, units_per_part, body }
@@ -196,41 +204,37 @@ trait Rule {
     fn join_wide(a: f64, b: f64) -> f64;
 }
 
-struct Sum;
-struct SumOfSquares;
+/// Rules that add what they make of each number.
+macro_rules! sums {
+    ($($rule:ident of $x:ident => $of:expr;)*) => {$(
+        struct $rule;
+
+        impl Rule for $rule {
+            const START: f32 = 0.0;
+            #[inline(always)]
+            fn of($x: f32) -> f32 {
+                $of
+            }
+            #[inline(always)]
+            fn join(a: f32, b: f32) -> f32 {
+                a + b
+            }
+            #[inline(always)]
+            fn join_wide(a: f64, b: f64) -> f64 {
+                a + b
+            }
+        }
+    )*};
+}
+
+sums! {
+    Sum of x => x;
+    SumOfSquares of x => x * x;
+    SumOfAbs of x => x.abs();
+    Zeros of x => (x == 0.0) as u8 as f32;
+}
+
 struct Max;
-
-impl Rule for Sum {
-    const START: f32 = 0.0;
-    #[inline(always)]
-    fn of(x: f32) -> f32 {
-        x
-    }
-    #[inline(always)]
-    fn join(a: f32, b: f32) -> f32 {
-        a + b
-    }
-    #[inline(always)]
-    fn join_wide(a: f64, b: f64) -> f64 {
-        a + b
-    }
-}
-
-impl Rule for SumOfSquares {
-    const START: f32 = 0.0;
-    #[inline(always)]
-    fn of(x: f32) -> f32 {
-        x * x
-    }
-    #[inline(always)]
-    fn join(a: f32, b: f32) -> f32 {
-        a + b
-    }
-    #[inline(always)]
-    fn join_wide(a: f64, b: f64) -> f64 {
-        a + b
-    }
-}
 
 impl Rule for Max {
     const START: f32 = f32::NEG_INFINITY;

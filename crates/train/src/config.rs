@@ -13,6 +13,7 @@ use crate::loss_scale::LossScale;
 use crate::memory::Budget;
 use crate::models::ModelConfig;
 pub use crate::optimizers::OptimizerKind;
+pub use crate::watch::HealthInterval;
 use crate::{Error, Result};
 use gradus_engine::DType;
 use gradus_engine::backend::Backend;
@@ -113,6 +114,9 @@ pub struct TrainConfig {
     pub save_every: u64,
     /// Checkpoints kept.
     pub keep: usize,
+    /// Steps between measurements of the gradients' health.
+    #[serde(default)]
+    pub health: HealthInterval,
     /// Element type of the exported weights; none: that of the weights to start from, else f32.
     pub export_dtype: Option<ExportDtype>,
     /// Where event files for TensorBoard go.
@@ -402,7 +406,7 @@ macro_rules! as_text {
     )*};
 }
 
-as_text!(TokenizerKind, Validation, Clip, DeviceChoice, Recomputation, MeasuredSpeeds, Budget);
+as_text!(TokenizerKind, Validation, Clip, DeviceChoice, Recomputation, MeasuredSpeeds, Budget, HealthInterval);
 
 #[cfg(test)]
 mod tests {
@@ -448,6 +452,7 @@ mod tests {
             sample_every: 10,
             save_every: 10,
             keep: 2,
+            health: HealthInterval::Steps(5),
             export_dtype: None,
             tensorboard: EventFolder::default(),
             observer_bytes: 0,

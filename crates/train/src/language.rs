@@ -1,6 +1,6 @@
 //! A language model as what is trained.
 
-use crate::config::{BatchSize, Clip, TrainConfig};
+use crate::config::{BatchSize, Clip, HealthInterval, TrainConfig};
 use crate::generate::{Decoder, Sampling, Texts};
 use crate::models::{CausalModel, IGNORED_TARGET, ModelConfig};
 use crate::optimizers::{Hyperparameters, OptimizerKind};
@@ -151,6 +151,7 @@ impl StepConfig {
             precision: config.precision,
             loss_scale: None,
             relinkable: matches!(config.batch, BatchSize::Adaptive(_)),
+            health: config.health != HealthInterval::Off,
         }
     }
 }

@@ -30,5 +30,6 @@ pub mod tensorboard;
 pub mod tokenizer;
 pub mod trainer;
 pub mod training;
+pub mod watch;
 
 pub use error::{Error, Result};

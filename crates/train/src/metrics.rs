@@ -35,6 +35,11 @@ impl MetricsLog {
         self.last_loss
     }
 
+    /// Has room for lines that are so many bytes longer than usual, so that none is allocated when one comes.
+    pub(crate) fn make_room(&mut self, bytes: usize) {
+        self.file.make_room(bytes);
+    }
+
     /// Adds a step's line; numbers that are not finite become null. A line that cannot be written comes with the next
     /// that can, unless too many wait.
     pub fn write(&mut self, report: &StepReport) -> Result<()> {
@@ -81,6 +86,9 @@ mod tests {
             step,
             steps: None,
             account: None,
+            verdict: None,
+            alerts: vec![],
+            health: None,
             seconds_left: None,
             tokens: step * 100,
             loss: 2.5,

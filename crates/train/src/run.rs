@@ -2,8 +2,10 @@
 
 use crate::config::TrainConfig;
 use crate::memory::Account;
-use serde::Serialize;
+use crate::watch::{Alert, Health, Verdict};
+use serde::{Serialize, Serializer};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Someone who watches a run: a terminal, a log, a test.
 pub trait Observer {
@@ -111,6 +113,13 @@ pub enum Event<'a> {
         /// Why, with the layer it came from.
         reason: &'a str,
     },
+    /// Something goes wrong in the training, which goes on. The step's report has it too.
+    Alert {
+        /// This step.
+        step: u64,
+        /// What, and what to try.
+        alert: &'a Alert,
+    },
     /// Something that the user should know of, in one line.
     Note(&'a str),
     /// Something did not work, and the run goes on: what, where and what comes of it, in one line.
@@ -155,9 +164,24 @@ pub struct StepReport {
     /// What the memory was for, by kind, after the last step of a session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub account: Option<Account>,
+    /// How the run is doing, if its health is watched.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verdict: Option<Verdict>,
+    /// What goes wrong from this step on.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub alerts: Vec<Alert>,
+    /// The figures of every weight's gradient and update, where they were measured in this step. Whoever holds on to them
+    /// costs the next measurement a copy.
+    #[serde(flatten, serialize_with = "figures")]
+    pub health: Option<Arc<Health>>,
     /// Seconds until the run ends, where known.
     #[serde(skip)]
     pub seconds_left: Option<f64>,
+}
+
+/// Figures that are shared are written like others.
+fn figures<S: Serializer>(health: &Option<Arc<Health>>, serializer: S) -> Result<S::Ok, S::Error> {
+    health.as_deref().serialize(serializer)
 }
 
 /// What a run came to.

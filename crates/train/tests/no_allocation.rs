@@ -4,7 +4,7 @@ mod support;
 
 use gradus_engine::DType;
 use gradus_engine::backend::Cpu;
-use gradus_train::config::TrainConfig;
+use gradus_train::config::{HealthInterval, TrainConfig};
 use gradus_train::optimizers::{AdamW, GroupedOptimizer};
 use gradus_train::parameters::{Initializer, Parameters};
 use gradus_train::run::{Event, Observer, Stop};
@@ -83,7 +83,8 @@ fn own_model() {
     };
     for micro_batch in [16, 4] {
         let optimizer = GroupedOptimizer::new(AdamW::default()).average(0.99);
-        let settings = Settings { batch: 16, micro_batch, optimizer, steps: Some(100), ..Settings::default() };
+        let health = HealthInterval::Steps(3);
+        let settings = Settings { batch: 16, micro_batch, optimizer, steps: Some(100), health, ..Settings::default() };
         let mut trainer = Trainer::new(losses, settings.clone(), Arc::new(Cpu::new(2).unwrap())).unwrap();
         trainer.train(fill, &mut FromStepToStep).unwrap();
         assert_eq!(CALLS.swap(0, Ordering::SeqCst), 0, "calls in steps 4..=99 of a model of one's own");

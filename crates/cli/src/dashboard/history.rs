@@ -31,13 +31,18 @@ pub struct Facts {
     /// Loss on held-out text, which few lines have.
     pub validation_loss: Option<f64>,
     gradients: Option<IgnoredAny>,
-    alerts: Option<IgnoredAny>,
+    alerts: Option<Vec<IgnoredAny>>,
 }
 
 impl Facts {
     /// A line with these facts.
     pub fn at(&self, offset: u64, length: u32, seconds: f64) -> Line {
         Line { offset, length, loss: self.loss.unwrap_or(f32::NAN), seconds, is_extreme: false }
+    }
+
+    /// Whether it has figures of gradients, and how many alerts it has.
+    pub fn health(&self) -> (bool, usize) {
+        (self.gradients.is_some(), self.alerts.as_ref().map_or(0, Vec::len))
     }
 
     /// Whether it is one of all lines, and of those that have what few have.

@@ -29,6 +29,10 @@ pub struct Log {
     pub age: Option<Duration>,
     /// The last line, with its end.
     last: Vec<u8>,
+    /// The last line with figures of gradients.
+    measured: Vec<u8>,
+    /// Alerts in all lines.
+    pub alerts: usize,
     /// The last loss on held-out text.
     pub validation_loss: Option<f64>,
     /// What is wrong with the line after the last one that is shown.
@@ -46,6 +50,11 @@ impl Log {
     /// The last line.
     pub fn last(&self) -> Option<Value> {
         serde_json::from_slice(&self.last).ok()
+    }
+
+    /// The last line with figures of gradients.
+    pub fn measured(&self) -> Option<Value> {
+        serde_json::from_slice(&self.measured).ok()
     }
 
     /// Reads what has come since the last time; gives the file, or why there is none.
@@ -97,6 +106,12 @@ impl Log {
         self.seconds += facts.step_ms.unwrap_or(0.0) / 1e3;
         self.history.add(facts.at(self.bytes, line.len() as u32 - 1, self.seconds), &facts);
         self.validation_loss = facts.validation_loss.or(self.validation_loss);
+        let (is_measured, alerts) = facts.health();
+        self.alerts += alerts;
+        if is_measured {
+            self.measured.clear();
+            self.measured.extend_from_slice(line);
+        }
         self.bytes += line.len() as u64;
         self.lines += 1;
         self.last.clear();

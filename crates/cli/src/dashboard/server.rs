@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 
 /// Connections at a time.
 pub const CONNECTIONS_MAX: usize = 32;
-/// What a server may come to take: 0.9 MB of stacks, buffers and what it knows of its runs, with all connections in use, and
+/// What a server may come to take: 1 MB of stacks, buffers and what it knows of its runs, with all connections in use, and
 /// the code that it runs besides a step's.
-pub const MEMORY_BYTES: u64 = 2_600_000;
+pub const MEMORY_BYTES: u64 = 2_700_000;
 /// How long a reader may be silent, and take to send the head of a request.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long one that was refused may take to be told.

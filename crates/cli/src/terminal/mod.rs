@@ -49,7 +49,8 @@ impl Observer for Json {
         let object = match event {
             // The only one that occurs at each step goes out without a value made of it.
             Event::Step(report) => return print_json(report),
-            Event::Preparing { .. } | Event::Validating { .. } | Event::Resolved(_) => return,
+            // Alerts are in the objects of their steps.
+            Event::Preparing { .. } | Event::Validating { .. } | Event::Resolved(_) | Event::Alert { .. } => return,
             Event::Started { parameters, tokens, steps, memory_bytes, budget_bytes, resumed_at } => json!({"started": {
                 "parameters": parameters, "tokens": tokens, "steps": steps, "memory_bytes": memory_bytes,
                 "budget_bytes": budget_bytes, "resumed_at": resumed_at,
@@ -101,6 +102,9 @@ mod tests {
             memory_bytes: 85_000_000,
             peak_memory_bytes: 90_000_000,
             account: None,
+            verdict: None,
+            alerts: vec![],
+            health: None,
             seconds_left: Some(65.0),
         }
     }

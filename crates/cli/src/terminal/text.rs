@@ -166,6 +166,7 @@ impl Observer for Text {
                 self.line(&format!("step {step}: {micro_batch} sequences at once from now on (memory {memory})"));
             }
             Event::Skipped { step, reason } => self.line(&format!("step {step}: skipped: {reason}")),
+            Event::Alert { step, alert } => self.line(&format!("step {step}: {alert}")),
             Event::Note(text) => self.line(text),
             Event::Warning(text) => self.line(&format!("warning: {text}")),
             Event::Finished(_) => self.end(),

@@ -5,6 +5,7 @@ use super::trend::Trend;
 use crate::charts::Glyphs;
 use crate::numbers::{bytes, duration};
 use gradus_train::run::StepReport;
+use gradus_train::watch::Verdict;
 use std::time::Instant;
 
 /// Cells of the bar in front of the first line, and of the one that shows the memory.
@@ -45,6 +46,8 @@ pub struct View {
     pub started: Instant,
     pub allowed: Option<Allowed>,
     pub validation_loss: Option<f32>,
+    /// How the gradients were when last measured.
+    verdict: Option<Verdict>,
     figures: Option<StepFigures>,
     pace: Pace,
     losses: Trend,
@@ -57,6 +60,7 @@ impl View {
             started: Instant::now(),
             allowed: None,
             validation_loss: None,
+            verdict: None,
             figures: None,
             pace: Pace::default(),
             losses: Trend::default(),
@@ -68,6 +72,7 @@ impl View {
         let figures = StepFigures::from(report);
         self.pace.see(&figures);
         self.losses.see(report.loss);
+        self.verdict = report.verdict.or(self.verdict);
         (self.figures, self.stage) = (Some(figures), Stage::Training);
     }
 
@@ -118,11 +123,12 @@ impl View {
         by_steps.or(by_time)
     }
 
-    /// How the loss went, and the memory, once there are steps.
+    /// How the loss went, the memory, and the health of the gradients, once there are steps.
     fn more(&self, columns: usize, glyphs: Glyphs) -> Vec<String> {
         let Some(figures) = &self.figures else { return vec![] };
         let memory = self.allowed.map(|allowed| memory_line(figures.memory_bytes, allowed, glyphs));
-        self.loss_line(columns, glyphs).into_iter().chain(memory).collect()
+        let health = self.verdict.map(|verdict| format!("{:LABEL$}{verdict}", "health"));
+        self.loss_line(columns, glyphs).into_iter().chain(memory).chain(health).collect()
     }
 
     fn loss_line(&self, columns: usize, glyphs: Glyphs) -> Option<String> {
@@ -165,6 +171,9 @@ mod tests {
             memory_bytes: 85_000_000,
             peak_memory_bytes: 90_000_000,
             account: None,
+            verdict: (step == 500).then_some(Verdict::Plateau),
+            alerts: vec![],
+            health: None,
             seconds_left: Some(65.0),
         }
     }
@@ -177,12 +186,13 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_shown_in_three_lines() {
+    fn a_run_is_shown_in_a_few_lines() {
         let mut view = view();
         let lines = view.lines(Some((24, 80)), Glyphs::Ascii);
         assert_eq!(lines[0], "######------ step 1000/2000  loss 2.0000  12,345 tokens/s  1m05s left");
         assert!(lines[1].starts_with("loss    ####") && lines[1].ends_with("__  6.99 to 2.01"), "{}", lines[1]);
         assert_eq!(lines[2], "memory  ##########--  85 MB of 100 MB");
+        assert_eq!(lines[3], "health  plateau");
         view.validation_loss = Some(2.125);
         assert!(view.lines(Some((24, 80)), Glyphs::Unicode)[1].ends_with("▁▁  6.99 to 2.01  validation 2.1250"));
         view.allowed = Some(Allowed { bytes: 170_000_000, is_budget: false });

@@ -18,6 +18,8 @@ use support::Place;
 /// Keys as the driver names them.
 const TAB: char = '\u{e004}';
 const LEFT: char = '\u{e012}';
+const END: char = '\u{e010}';
+const DOWN: char = '\u{e015}';
 const HOME: char = '\u{e011}';
 const SPACE: char = ' ';
 
@@ -49,7 +51,7 @@ impl Drop for Serving {
     }
 }
 
-/// A line of figures; those of every fifth step have gradients, and one has an alert.
+/// A line of figures, as a run writes them; those of every fifth step have gradients, and one has an alert.
 fn line(step: u64, seed: u64) -> String {
     let loss = 6.0 / (step as f64 + seed as f64).sqrt() + 0.0123456789;
     let mut line = json!({
@@ -61,7 +63,10 @@ fn line(step: u64, seed: u64) -> String {
     }
     if step.is_multiple_of(5) {
         line["gradients"] = json!({"blocks.0.weight": 0.5 / step as f64, "blocks.1.weight": 1.25e-7});
+        let figures = |ratio: f64| json!({"mean_abs": ratio / 7.0, "zeros": 0.25, "update_ratio": ratio});
+        line["health"] = json!({"blocks.0.weight": figures(0.003), "blocks.1.weight": figures(1e-5 / step as f64)});
     }
+    line["verdict"] = json!(if step >= 40 { "loss-spike" } else { "healthy" });
     if step == 40 {
         line["alerts"] = json!(["loss <b>spike</b>"]);
     }
@@ -109,6 +114,7 @@ fn the_page_in_a_browser() {
     grows_with_the_file(&browser, &place);
     is_used_by_keys_alone(&browser);
     saves_what_it_shows(&browser, &place);
+    shows_every_gradient(&browser, &place);
     fits_every_screen(&browser);
     assert_eq!(browser.complaints(), Vec::<String>::new());
     drop(serving);
@@ -136,8 +142,28 @@ fn shows_what_the_files_have(browser: &Browser) {
     assert_eq!(differing, json!(["seed"]));
     assert_eq!(page("document.querySelector('#gradients').hidden"), json!(false));
     assert!(page("document.querySelectorAll('#gradient-map path').length").as_u64().unwrap() > 1);
+    assert_eq!(page(&format!("{first}.querySelector('[data-label=health].unwell').innerText")), "loss spike");
     let colors = "new Set([...document.querySelectorAll('#loss path.smooth')].map((path) => getComputedStyle(path).stroke)).size";
     assert_eq!(page(colors), json!(2));
+}
+
+/// Row by row under the cursor of the heat map, and in its table: every figure as it is written.
+fn shows_every_gradient(browser: &Browser, place: &Place) {
+    browser.run("document.querySelector('#gradient-map svg[role=slider]').focus()");
+    browser.press(&[END, DOWN]);
+    let told =
+        browser.run("return document.querySelector('#gradient-map svg[role=slider]').getAttribute('aria-valuetext')");
+    let lines = fs::read_to_string(place.0.join("one/metrics.jsonl")).unwrap();
+    let last = lines.lines().rfind(|line| line.contains("gradients")).unwrap();
+    let figures = last.split("\"health\":").nth(1).unwrap().split("\"blocks.1.weight\":").nth(1).unwrap();
+    let (mean, ratio) = (written(figures, "mean_abs"), written(figures, "update_ratio"));
+    let step = written(last, "step");
+    let expected = format!("one step {step} blocks.1.weight 1.25e-7 mean {mean} zeros 0.25 update/weight {ratio}");
+    assert_eq!(told, json!(expected));
+    let table = saved(browser, "gradient-map", "CSV");
+    let rows: Vec<&str> = table.lines().collect();
+    assert_eq!(rows[0], "step,weight,norm,mean_abs,zeros,non_finite,update_ratio");
+    assert_eq!(*rows.last().unwrap(), format!("{step},\"blocks.1.weight\",1.25e-7,{mean},0.25,,{ratio}"));
 }
 
 fn grows_with_the_file(browser: &Browser, place: &Place) {
@@ -192,16 +218,18 @@ fn is_used_by_keys_alone(browser: &Browser) {
     assert_eq!(pressed, "true");
 }
 
+/// What a chart saves as a file of this kind.
+fn saved(browser: &Browser, chart: &str, kind: &str) -> String {
+    let script = format!(
+        "let saved; const make = URL.createObjectURL; URL.createObjectURL = (blob) => (saved = blob, make(blob)); \
+         [...document.querySelectorAll('#{chart} button')].find((button) => button.innerText === '{kind}').click(); \
+         URL.createObjectURL = make; return saved.text()"
+    );
+    browser.run(&script).as_str().unwrap().to_string()
+}
+
 fn saves_what_it_shows(browser: &Browser, place: &Place) {
-    let save = |kind: &str| {
-        let script = format!(
-            "let saved; const make = URL.createObjectURL; URL.createObjectURL = (blob) => (saved = blob, make(blob)); \
-             [...document.querySelectorAll('#loss button')].find((button) => button.innerText === '{kind}').click(); \
-             URL.createObjectURL = make; return saved.text()"
-        );
-        browser.run(&script).as_str().unwrap().to_string()
-    };
-    let table = save("CSV");
+    let table = saved(browser, "loss", "CSV");
     let rows: Vec<&str> = table.lines().collect();
     assert_eq!(rows[0], "run,seconds,step,tokens,loss,validation_loss");
     let lines = fs::read_to_string(place.0.join("one/metrics.jsonl")).unwrap();
@@ -209,7 +237,7 @@ fn saves_what_it_shows(browser: &Browser, place: &Place) {
     for (row, line) in rows[1..].iter().zip(lines.lines()) {
         assert_eq!(row.split(',').nth(4).unwrap(), written(line, "loss"), "{row}");
     }
-    let svg = save("SVG");
+    let svg = saved(browser, "loss", "SVG");
     assert!(
         svg.starts_with("<svg") && svg.contains("rgb(") && !svg.contains("var(") && !svg.contains("class="),
         "{svg}"
@@ -241,5 +269,14 @@ fn opens_during_a_run(browser: &Browser, place: &Place) {
     let step = "return Number(document.querySelector('[data-label=step]').innerText.replaceAll(',', ''))";
     let before = browser.run(step).as_f64().unwrap();
     browser.until(&format!("(() => {{ {step} }})() > {before}"));
+    // Its gradients were measured with the first step.
+    browser.until(
+        "!document.querySelector('#gradients').hidden && document.querySelector('[data-label=health]').innerText",
+    );
+    let lines = fs::read_to_string(place.0.join("live/metrics.jsonl")).unwrap();
+    let first: Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
+    assert!(first["gradients"].as_object().unwrap().len() > 10 && first["verdict"] == "healthy", "{first}");
+    let rows = browser.run("return document.querySelectorAll('#gradient-map text.end title').length");
+    assert!(rows.as_u64().unwrap() > 5, "{rows} rows are named");
     assert_eq!(browser.complaints(), Vec::<String>::new());
 }

@@ -1,4 +1,4 @@
-//! Reductions over any axes: sum, maximum, sum of squares; and what is made of them.
+//! Reductions over any axes: sums of numbers, squares and absolute values, counts of zeros, maximum; and what is made of them.
 
 use super::*;
 use crate::{DType, Shape};
@@ -61,6 +61,11 @@ impl Operation for Reduce {
         let gradient = match self.reduction {
             Reduction::Sum => g,
             Reduction::SumOfSquares => g * x * 2.0,
+            Reduction::SumOfAbs => {
+                let zero = x.zeros_like();
+                g * (x.greater(&zero) - x.less(&zero))
+            }
+            Reduction::Zeros => return vec![None],
             Reduction::Max => {
                 // Equal largest numbers share the gradient.
                 let largest = x.equal(&spread(&at.outputs[0]));
@@ -104,6 +109,8 @@ impl Operation for Reduce {
             *y = match self.reduction {
                 Reduction::Sum => *y + x,
                 Reduction::SumOfSquares => *y + x * x,
+                Reduction::SumOfAbs => *y + x.abs(),
+                Reduction::Zeros => *y + f64::from(x == 0.0),
                 Reduction::Max if *y > x || y.is_nan() => *y,
                 Reduction::Max => x,
             };
@@ -169,6 +176,16 @@ impl Operation for Reduce {
                 vec![x[0].sum(axes), x[0].sum_of_squares(axes), x[0].max(axes)]
             }));
         }
+        let counted: [(&[usize], &[isize]); 4] =
+            [(&[3, 5], &[0]), (&[3, 5], &[0, 1]), (&[4], &[]), (&[2100, 9], &[0, 1])];
+        for (shape, axes) in counted {
+            let sparse = CaseInput::integers(DType::F32, shape, 2);
+            cases.push(Case::with_inputs(&format!("zeros of {shape:?} over {axes:?}"), vec![sparse], move |x| {
+                vec![x[0].count_zeros(axes)]
+            }));
+        }
+        let apart = CaseInput::filled([3, 5], Fill::Numbers((0..15).map(|at| at as f64 * 0.5 - 3.75).collect()));
+        cases.push(Case::with_inputs("absolute", vec![apart], |x| vec![x[0].sum_of_abs(&[0]), x[0].sum_of_abs(&[])]));
         cases.push(Case::new("in order", &[&[3, 2, 5]], |x| vec![x[0].sum_in_order(&[0]), x[0].sum_in_order(&[1, 0])]));
         cases.push(Case::new("all in order", &[&[7]], |x| vec![x[0].sum_in_order(&[0])]));
         cases.push(Case::new("many in order", &[&[9, 1100]], |x| vec![x[0].sum_in_order(&[0])]));
@@ -217,6 +234,8 @@ impl Kernels for Reduce {
         let reduction = match self.reduction {
             Reduction::Sum => gradus_cuda::Reduction::Sum,
             Reduction::SumOfSquares => gradus_cuda::Reduction::SumOfSquares,
+            Reduction::SumOfAbs => gradus_cuda::Reduction::SumOfAbs,
+            Reduction::Zeros => gradus_cuda::Reduction::Zeros,
             Reduction::Max => gradus_cuda::Reduction::Max,
         };
         let options = ReduceOptions { reduction, in_order: self.in_order, accumulates: linker.accumulates(0) };
@@ -273,6 +292,18 @@ impl Tensor {
     #[track_caller]
     pub fn sum_of_squares(&self, axes: &[isize]) -> Tensor {
         self.reduce(Reduction::SumOfSquares, axes, false)
+    }
+
+    /// The sum of absolute values over these axes.
+    #[track_caller]
+    pub fn sum_of_abs(&self, axes: &[isize]) -> Tensor {
+        self.reduce(Reduction::SumOfAbs, axes, false)
+    }
+
+    /// How many numbers are zero over these axes. It has no gradient.
+    #[track_caller]
+    pub fn count_zeros(&self, axes: &[isize]) -> Tensor {
+        self.reduce(Reduction::Zeros, axes, false)
     }
 
     /// The largest number over these axes; equal ones share the gradient.
@@ -345,7 +376,7 @@ impl Tensor {
         let size = x.abs();
         let norm = match order {
             0.0 => x.not_equal(&x.zeros_like()).sum(axes),
-            1.0 => size.sum(axes),
+            1.0 => x.sum_of_abs(axes),
             2.0 => x.sum_of_squares(axes).root(2.0),
             f32::INFINITY => size.max(axes),
             f32::NEG_INFINITY => size.min(axes),
@@ -420,7 +451,7 @@ impl Tensor {
         let Some(axes) = self.sorted_axes(axes) else { return self.trace().poisoned() };
         // Only where it makes a difference, so that equal reductions stay equal.
         let wide = wide && widened(self.dtype()) != self.dtype();
-        if axes.is_empty() && reduction != Reduction::SumOfSquares && !wide {
+        if axes.is_empty() && matches!(reduction, Reduction::Sum | Reduction::Max) && !wide {
             return self.clone();
         }
         self.trace().apply_one(Reduce { reduction, axes, wide, in_order: false }, &[self])

@@ -31,13 +31,15 @@ fn check<T: Element>(kept: Axes, reduced: Axes, tolerance: f64) {
     let end = kept.iter().chain(reduced).map(|&(size, stride)| size.saturating_sub(1) * stride).sum::<usize>() + 1;
     let x: Vec<T> = numbers(end).into_iter().map(T::from_f32).collect();
     let within = offsets(reduced);
-    for reduction in [Reduction::Sum, Reduction::SumOfSquares, Reduction::Max] {
+    for reduction in [Reduction::Sum, Reduction::SumOfSquares, Reduction::SumOfAbs, Reduction::Zeros, Reduction::Max] {
         let baseline = run(Isa::Baseline, reduction, &x, kept, reduced);
         for (index, offset) in offsets(kept).into_iter().enumerate() {
             let values = || within.iter().map(|&at| x[offset + at].to_f32() as f64);
             let (want, scale) = match reduction {
                 Reduction::Sum => (values().sum::<f64>(), values().map(f64::abs).sum()),
                 Reduction::SumOfSquares => (values().map(|x| x * x).sum(), values().map(|x| x * x).sum::<f64>()),
+                Reduction::SumOfAbs => (values().map(f64::abs).sum(), values().map(f64::abs).sum::<f64>()),
+                Reduction::Zeros => (values().filter(|x| *x == 0.0).count() as f64, 0.0),
                 Reduction::Max => (values().fold(f64::NEG_INFINITY, f64::max), 1.0),
             };
             let got = baseline[index].to_f32() as f64;

@@ -4,6 +4,7 @@ use crate::clipping::NormStatistics;
 use crate::files::tensors::Seal;
 use crate::models::ModelConfig;
 use crate::schedule::Decay;
+use crate::watch::Monitor;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
@@ -35,6 +36,9 @@ pub struct Progress {
     pub skipped_in_a_row: u32,
     /// What adaptive clipping knows.
     pub clipping: NormStatistics,
+    /// What is known of how the run is doing; checkpoints of older versions do not say.
+    #[serde(default)]
+    pub monitor: Monitor,
     /// The fall of the learning rate that the run was in; checkpoints of older versions do not say.
     #[serde(default, rename = "fall")]
     pub decay: Option<Decay>,

@@ -4,6 +4,7 @@ use crate::config::{Clip, ScheduleKind};
 use crate::files::testing::{Folder, Given};
 use crate::models::ModelConfig;
 use crate::schedule::{Decay, Length};
+use crate::watch::{Monitor, Observation};
 use gradus_engine::backend::Cpu;
 use gradus_engine::{Array, DType, Routine, Shape, TensorType, Trace};
 use std::borrow::Cow;
@@ -23,6 +24,16 @@ fn norms(step: u64) -> NormStatistics {
     norms
 }
 
+/// What is known after so many steps.
+fn monitor(steps: u64) -> Monitor {
+    let mut monitor = Monitor::default();
+    for step in 1..=steps {
+        let (loss, learning_rate) = (1.0 / step as f32, 0.1 / 3.0);
+        monitor.see(&Observation { step, loss, learning_rate, validation_loss: Some(loss), ..Observation::default() });
+    }
+    monitor
+}
+
 fn progress(step: u64) -> Progress {
     Progress {
         step,
@@ -33,6 +44,7 @@ fn progress(step: u64) -> Progress {
         seconds: 0.1 + 0.2,
         skipped_in_a_row: 0,
         clipping: norms(step),
+        monitor: monitor(step),
         decay: Some(Decay::new(ScheduleKind::Cosine, Length::Steps(100), 1.0 / 3.0, 10)),
         model: Some(ModelConfig::gpt2(97, 64, 2, 4, 40)),
         configuration: serde_json::json!({ "learning-rate": 0.001 }),

@@ -1,7 +1,7 @@
 //! What a run can be: every number within limits that keep all that is reckoned with them from overflowing, and every
 //! two that must fit together fitting. Checked before anything is computed, whoever states the run.
 
-use super::{BatchSize, Clip, EventFolder, Recomputation, TokenizerKind, TrainConfig, Validation};
+use super::{BatchSize, Clip, EventFolder, HealthInterval, Recomputation, TokenizerKind, TrainConfig, Validation};
 use crate::models::MOST_LAYERS;
 use crate::{Error, Result};
 use gradus_engine::backend::Cpu;
@@ -37,6 +37,9 @@ impl TrainConfig {
         self.validate_paths()?;
         within("threads", self.threads, 1..=Cpu::MOST_THREADS)?;
         within("keep", self.keep, 1..=MOST_KEPT)?;
+        if let HealthInterval::Steps(steps) = self.health {
+            within("health", steps, 1..=MOST_STEPS)?;
+        }
         if let Recomputation::Every(layers) = self.recompute {
             within("recompute every", layers, 1..=MOST_LAYERS)?;
         }

@@ -34,6 +34,11 @@ impl Appended {
         Ok((Appended { path, file, written, waiting: Vec::with_capacity(ENTRY_BYTES), lost: 0 }, about))
     }
 
+    /// Has room for entries that are so many bytes longer than usual, so that none is allocated when one comes.
+    pub fn make_room(&mut self, bytes: usize) {
+        self.waiting.reserve(bytes + ENTRY_BYTES);
+    }
+
     /// Adds the entry that `write` puts behind what it is given. One that cannot be written comes with the next that can,
     /// unless too many wait.
     pub fn add(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use super::{ProcessMemory, heap};
 use crate::Result;
-use crate::config::{TokenizerKind, TrainConfig};
+use crate::config::{HealthInterval, TokenizerKind, TrainConfig};
 use crate::data::PIECE_BYTES;
 use crate::tokenizer::LEARNING_BYTES_MIN;
 use crate::trainer::Batches;
@@ -11,8 +11,9 @@ use crate::trainer::Batches;
 const HEAP_BYTES: u64 = 800_000;
 /// A step of a plan, with its jobs.
 pub const STEP_BYTES: u64 = 2_800;
-/// What a layer of a model takes while it is trained: up to 150 steps.
+/// What a layer of a model takes while it is trained: up to 150 steps, and 125 more where its health is measured.
 const LAYER_BYTES: u64 = 150 * STEP_BYTES;
+const LAYER_HEALTH_BYTES: u64 = 125 * STEP_BYTES;
 /// What a thread touches of its stack.
 const STACK_BYTES: u64 = 40_000;
 /// A token of a tokenizer: its text twice, its merge, and its lines in `tokenizer.json`.
@@ -82,7 +83,8 @@ impl Outside {
         let batch = 2 * config.batch.size() * config.sequence * size_of::<i32>();
         let batches = Batches::bytes(batch) + batch as u64;
         let data = batches + config.model.vocabulary as u64 * TOKEN_BYTES;
-        let plan = config.model.layers as u64 * LAYER_BYTES;
+        let health = if config.health == HealthInterval::Off { 0 } else { LAYER_HEALTH_BYTES };
+        let plan = config.model.layers as u64 * (LAYER_BYTES + health);
         Outside { data, runtime: held.with_threads(config.threads) + plan + config.observer_bytes }
     }
 

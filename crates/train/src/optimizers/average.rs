@@ -20,12 +20,19 @@ impl WeightAverage {
     /// Adds the average of a new weight to a routine. `step` is the number of the step, 1 at the first.
     #[track_caller]
     pub fn update(&self, routine: Routine, name: &str, new: &Tensor, step: &Tensor) -> Routine {
+        let (average, updated) = self.updated(name, new, step);
+        routine.assign(&average, &updated)
+    }
+
+    /// The state of the average and its new value.
+    #[track_caller]
+    pub(super) fn updated(&self, name: &str, new: &Tensor, step: &Tensor) -> (Tensor, Tensor) {
         let average =
             new.trace().zero_state_with_role(&WeightAverage::name(name), Role::Statistics, DType::F32, new.shape());
         let power = |exponent: &Tensor| step.full_like(self.decay).pow(exponent);
         let kept = self.decay * (1.0 - power(&(step - 1.0))) / (1.0 - power(step));
         // Written so that equal weights keep their average to the bit.
         let updated = &average + (new - &average) * (1.0 - kept);
-        routine.assign(&average, &updated)
+        (average, updated)
     }
 }

@@ -49,6 +49,14 @@ pub struct StepNumbers {
     pub one: Tensor,
 }
 
+/// What an update of all weights gives.
+pub(crate) struct UpdatedAll {
+    /// The new weights, in their order.
+    pub weights: Vec<Tensor>,
+    /// Each state besides, and its new value.
+    pub states: Vec<(Tensor, Tensor)>,
+}
+
 impl StepNumbers {
     /// Gradients as they are, and an update that waits for nothing.
     #[track_caller]
@@ -111,17 +119,33 @@ impl GroupedOptimizer {
     #[track_caller]
     pub fn update<'t>(
         &self,
-        mut routine: Routine,
+        routine: Routine,
         weights: impl IntoIterator<Item = (&'t str, &'t Tensor)>,
         gradients: &[Tensor],
         numbers: &StepNumbers,
     ) -> Routine {
+        let weights: Vec<(&str, &Tensor)> = weights.into_iter().collect();
+        let updated = self.updated(&weights, gradients, numbers, |_, _| ());
+        let assigned = weights.iter().map(|(_, weight)| *weight).zip(&updated.weights);
+        let assigned = assigned.chain(updated.states.iter().map(|(state, new)| (state, new)));
+        assigned.fold(routine, |routine, (state, new)| routine.assign(state, new))
+    }
+
+    /// The new value of every weight, and of every state that is remembered besides. `each` is told the number of a weight and
+    /// its new value, before the next one is traced.
+    #[track_caller]
+    pub(crate) fn updated(
+        &self,
+        weights: &[(&str, &Tensor)],
+        gradients: &[Tensor],
+        numbers: &StepNumbers,
+        mut each: impl FnMut(usize, &Tensor),
+    ) -> UpdatedAll {
         let trace = numbers.one.trace();
         let count = trace.zero_state_with_role("optimizer.step", Role::Optimizer, DType::F32, []);
         let step = &(&count + &numbers.one);
-        routine = routine.assign(&count, step);
+        let mut updated = UpdatedAll { weights: vec![], states: vec![(count.clone(), step.clone())] };
         let mut rates = Rates { numbers, scaled: vec![] };
-        let weights: Vec<(&str, &Tensor)> = weights.into_iter().collect();
         if weights.len() != gradients.len() {
             let problem = format!("there are {} weights and {} gradients", weights.len(), gradients.len());
             count.parameter_error(self.rule.name(), problem);
@@ -129,7 +153,7 @@ impl GroupedOptimizer {
         if let Some(WeightAverage { decay }) = self.average.filter(|average| !(0.0..1.0).contains(&average.decay)) {
             count.parameter_error("average", format!("the decay is {decay}; give a number from 0 to below 1"));
         }
-        for ((name, weight), gradient) in weights.into_iter().zip(gradients) {
+        for (&(name, weight), gradient) in weights.iter().zip(gradients) {
             let shape = weight.shape();
             let (factor, weight_decay) = self.settings(name, &shape);
             if !(0.0..=f32::MAX).contains(&factor) || !(0.0..=f32::MAX).contains(&weight_decay) {
@@ -149,13 +173,12 @@ impl GroupedOptimizer {
                 let problem = format!("an update of {name:?} gives {given} states of the {stated} that there are");
                 weight.parameter_error(self.rule.name(), problem);
             }
-            routine = routine.assign(weight, &new.weight);
-            routine = states.iter().zip(&new.states).fold(routine, |routine, (old, new)| routine.assign(old, new));
-            if let Some(average) = self.average {
-                routine = average.update(routine, name, &new.weight, step);
-            }
+            updated.states.extend(states.iter().cloned().zip(new.states));
+            updated.states.extend(self.average.map(|average| average.updated(name, &new.weight, step)));
+            each(updated.weights.len(), &new.weight);
+            updated.weights.push(new.weight);
         }
-        routine
+        updated
     }
 }
 

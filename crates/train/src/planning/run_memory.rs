@@ -1,7 +1,7 @@
 //! From a run's memory to the plan of its step.
 
 use super::{Chosen, Refusal, StepPlans, rehearsal};
-use crate::config::{BatchSize, TrainConfig};
+use crate::config::{BatchSize, HealthInterval, TrainConfig};
 use crate::data::READING_BYTES;
 use crate::memory::guard::{self, Armed};
 use crate::memory::{Held, Limit, Outside, ProcessMemory, Stages};
@@ -111,7 +111,8 @@ impl RunMemory {
         arena_besides(&self.limit, self.outside(config).total())
     }
 
-    /// Chooses what the configuration leaves open: the batch, the micro-batch, what is computed again.
+    /// Chooses what the configuration leaves open: the batch, the micro-batch, what is computed again, and whether the
+    /// gradients' health is measured, which is left out where it would not fit.
     pub fn choose(&mut self, config: &mut TrainConfig, backend: &dyn Backend) -> Result<Chosen> {
         config.validate()?;
         if config.batch == BatchSize::Auto {
@@ -127,7 +128,13 @@ impl RunMemory {
         };
         self.planning = self.planning.max(ProcessMemory::read().anonymous.saturating_sub(before));
         let chosen = chosen.filter(|chosen| self.limit.fits(self.smallest_budget(config, chosen.arena())));
-        let chosen = chosen.map_or_else(|| Err(self.refusal(&plans, config, backend)?), Ok)?;
+        let Some(chosen) = chosen else {
+            if config.health != HealthInterval::Auto {
+                return Err(self.refusal(&plans, config, backend)?);
+            }
+            config.health = HealthInterval::Off;
+            return self.choose(config, backend);
+        };
         config.micro_batch = chosen.config.micro_batch;
         Ok(chosen)
     }

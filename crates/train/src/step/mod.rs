@@ -4,7 +4,8 @@
 //! A step over several micro-batches replays `first` and then `accumulate` into gradient states, and ends with
 //! `update`; a step of one micro-batch is the single routine `step`, which keeps no gradients between. Nothing is
 //! assigned by a step whose gradient norm is not finite: every update waits for that check. Where the loss is scaled,
-//! `back_off` follows such a step.
+//! `back_off` follows such a step. Now and then `measured` stands in for `step` or `update`: it does the same, and gives the
+//! figures of every gradient and update too.
 //!
 //! Gradients are summed from the first row of a batch to the last, whatever the micro-batches: each goes on with the
 //! sums of the one before. So (without dropout, whose masks follow the micro-batches) their number changes no bit of
@@ -26,6 +27,7 @@ use crate::config::Precision;
 use crate::loss_scale::{LossScale, LossScaler};
 use crate::optimizers::{GroupedOptimizer, StepNumbers};
 use crate::parameters::{Parameter, Parameters};
+use crate::watch::{Figures, Measured, Measures, Reading, count_non_finite, non_finite_name};
 use crate::{Error, Result};
 use gradus_engine::backend::Backend;
 use gradus_engine::plan::{Options, Planner};
@@ -33,6 +35,10 @@ use gradus_engine::{DType, Location, Routine, Tensor, TensorType, Trace, gradien
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
+
+/// The routine that ends a step and measures the health of its gradients, and the one that finds what is not finite.
+const MEASURED: &str = "measured";
+const DIAGNOSE: &str = "diagnose";
 
 /// What the training program is built from.
 #[derive(Clone)]
@@ -54,6 +60,8 @@ pub struct StepConfig {
     /// Whether gradients are summed in states even over a single micro-batch, so that the step can go on with another
     /// one ([`TrainingStep::relink`]).
     pub relinkable: bool,
+    /// Whether there is a routine too that measures the health of gradients ([`TrainingStep::run_measured`]).
+    pub health: bool,
 }
 
 /// The routines over one trace, and what is known of the model only then.
@@ -64,6 +72,8 @@ pub(crate) struct Traced {
     pub parameters: Vec<Parameter>,
     /// Losses of a micro-batch.
     pub losses: usize,
+    /// How the health of gradients is read, if it is measured.
+    pub reading: Option<Reading>,
 }
 
 /// What is written at every step besides the batch.
@@ -124,6 +134,7 @@ impl StepConfig {
             precision: Precision::F32,
             loss_scale: None,
             relinkable: false,
+            health: false,
         }
     }
 
@@ -181,11 +192,8 @@ impl StepConfig {
             )));
         }
         let mut routines = vec![Routine::new("evaluate").output("loss", &loss)];
-        if self.accumulates() {
-            routines.extend(self.over_several(&model));
-        } else {
-            routines.extend(self.over_one(&model));
-        }
+        let (stepping, reading) = if self.accumulates() { self.over_several(&model) } else { self.over_one(&model) };
+        routines.extend(stepping);
         routines.extend(model.scalars.loss_scaler.as_ref().map(LossScaler::back_off));
         check_names(&trace, |name, _| {
             format!("the step has a state named {name:?} itself; call the model's otherwise")
@@ -194,7 +202,7 @@ impl StepConfig {
         trace.check()?;
         let (fields, losses) = (inputs.fields(), model.losses);
         self.check_batch(&fields)?;
-        Ok(Traced { trace, routines, fields, parameters: parameters.list(), losses })
+        Ok(Traced { trace, routines, fields, parameters: parameters.list(), losses, reading })
     }
 
     /// Refuses a batch whose bytes cannot be counted.
@@ -238,47 +246,60 @@ impl StepConfig {
     }
 
     /// A step that is one routine.
-    fn over_one(&self, model: &Differentiated) -> [Routine; 2] {
+    fn over_one(&self, model: &Differentiated) -> (Vec<Routine>, Option<Reading>) {
         let gradients: Vec<Tensor> = model.terms.iter().map(|terms| added_up(terms)).collect();
-        let step = Routine::new("step").times_per_step(1).output("loss", &(&model.total * &model.scalars.loss_share));
         let updates = model.parameters.updates();
-        let step = updates.iter().fold(step, |step, (state, value)| step.assign(state, value));
-        [self.update(step, model, &gradients), diagnosis(model, &gradients)]
+        let step = |name: &str| {
+            let step = Routine::new(name).output("loss", &(&model.total * &model.scalars.loss_share));
+            updates.iter().fold(step, |step, (state, value)| step.assign(state, value))
+        };
+        let (mut routines, reading) = self.update("step", step, model, &gradients);
+        routines.push(self.diagnosis(model, &gradients));
+        (routines, reading)
     }
 
     /// Gradients summed over micro-batches in states, and an update from the sums. What a model keeps count of becomes
     /// the mean over the micro-batches, with the update: so a step that is refused changes none of it.
-    fn over_several(&self, model: &Differentiated) -> [Routine; 4] {
+    fn over_several(&self, model: &Differentiated) -> (Vec<Routine>, Option<Reading>) {
         let named = model.names.iter().zip(&model.terms).map(|(name, terms)| (&name[..], &terms[..]));
         let mut accumulator = GradientAccumulator::new(named);
+        let mut kept = vec![];
         let summed = accumulator.sum("loss", &model.total);
-        let mut update =
-            Routine::new("update").times_per_step(1).output("loss", &(&summed * &model.scalars.loss_share));
         for (index, (state, value)) in model.parameters.updates().iter().enumerate() {
             let sum = accumulator.sum(&format!("statistics.{index}"), value);
-            update = update.assign(state, &(sum / self.micro_batches as f32));
+            kept.push((state.clone(), sum / self.micro_batches as f32));
         }
+        let update = |name: &str| {
+            let update = Routine::new(name).output("loss", &(&summed * &model.scalars.loss_share));
+            accumulator.update(kept.iter().fold(update, |update, (state, value)| update.assign(state, value)))
+        };
         let further = Routine::new("accumulate").times_per_step(self.micro_batches.saturating_sub(1));
         let gradients = accumulator.gradients();
-        [
-            accumulator.first(Routine::new("first").times_per_step(1)),
-            accumulator.accumulate(further),
-            self.update(accumulator.update(update), model, gradients),
-            diagnosis(model, gradients),
-        ]
+        let mut routines =
+            vec![accumulator.first(Routine::new("first").times_per_step(1)), accumulator.accumulate(further)];
+        let (updates, reading) = self.update("update", update, model, gradients);
+        routines.extend(updates);
+        routines.push(self.diagnosis(model, gradients));
+        (routines, reading)
     }
 
-    /// Clipping and the update of every weight.
-    fn update(&self, mut routine: Routine, model: &Differentiated, gradients: &[Tensor]) -> Routine {
+    /// The routine that ends a step, with clipping and the update of every weight, and the same once more with the figures
+    /// of gradients and updates. `begun` gives what it does besides, by its name.
+    fn update(
+        &self,
+        name: &str,
+        begun: impl Fn(&str) -> Routine,
+        model: &Differentiated,
+        gradients: &[Tensor],
+    ) -> (Vec<Routine>, Option<Reading>) {
         let scaler = model.scalars.loss_scaler.as_ref();
         let unscaled = |x: &Tensor| scaler.map_or_else(|| x.clone(), |scaler| x * scaler.inverse());
         let norm = Tensor::global_norm(&gradients.iter().collect::<Vec<_>>());
         let norm = unscaled(&norm).check_finite("the gradient norm");
-        routine = routine.output("gradient_norm", &norm);
         // One, but only once the norm is known to be finite: so no update comes before that.
         let one = &norm * 0.0 + 1.0;
         let clipped: Vec<Tensor>;
-        let (gradients, scale) = match self.clip_value {
+        let (updating, scale) = match self.clip_value {
             Some(limit) => {
                 let gradients: Vec<Tensor> = gradients.iter().map(unscaled).collect();
                 clipped = clip_by_value(&gradients.iter().collect::<Vec<_>>(), limit);
@@ -286,12 +307,43 @@ impl StepConfig {
             }
             None => (gradients, unscaled(&clip_by_norm(&norm, &model.scalars.clip_norm))),
         };
-        if let Some(scaler) = scaler {
-            routine = scaler.good_step(routine);
-        }
         let numbers = StepNumbers { learning_rate: model.scalars.learning_rate.clone(), scale, one };
-        let weights = model.names.iter().map(|name| &name[..]).zip(&model.weights);
-        self.optimizer.update(routine, weights, gradients, &numbers)
+        let weights: Vec<(&str, &Tensor)> = model.names.iter().map(|name| &name[..]).zip(&model.weights).collect();
+        let mut figures = Figures::default();
+        let updated = self.optimizer.updated(&weights, updating, &numbers, |index, new| {
+            if self.health {
+                let ((name, weight), gradient) = (weights[index], &gradients[index]);
+                figures.add(Measured { name, weight, gradient, updated: Some(new) });
+            }
+        });
+        let ended = |name: &str, new: &[Tensor]| {
+            let routine = begun(name).output("gradient_norm", &norm);
+            let routine = scaler.map_or_else(|| routine.clone(), |scaler| scaler.good_step(routine.clone()));
+            let assigned = model.weights.iter().zip(new);
+            let assigned = assigned.chain(updated.states.iter().map(|(state, new)| (state, new)));
+            assigned.fold(routine, |routine, (state, new)| routine.assign(state, new))
+        };
+        let mut routines = vec![ended(name, &updated.weights).times_per_step(1)];
+        let mut reading = None;
+        if self.health {
+            let measures = Measures::of_finite(figures);
+            routines.push(measures.outputs(ended(MEASURED, measures.updated())));
+            reading = Some(measures.into_reading());
+        }
+        (routines, reading)
+    }
+
+    /// The sum of squares of each weight's gradient, to find where a number that is not finite came from; and how many
+    /// such numbers there are.
+    fn diagnosis(&self, model: &Differentiated, gradients: &[Tensor]) -> Routine {
+        let mut routine = Routine::new(DIAGNOSE);
+        for (name, gradient) in model.names.iter().zip(gradients) {
+            routine = routine.output(name, &gradient.sum_of_squares(&gradient.all_axes()));
+            if self.health {
+                routine = routine.output(&non_finite_name(name), &count_non_finite(gradient));
+            }
+        }
+        routine
     }
 }
 
@@ -312,13 +364,6 @@ fn unused_weight(total: &Tensor, names: &[String], weights: &[Tensor]) -> Option
     )))
 }
 
-/// The sum of squares of each weight's gradient, to find where a number that is not finite came from.
-fn diagnosis(model: &Differentiated, gradients: &[Tensor]) -> Routine {
-    model.names.iter().zip(gradients).fold(Routine::new("diagnose"), |routine, (name, gradient)| {
-        routine.output(name, &gradient.sum_of_squares(&gradient.all_axes()))
-    })
-}
-
 impl fmt::Debug for StepConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("StepConfig")
@@ -329,6 +374,7 @@ impl fmt::Debug for StepConfig {
             .field("precision", &self.precision)
             .field("loss_scale", &self.loss_scale)
             .field("relinkable", &self.relinkable)
+            .field("health", &self.health)
             .finish_non_exhaustive()
     }
 }

@@ -1,10 +1,11 @@
 //! The linked training step.
 
-use super::{Batch, Field, StepConfig, StepTimes};
+use super::{Batch, DIAGNOSE, Field, MEASURED, StepConfig, StepTimes};
 use crate::loss_scale::{BACK_OFF, SCALE, SKIPPED_STEPS};
 use crate::parameters::Parameter;
 use crate::planning::Chosen;
 use crate::profiler::Phase;
+use crate::watch::{Health, HealthInterval, Reading};
 use crate::{Error, Result};
 use gradus_engine::Program;
 use gradus_engine::backend::Backend;
@@ -79,6 +80,8 @@ pub struct TrainingStep {
     losses: usize,
     /// Where the times of each step of the plan go, while they are asked for.
     times: Option<Box<StepTimes>>,
+    /// How the health of gradients is read, if it is measured.
+    reading: Option<Reading>,
 }
 
 impl TrainingStep {
@@ -91,9 +94,9 @@ impl TrainingStep {
     /// Links a step that is planned; weights and optimizer are zero until written.
     pub fn link(Chosen { config, plan }: Chosen, backend: &dyn Backend) -> Result<TrainingStep> {
         let traced = config.traced(backend)?;
-        let (fields, parameters, losses) = (traced.fields, traced.parameters, traced.losses);
+        let (fields, parameters, losses, reading) = (traced.fields, traced.parameters, traced.losses, traced.reading);
         let program = Program::link(plan, backend)?;
-        Ok(TrainingStep { program, config, fields, parameters, losses, times: None })
+        Ok(TrainingStep { program, config, fields, parameters, losses, reading, times: None })
     }
 
     /// Goes on in another way: what the step remembers stays, in the same bytes.
@@ -154,6 +157,49 @@ impl TrainingStep {
     /// If a number is not finite, nothing is changed and the error says so; where the loss is scaled, the scale backs off
     /// and the step counts as skipped instead.
     pub fn run(&mut self, batch: &Batch, inputs: &StepScalars) -> Result<Outcome> {
+        let last = if self.config.accumulates() { "update" } else { "step" };
+        self.run_ending_with(last, batch, inputs)
+    }
+
+    /// Room for the figures of gradients and updates, if the step measures them ([`StepConfig::health`]).
+    pub fn health(&self) -> Option<Health> {
+        self.reading.as_ref().map(Reading::health)
+    }
+
+    /// The steps between measurements that are chosen; 0: none.
+    pub fn health_steps(&self, interval: HealthInterval) -> u64 {
+        let plan = self.program.plan();
+        let seconds = |name: &str| {
+            let steps = plan.routines.iter().filter(|routine| routine.name == name).flat_map(|routine| &routine.steps);
+            steps.map(|step| step.seconds).sum::<f64>()
+        };
+        let last = if self.config.accumulates() { "update" } else { "step" };
+        interval.steps(plan.seconds(), seconds(MEASURED) - seconds(last))
+    }
+
+    /// As [`TrainingStep::run`], to the bit, and gives the figures of every gradient and update too; of a step that was
+    /// skipped, how many numbers were not finite. `health` is that of [`TrainingStep::health`].
+    pub fn run_measured(&mut self, batch: &Batch, inputs: &StepScalars, health: &mut Health) -> Result<Outcome> {
+        let scale = if self.config.loss_scale().is_some() { self.program.scalar(SCALE)? } else { 1.0 };
+        let outcome = self.run_ending_with(MEASURED, batch, inputs)?;
+        match (outcome.scaling, &self.reading) {
+            (Some(Scaling { skipped: true, .. }), _) => self.count_non_finite(health)?,
+            (_, Some(reading)) => reading.read(&self.program, scale, health)?,
+            (_, None) => {}
+        }
+        Ok(outcome)
+    }
+
+    /// After a step that was refused or skipped: how many numbers of each gradient are not finite.
+    pub fn count_non_finite(&mut self, health: &mut Health) -> Result<()> {
+        self.program.run(DIAGNOSE)?;
+        match &self.reading {
+            Some(reading) => reading.read_non_finite(&self.program, health),
+            None => Ok(()),
+        }
+    }
+
+    fn run_ending_with(&mut self, last: &str, batch: &Batch, inputs: &StepScalars) -> Result<Outcome> {
         let StepConfig { micro_batch, micro_batches, .. } = self.config;
         self.check(batch, micro_batch * micro_batches)?;
         let counted = self.counted(batch, self.losses * micro_batches)?;
@@ -163,7 +209,7 @@ impl TrainingStep {
         self.program.write("clip_norm", &[inputs.clip_norm])?;
         let scaled = self.config.loss_scale().is_some();
         Phase::Step.begin();
-        let replayed = self.replay(batch, inputs);
+        let replayed = self.replay(last, batch, inputs);
         Phase::Loop.begin();
         let skipped = match replayed {
             Err(error) if scaled && is_not_finite(&error) => {
@@ -183,19 +229,18 @@ impl TrainingStep {
     }
 
     /// Replays the routines of a step, whose numbers are written.
-    fn replay(&mut self, batch: &Batch, inputs: &StepScalars) -> Result<()> {
-        let micro_batches = self.config.micro_batches;
+    fn replay(&mut self, last: &str, batch: &Batch, inputs: &StepScalars) -> Result<()> {
+        let (micro_batches, accumulates) = (self.config.micro_batches, self.config.accumulates());
         self.times.iter_mut().for_each(|times| times.begin());
-        let last = if self.config.accumulates() { "update" } else { "step" };
         for index in 0..micro_batches {
             self.write(batch, index)?;
             // The key need not count further than it can.
             let micro_step = (inputs.step as u32).wrapping_mul(micro_batches as u32).wrapping_add(index as u32);
             self.program.write("dropout_key", &[inputs.seed, micro_step])?;
-            match (last, index) {
-                ("step", _) => {}
-                (_, 0) => self.run_routine("first")?,
-                _ => self.run_routine("accumulate")?,
+            match (accumulates, index) {
+                (false, _) => {}
+                (true, 0) => self.run_routine("first")?,
+                (true, _) => self.run_routine("accumulate")?,
             }
         }
         self.run_routine(last)
@@ -258,7 +303,7 @@ impl TrainingStep {
                 return Ok(Culprit::Weight(&parameter.name));
             }
         }
-        self.program.run("diagnose")?;
+        self.program.run(DIAGNOSE)?;
         for parameter in self.parameters.iter().rev() {
             if !self.program.scalar(&parameter.name)?.is_finite() {
                 return Ok(Culprit::Gradient(&parameter.name));

@@ -36,6 +36,7 @@ mod run;
 mod saving;
 mod session;
 mod settings;
+mod watching;
 
 pub(crate) use account::predicted;
 pub(crate) use adaptive::Adaptive;
@@ -45,15 +46,16 @@ pub(crate) use run::Run;
 pub(crate) use session::{Every, Identity, Limits, RunFolder, Session};
 pub use settings::Settings;
 
-use crate::Result;
 use crate::checkpoint::{Contents, Store};
 use crate::memory::guard::{self, Doing};
 use crate::memory::heap;
 use crate::parameters::Parameters;
-use crate::planning::ModelMemory;
+use crate::planning::{Chosen, ModelMemory};
 use crate::profiler::{self, Profile};
 use crate::run::{Observer, StepReport, Summary, Unwatched};
-use crate::step::{Batch, Inputs, Objective, TrainingStep};
+use crate::step::{Batch, Inputs, Objective, StepConfig, TrainingStep};
+use crate::watch::HealthInterval;
+use crate::{Error, Result};
 use gradus_engine::backend::Backend;
 use gradus_engine::{Array, Program, Routine, Tensor, Trace};
 use hooks::NoHooks;
@@ -61,6 +63,13 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
+
+/// A step within the memory there is.
+fn planned(config: &StepConfig, settings: &Settings, backend: &dyn Backend) -> Result<(ModelMemory, Chosen)> {
+    let memory = ModelMemory::of(config, settings.batch, settings.memory, backend)?;
+    let chosen = memory.choose(config, settings.batch, settings.recompute, backend)?;
+    Ok((memory, chosen))
+}
 
 /// Trains a model. What it does is stated by [`Settings`]; a folder that holds a checkpoint is gone on with, to the bit.
 pub struct Trainer {
@@ -75,8 +84,13 @@ impl Trainer {
     pub fn new(objective: impl Objective + 'static, settings: Settings, backend: Arc<dyn Backend>) -> Result<Trainer> {
         settings.validate()?;
         let config = settings.step(Rc::new(objective));
-        let memory = ModelMemory::of(&config, settings.batch, settings.memory, &*backend)?;
-        let chosen = memory.choose(&config, settings.batch, settings.recompute, &*backend)?;
+        let (memory, chosen) = match planned(&config, &settings, &*backend) {
+            // Measuring is left out where it would not fit.
+            Err(Error::Config(_)) if settings.health == HealthInterval::Auto => {
+                planned(&StepConfig { health: false, ..config }, &settings, &*backend)?
+            }
+            planned => planned?,
+        };
         // What planning held is gone before the arena is mapped.
         heap::give_back();
         let (mut folder, mut found) = (None, None);
@@ -92,8 +106,6 @@ impl Trainer {
         let with_contents =
             |(path, store): (&PathBuf, Store)| RunFolder { path: path.clone(), store, contents, keep: settings.keep };
         let mut session = Session {
-            backend,
-            training,
             batch: settings.batch,
             limits: settings.limits(),
             schedule: settings.schedule(found.as_ref().map(|found| &found.progress)),
@@ -104,6 +116,7 @@ impl Trainer {
                 validation: settings.validate_every,
                 sample: settings.sample_every,
                 save: settings.save_every,
+                health: training.health_steps(settings.health),
             },
             folder: folder.map(with_contents),
             events: settings.tensorboard.clone(),
@@ -113,6 +126,8 @@ impl Trainer {
             resumed: None,
             saved: None,
             guard: memory.guard,
+            backend,
+            training,
         };
         match found {
             Some(found) => session.restore(found)?,

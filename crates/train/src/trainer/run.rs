@@ -4,6 +4,7 @@ use super::batches::Batches;
 use super::hooks::Hooks;
 use super::pace::{self, Pace, Work};
 use super::session::Session;
+use super::watching::Watching;
 use crate::clipping::NormStatistics;
 use crate::loss_scale;
 use crate::memory::guard::{self, Armed};
@@ -29,6 +30,8 @@ pub(crate) struct Run {
     /// The same for TensorBoard, if that is asked for.
     pub events: Option<EventLog>,
     pub statistics: NormStatistics,
+    /// How the run is doing.
+    pub watching: Watching,
     /// Steps taken.
     pub step: u64,
     /// Examples taken.
@@ -58,13 +61,16 @@ impl Run {
         let step = resumed.map_or(0, |progress| progress.step);
         let folder = session.folder.as_ref();
         let log = folder.map(|folder| MetricsLog::open(&folder.path, resumed.map(|progress| progress.step)));
-        let log = log.transpose()?;
+        let watching = Watching::of(session);
+        let mut log = log.transpose()?;
+        log.iter_mut().for_each(|log| log.make_room(watching.line_bytes()));
         let events =
             session.events.as_ref().map(|folder| EventLog::begin(folder, resumed.map(|progress| progress.step)));
         let mut run = Run {
             statistics: resumed.map_or_else(NormStatistics::default, |progress| progress.clipping),
             step,
             position: resumed.map_or(0, |progress| progress.data_position),
+            watching,
             done: false,
             started: Instant::now(),
             seconds_before: resumed.map_or(0.0, |progress| progress.seconds),
@@ -156,7 +162,7 @@ impl Run {
             clip_norm: self.statistics.threshold(session.clip),
             seed: session.seed,
         };
-        let outcome = session.training.run(batch, &inputs);
+        let outcome = self.watching.run(session, batch, &inputs);
         guard::relieve();
         if outcome.as_ref().map_or_else(is_not_finite, |_| true) {
             self.step += 1;
@@ -193,8 +199,10 @@ impl Run {
         let mut report = self.report(session, hooks, &outcome, inputs.learning_rate, seconds, memory);
         report.validation_loss = validation_loss;
         report.account = (self.done || self.interrupted).then(|| session.account());
+        self.watching.see(&mut report);
         self.log(&report, observer);
         observer.event(&Event::Step(&report));
+        report.alerts.iter().for_each(|alert| observer.event(&Event::Alert { step: self.step, alert }));
         session.adapt(self.step, observer)?;
         let samples = self.is_due(session.every.sample);
         let saves = self.is_due(session.every.save) || self.save_again_at.is_some_and(|at| self.step >= at);
@@ -220,8 +228,10 @@ impl Run {
     /// A step whose numbers are not finite changed nothing; several in a row end the run.
     fn skip(&mut self, session: &mut Session, observer: &mut dyn Observer) -> Result<()> {
         self.skipped_in_a_row += 1;
-        let reason = format!("{} is not finite", session.training.culprit()?);
+        let culprit = session.training.culprit()?.to_string();
+        let reason = format!("{culprit} is not finite");
         observer.event(&Event::Skipped { step: self.step, reason: &reason });
+        self.watching.refused(session, culprit)?;
         if self.skipped_in_a_row >= SKIPPED_IN_A_ROW_MAX {
             return Err(self.diverged(session, &reason));
         }
@@ -279,6 +289,9 @@ impl Run {
             memory_bytes: memory.now,
             peak_memory_bytes: memory.peak,
             account: None,
+            verdict: None,
+            alerts: vec![],
+            health: None,
             seconds_left: self.seconds_left(session, hooks),
         }
     }

@@ -105,6 +105,7 @@ impl Run {
             seconds: self.seconds(),
             skipped_in_a_row: self.skipped_in_a_row,
             clipping: self.statistics,
+            monitor: self.watching.monitor.clone(),
             decay: Some(session.schedule.decay),
             model,
             configuration,

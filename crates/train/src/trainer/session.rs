@@ -35,6 +35,8 @@ pub(crate) struct Every {
     pub validation: u64,
     pub sample: u64,
     pub save: u64,
+    /// Measurements of the gradients' health, besides that of the first step; 0: none at all.
+    pub health: u64,
 }
 
 /// What identifies a run in its checkpoints.

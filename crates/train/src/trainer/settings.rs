@@ -2,7 +2,7 @@
 
 use super::session::{Identity, Limits};
 use crate::checkpoint::{Found, Progress};
-use crate::config::{Clip, Precision, ScheduleKind, within};
+use crate::config::{Clip, HealthInterval, Precision, ScheduleKind, within};
 use crate::loss_scale::LossScale;
 use crate::memory::Budget;
 use crate::optimizers::{AdamW, GroupedOptimizer};
@@ -61,6 +61,8 @@ pub struct Settings {
     pub validate_every: u64,
     /// Steps between samples by [`super::Hooks`]; 0: only at the end.
     pub sample_every: u64,
+    /// Steps between measurements of the gradients' health, by which a run is judged ([`crate::watch`]).
+    pub health: HealthInterval,
 }
 
 impl Default for Settings {
@@ -88,6 +90,7 @@ impl Default for Settings {
             keep: 2,
             validate_every: 0,
             sample_every: 0,
+            health: HealthInterval::Auto,
         }
     }
 }
@@ -109,6 +112,9 @@ impl Settings {
         within("final_learning_rate_share", self.final_learning_rate_share, 0.0..=1.0)?;
         if let Clip::Norm(limit) | Clip::Value(limit) = self.clip {
             within("clip", limit, 1e-30..=1e30)?;
+        }
+        if let HealthInterval::Steps(steps) = self.health {
+            within("health", steps, 1..=1 << 53)?;
         }
         for (name, folder) in [("folder", &self.folder), ("tensorboard", &self.tensorboard)] {
             if folder.as_ref().is_some_and(|folder| folder.as_os_str().is_empty()) {
@@ -148,6 +154,7 @@ impl Settings {
             clip_value: if let Clip::Value(limit) = self.clip { Some(limit as f32) } else { None },
             precision: self.precision,
             loss_scale: self.loss_scale,
+            health: self.health != HealthInterval::Off,
             ..StepConfig::new(objective, 0, self.optimizer.clone())
         }
     }

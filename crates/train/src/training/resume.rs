@@ -7,7 +7,7 @@ use crate::schedule::{Decay, Elapsed, Length, Schedule};
 use crate::{Error, Result};
 
 /// What may differ when a run is resumed: nothing here changes the model, the data or what the optimizer remembers.
-const CHANGEABLE: [&str; 23] = [
+const CHANGEABLE: [&str; 24] = [
     "clip",
     "decay-steps",
     "decay-time",
@@ -15,6 +15,7 @@ const CHANGEABLE: [&str; 23] = [
     "device",
     "eval-every",
     "export-dtype",
+    "health",
     "keep",
     "learning-rate",
     "memory",

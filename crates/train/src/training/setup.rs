@@ -103,7 +103,12 @@ fn prepare_in(
     heap::give_back();
     observer.go_on()?;
     guard::doing(Doing::Planning);
+    let asked = config.health;
     let chosen = memory.choose(&mut config, &*backend)?;
+    if config.health != asked {
+        observer
+            .event(&Event::Note("gradients are not measured (`settings.health` off): the memory has no room for it"));
+    }
     heap::give_back();
     observer.go_on()?;
     let outside = memory.outside(&config);
@@ -115,15 +120,18 @@ fn prepare_in(
     let schedule = resume::schedule(&mut config, steps, found.as_ref().map(|found| &found.progress));
     save_config(&config)?;
     let mut session = Session {
-        backend,
-        training,
         batch: config.batch.size(),
         limits: Limits { steps, seconds: config.time_seconds },
         schedule,
         decay_setting: resume::decay_setting,
         clip: config.clip,
         seed: config.seed,
-        every: Every { validation: config.eval_every, sample: config.sample_every, save: config.save_every },
+        every: Every {
+            validation: config.eval_every,
+            sample: config.sample_every,
+            save: config.save_every,
+            health: training.health_steps(config.health),
+        },
         folder: Some(RunFolder { path: config.out.clone(), store, contents, keep: config.keep }),
         events: config.tensorboard.folder(&config.out),
         identity: Identity {
@@ -136,6 +144,8 @@ fn prepare_in(
         resumed: None,
         saved: None,
         guard: memory.into_guard(),
+        backend,
+        training,
     };
     let text = Text { config, tokenizer, train, validation };
     fill_weights(&mut session, &text, found)?;

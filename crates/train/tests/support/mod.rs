@@ -3,8 +3,8 @@
 #![allow(dead_code)]
 
 use gradus_train::config::{
-    BatchSize, Clip, EventFolder, OptimizerKind, Precision, Recomputation, ScheduleKind, TokenizerKind, TrainConfig,
-    Validation,
+    BatchSize, Clip, EventFolder, HealthInterval, OptimizerKind, Precision, Recomputation, ScheduleKind, TokenizerKind,
+    TrainConfig, Validation,
 };
 use gradus_train::models::ModelConfig;
 use gradus_train::run::{Event, Observer, StepReport, Stop};
@@ -76,6 +76,7 @@ pub fn tiny(folder: &Path, name: &str) -> TrainConfig {
         sample_every: 0,
         save_every: 0,
         keep: 2,
+        health: HealthInterval::Steps(5),
         export_dtype: None,
         tensorboard: EventFolder::default(),
         observer_bytes: 0,

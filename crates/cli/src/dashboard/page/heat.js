@@ -10,6 +10,8 @@ const layerOf = (name) => /^(.*?\b\d+)\b/.exec(name)?.[1] ?? name;
 const ROW_HEIGHT = 12;
 const UNDER = 24;
 const LEVELS = 10;
+// What else is told of a weight: the keys of its figures, and their names.
+const FIGURES = [['mean_abs', 'mean'], ['zeros', 'zeros'], ['non_finite', 'not finite'], ['update_ratio', 'update/weight']];
 
 // The norms of gradients, weight by weight or layer by layer.
 export class HeatMap extends Frame {
@@ -112,13 +114,21 @@ export class HeatMap extends Frame {
     const { point } = at(this.points.map((point) => ({ x: point[this.view.axis], point })), x);
     const row = this.rows[this.row];
     const found = this.normOf(row, point);
-    return [{ run: this.run, texts: [['step', String(point.step)], [row.name, found ? found.text : 'none']] }];
+    const texts = [['step', String(point.step)], [row.name, found ? found.text : 'none']];
+    if (row.names.length === 1) {
+      for (const [key, name] of FIGURES) {
+        const text = figureOf(point, row.names[0], key);
+        if (text !== undefined) texts.push([name, text]);
+      }
+    }
+    return [{ run: this.run, texts }];
   }
 
   table() {
-    const rows = this.points.flatMap(({ step, gradients, line }) =>
-      Object.keys(gradients).map((name) => [step, quoted(name), writtenIn(line, 'gradients', name)].join(',')));
-    return ['step,weight,norm', ...rows].join('\n') + '\n';
+    const figures = (point, name) => FIGURES.map(([key]) => figureOf(point, name, key) ?? '');
+    const rows = this.points.flatMap((point) => Object.keys(point.gradients).map((name) =>
+      [point.step, quoted(name), writtenIn(point.line, 'gradients', name), ...figures(point, name)].join(',')));
+    return [['step,weight,norm', ...FIGURES.map(([key]) => key)].join(','), ...rows].join('\n') + '\n';
   }
 }
 const shortened = (name, signs) => (name.length > signs ? '…' + name.slice(1 - signs) : name);
@@ -127,4 +137,10 @@ const shortened = (name, signs) => (name.length > signs ? '…' + name.slice(1 -
 function writtenIn(line, object, key) {
   const start = line.indexOf('{', line.indexOf(`"${object}":`));
   return written(line.slice(start, line.indexOf('}', start) + 1), key);
+}
+
+// A figure of a weight besides its norm, exactly as it is written.
+function figureOf({ line }, name, key) {
+  const start = line.indexOf(`${JSON.stringify(name)}:{`, line.indexOf('"health":'));
+  return start < 0 ? undefined : written(line.slice(line.indexOf('{', start), line.indexOf('}', start) + 1), key);
 }

@@ -63,6 +63,9 @@ function drawCharts() {
   view.charts.forEach((chart) => chart.draw());
 }
 
+// The verdict of the last line, in words.
+const healthOf = (last) => last?.verdict?.replaceAll('-', ' ') ?? '';
+
 // The cells of a run in the table, each with what a hover tells.
 function cells(run) {
   const { last } = run;
@@ -76,6 +79,7 @@ function cells(run) {
     ['step', step, ''],
     ['loss', last ? written(last.line, 'loss') : '', 'of the last step'],
     ['validation', validated ? written(validated.line, 'validation_loss') : '', validated ? `at step ${validated.step}` : ''],
+    ['health', healthOf(last), 'by the gradients and the losses so far'],
     ['tokens/s', speed === null ? '' : Math.round(speed).toLocaleString('en'), 'mean of the last 20 lines'],
     ['memory', memory, 'peak'],
     ['time left', run.secondsLeft === null ? '' : duration(run.secondsLeft), 'by the pace of the last 20 lines'],
@@ -108,6 +112,7 @@ function showRuns() {
       if (cell.firstChild?.data !== text) cell.replaceChildren(text);
       cell.title = hint;
       if (label === 'state') cell.className = 'state ' + run.state.split(' ')[0];
+      if (label === 'health') cell.className = text === 'healthy' || !text ? '' : 'unwell';
       if (label === 'step' && run.steps && run.last) cell.append(progress);
     }
     progress.value = run.steps && run.last ? run.last.step / run.steps : 0;
