@@ -9,6 +9,7 @@ use gradus_train::checkpoint::{Contents, Progress, Store, newest_whole};
 use gradus_train::clipping::NormStatistics;
 use gradus_train::files::tensors::Entry;
 use gradus_train::models::ModelConfig;
+use gradus_train::watch::Monitor;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
@@ -100,6 +101,7 @@ fn progress(step: u64) -> Progress {
         seconds: 0.1,
         skipped_in_a_row: 0,
         clipping: NormStatistics::default(),
+        monitor: Monitor::default(),
         decay: None,
         model: Some(ModelConfig::gpt2(97, 64, 2, 4, 40)),
         configuration: json!({ "learning-rate": 0.001 }),

@@ -99,7 +99,7 @@ impl Around {
             let columns = results[1].data.len();
             let mut sums = vec![0.0; columns];
             results[0].rows().for_each(|row| sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += x));
-            results.push(Reals::new(&Shape::from([columns]), sums));
+            results.push(Reals::new(Shape::from([columns]), sums));
         }
         results
     }
