@@ -82,11 +82,9 @@ mod tests {
             let routine = |name: &str| step.program().plan().routines.iter().find(|known| known.name == name).unwrap();
             let passes = Pass::of(routine(whole));
             assert_eq!(passes[0], Pass::Forward);
-            let (first, last) = (
-                passes.iter().position(|pass| *pass == Pass::Backward).unwrap(),
-                passes.iter().rposition(|pass| *pass == Pass::Forward).unwrap(),
-            );
-            assert!(first > 0 && last < passes.len() - 1, "{passes:?}");
+            let first = passes.iter().position(|pass| *pass == Pass::Backward).unwrap();
+            let later = passes[first..].iter().filter(|pass| **pass == Pass::Forward).count();
+            assert!(first > 0 && later <= 1, "the mean of the losses may come at the end: {passes:?}");
             for (step, pass) in routine(whole).steps.iter().zip(&passes) {
                 let updates = matches!(step.op.form(), Form::Update { .. });
                 assert!(!updates || *pass == Pass::Update);
