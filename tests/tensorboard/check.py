@@ -28,7 +28,18 @@ def expected(run):
         for key, value in line.items():
             if key not in NOT_SHOWN and not isinstance(value, (dict, list, str)):
                 figures.setdefault(key, {})[line["step"]] = math.nan if value is None else value
+        for key, value in gradient_figures(line):
+            figures.setdefault(key, {})[line["step"]] = math.nan if value is None else value
     return figures
+
+
+def gradient_figures(line):
+    """The figures of each weight's gradient, by the tags that they are shown by."""
+    for weight, norm in line.get("gradients", {}).items():
+        yield f"gradients/{weight}", norm
+    for weight, others in line.get("health", {}).items():
+        for key, value in others.items():
+            yield f"{key}/{weight}", value
 
 
 def compare(key, figures, scalars):

@@ -141,4 +141,5 @@ fn what_cannot_be_profiled_is_refused() {
         assert!(error.contains(part), "{options}: {error}");
         assert!(!place.0.join("profile.html").exists() && !place.0.join("runs").exists());
     }
+    assert!(place.refused(&["profile", "--steps", "0"]).contains("`--steps` 0"));
 }

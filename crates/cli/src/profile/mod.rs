@@ -25,6 +25,10 @@ const STEPS: u64 = 12;
 /// Takes a few steps of the run that the options state, and tells what they took.
 pub fn run(command_line: &ArgMatches) -> Result<()> {
     let stated = ProfileArgs::from_arg_matches(command_line).map_err(|error| Error::Config(error.to_string()))?;
+    let steps = match stated.run.steps {
+        Some(0) => return Err(Error::Config("`--steps` 0 leaves nothing to look at; give a number from 1 up".into())),
+        steps => steps.unwrap_or(STEPS) as usize,
+    };
     let resolved = resolve_for_profile(command_line)?;
     let page = stated.run.out.as_deref().unwrap_or(Path::new(PAGE));
     for path in [Some(page), stated.trace.as_deref(), stated.save_speeds.as_deref()].into_iter().flatten() {
@@ -32,7 +36,6 @@ pub fn run(command_line: &ArgMatches) -> Result<()> {
     }
     interrupt::listen("stopping after this step");
     let mut observer = terminal::observer(resolved.quiet || resolved.json, false);
-    let steps = stated.run.steps.unwrap_or(STEPS) as usize;
     let profiled = training::profile(&resolved.config, steps, &mut InOptions(observer.as_mut()))?;
     // The bar goes before the report comes.
     drop(observer);

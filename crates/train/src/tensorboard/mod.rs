@@ -11,6 +11,7 @@ use crate::files::appended::Appended;
 use crate::files::atomic;
 use crate::run::StepReport;
 use message::{Message, double, float, integer, nested, text};
+use std::convert::Infallible;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -69,17 +70,18 @@ impl EventLog {
         Ok(log)
     }
 
+    /// Has room for the figures of so many bytes of gradients, so that none is allocated when they come.
+    pub(crate) fn make_room(&mut self, bytes: usize) {
+        self.file.make_room(bytes);
+    }
+
     /// Adds a step's figures. One that cannot be written comes with the next that can, unless too many wait.
     pub fn write(&mut self, report: &StepReport) -> Result<()> {
         self.file.add(|out| {
             append_event(out, report.step, |out| {
                 nested(out, field::EVENT_SUMMARY, |out| {
-                    each_scalar(report, |tag, value| {
-                        nested(out, field::SUMMARY_VALUE, |out| {
-                            text(out, field::VALUE_TAG, tag);
-                            float(out, field::VALUE_SIMPLE_VALUE, value);
-                        });
-                    });
+                    each_scalar(report, |key, value| scalar(out, &[key], value));
+                    each_gradient_scalar(report, |key, name, value| scalar(out, &[key, "/", name], value));
                 });
             });
         })
@@ -125,6 +127,28 @@ fn each_scalar(report: &StepReport, mut show: impl FnMut(&str, f32)) {
     show("step_ms", report.step_ms as f32);
     show("memory_bytes", report.memory_bytes as f32);
     show("peak_memory_bytes", report.peak_memory_bytes as f32);
+}
+
+/// The figures of gradients in a step that measured them. TensorBoard shows what is before the stroke as a group.
+fn each_gradient_scalar(report: &StepReport, mut show: impl FnMut(&str, &str, f32)) {
+    let Some(health) = &report.health else { return };
+    let shown: Result<(), Infallible> = health.try_each_row(|name, figures| {
+        show("gradients", name, figures.gradient_norm);
+        show("mean_abs", name, figures.mean_abs);
+        show("zeros", name, figures.zeros);
+        (figures.non_finite > 0).then(|| show("non_finite", name, figures.non_finite as f32));
+        figures.update_ratio().into_iter().for_each(|ratio| show("update_ratio", name, ratio));
+        Ok(())
+    });
+    let Ok(()) = shown;
+}
+
+/// A number by its tag, which is given in parts.
+fn scalar(out: &mut Message, tag: &[&str], value: f32) {
+    nested(out, field::SUMMARY_VALUE, |out| {
+        nested(out, field::VALUE_TAG, |out| tag.iter().for_each(|part| out.extend_from_slice(part.as_bytes())));
+        float(out, field::VALUE_SIMPLE_VALUE, value);
+    });
 }
 
 fn append_event(out: &mut Message, step: u64, what: impl FnOnce(&mut Message)) {

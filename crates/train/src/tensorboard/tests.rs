@@ -3,6 +3,9 @@
 use super::message::{Field, fields};
 use super::*;
 use crate::files::testing::Folder;
+use crate::watch::{Health, Watched, WeightHealth};
+use gradus_engine::Shape;
+use std::sync::Arc;
 
 fn report(step: u64) -> StepReport {
     StepReport {
@@ -86,6 +89,26 @@ fn every_figure_of_a_step_is_there_by_its_key() {
             }
         }
     }
+}
+
+#[test]
+fn gradients_are_there_by_weight() {
+    let watched = |name: &str| Watched { name: name.into(), shape: Shape::from([2]), is_table: false };
+    let mut health = Health::new(["wte", "h.0.a"].map(watched).into());
+    for (number, (_, figures)) in (3..).zip(health.weights_mut()) {
+        let norm = number as f32;
+        *figures = WeightHealth { gradient_norm: norm, weight_norm: 10.0 * norm, update_norm: norm, ..*figures };
+    }
+    health.weights_mut().last().unwrap().1.non_finite = 7;
+    let folder = Folder::new("events-gradients");
+    let mut log = EventLog::begin(folder.path(), None).unwrap();
+    log.write(&StepReport { health: Some(Arc::new(health)), ..report(1) }).unwrap();
+    let file = fs::read(log.path()).unwrap();
+    let told = scalars(record::messages(&file)[2]);
+    let find = |tag: &str| told.iter().find(|(found, _)| found == tag).map(|(_, number)| *number);
+    assert_eq!((find("gradients/wte"), find("gradients/h.0.a")), (Some(3.0), Some(4.0)));
+    assert_eq!((find("update_ratio/h.0.a"), find("zeros/wte"), find("mean_abs/wte")), (Some(0.1), Some(0.0), Some(0.0)));
+    assert_eq!((find("non_finite/wte"), find("non_finite/h.0.a")), (None, Some(7.0)));
 }
 
 #[test]

@@ -66,6 +66,8 @@ impl Run {
         log.iter_mut().for_each(|log| log.make_room(watching.line_bytes()));
         let events =
             session.events.as_ref().map(|folder| EventLog::begin(folder, resumed.map(|progress| progress.step)));
+        let mut events = events.transpose()?;
+        events.iter_mut().for_each(|events| events.make_room(watching.line_bytes()));
         let mut run = Run {
             statistics: resumed.map_or_else(NormStatistics::default, |progress| progress.clipping),
             step,
@@ -78,7 +80,7 @@ impl Run {
             skipped_in_a_row: resumed.map_or(0, |progress| progress.skipped_in_a_row),
             loss: log.as_ref().map_or(f32::NAN, MetricsLog::last_loss),
             log,
-            events: events.transpose()?,
+            events,
             validation_loss: None,
             pace: Pace::default(),
             interrupted: false,

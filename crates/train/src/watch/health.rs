@@ -5,7 +5,7 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use std::sync::Arc;
 
-/// Rows of figures in a line of `metrics.jsonl`: with more weights they are those of layers, so that no line is too long
+/// Rows of figures that are written of a step: with more weights they are those of layers, so that no line is too long
 /// for those who read it.
 const ROWS_MAX: usize = 600;
 
@@ -118,10 +118,21 @@ impl Health {
         self.weights().find(|(watched, _)| watched.name == name).map(|(_, found)| found)
     }
 
-    /// The most bytes that they take when they are written.
+    /// The most bytes that they take when they are written, as JSON or as events.
     pub(crate) fn line_bytes(&self) -> usize {
-        // Two names, and five numbers with theirs.
-        self.watched.iter().map(|watched| 2 * watched.name.len() + 160).sum()
+        // The name before each of five numbers, and these with theirs.
+        self.watched.iter().map(|watched| 5 * watched.name.len() + 160).sum()
+    }
+
+    /// The rows of figures that are written of a step: the weights, or where they are too many, the layers.
+    pub(crate) fn try_each_row<E>(
+        &self,
+        mut row: impl FnMut(&str, &WeightHealth) -> Result<(), E>,
+    ) -> Result<(), E> {
+        match self.weights.len() <= ROWS_MAX {
+            true => self.weights().try_for_each(|(watched, figures)| row(&watched.name, figures)),
+            false => self.layers().take(ROWS_MAX).try_for_each(|(name, figures)| row(name, &figures)),
+        }
     }
 
     /// The layers and their figures: those of neighbouring weights of one layer together.
@@ -158,14 +169,10 @@ impl Serialize for Rows<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Rows(health, norms) = *self;
         let mut map = serializer.serialize_map(None)?;
-        let mut entry = |name: &str, figures: &WeightHealth| match norms {
+        health.try_each_row(|name, figures| match norms {
             true => map.serialize_entry(name, &figures.gradient_norm),
             false => map.serialize_entry(name, figures),
-        };
-        match health.weights.len() <= ROWS_MAX {
-            true => health.weights().try_for_each(|(watched, figures)| entry(&watched.name, figures))?,
-            false => health.layers().take(ROWS_MAX).try_for_each(|(name, figures)| entry(name, &figures))?,
-        }
+        })?;
         map.end()
     }
 }
