@@ -39,22 +39,58 @@ struct Sum {
 extern __shared__ __align__(16) u8 dynamic_memory[];
 #endif
 
+// Adds WIDTH logits. A NaN is not the largest; it gets into the sum.
+__device__ __forceinline__ void add_vector(Sum &sum, const Vector<x_t, WIDTH> &numbers) {
+    float highest = sum.highest;
+#pragma unroll
+    for (int v = 0; v < WIDTH; v++) highest = fmaxf(highest, to_float(numbers.at[v]));
+    sum.raise(highest);
+#pragma unroll
+    for (int v = 0; v < WIDTH; v++) sum.add(to_float(numbers.at[v]));
+}
+
+#if COPIED
+constexpr int VECTORS = (CLASSES / WIDTH + THREADS - 1) / THREADS, HALF = (VECTORS + 1) / 2;
+
+// Visits where some of a thread's vectors begin.
+template <int FIRST, int END, class Visit> __device__ __forceinline__ void each_vector(Visit visit) {
+#pragma unroll
+    for (int n = FIRST; n < END; n++) {
+        const index_t c = ((index_t)n * THREADS + threadIdx.x) * WIDTH;
+        if (c + WIDTH <= CLASSES) visit(c);
+    }
+}
+
+// Adds the vectors of a thread, all of which are on their way to shared memory at once: half of them are added while the others
+// still come.
+__device__ __forceinline__ void add_copied(Sum &sum, const x_t *logits) {
+    const auto copy = [&](index_t c) { begin_copy<16>((x_t *)dynamic_memory + c, logits + c, true); };
+    const auto add = [&](index_t c) { add_vector(sum, *(const Vector<x_t, WIDTH> *)((x_t *)dynamic_memory + c)); };
+    each_vector<0, HALF>(copy);
+    close_copies();
+    each_vector<HALF, VECTORS>(copy);
+    close_copies();
+    wait_copies<1>();
+    each_vector<0, HALF>(add);
+    wait_copies<0>();
+    each_vector<HALF, VECTORS>(add);
+}
+#endif
+
 // The log-sum-exp of a row, which every thread gets.
 __device__ __forceinline__ float log_sum_exp(const x_t *logits, float *shared) {
     Sum own = {-__int_as_float(0x7f800000), 0.0f};
+#if COPIED
+    add_copied(own, logits);
+#else
     for (index_t c = threadIdx.x * WIDTH; c + WIDTH <= CLASSES; c += THREADS * WIDTH) {
         const Vector<x_t, WIDTH> numbers = *(const Vector<x_t, WIDTH> *)(logits + c);
 #if HELD
         *(Vector<x_t, WIDTH> *)((x_t *)dynamic_memory + c) = numbers;
 #endif
-        // A NaN is not the largest; it gets into the sum.
-        float highest = own.highest;
-#pragma unroll
-        for (int v = 0; v < WIDTH; v++) highest = fmaxf(highest, to_float(numbers.at[v]));
-        own.raise(highest);
-#pragma unroll
-        for (int v = 0; v < WIDTH; v++) own.add(to_float(numbers.at[v]));
+        add_vector(own, numbers);
     }
+#endif
     for (index_t c = CLASSES / WIDTH * WIDTH + threadIdx.x; c < CLASSES; c += THREADS) {
 #if HELD
         ((x_t *)dynamic_memory)[c] = logits[c];

@@ -71,19 +71,16 @@ __device__ __forceinline__ void each_token(index_t first, index_t end, Rank rank
     constexpr u32 AT_ONCE = 8;
     const index_t part = (end - first + WARPS - 1) / WARPS, begin = first + warp_of() * part;
     const index_t stop = begin + part < end ? begin + part : end;
-    for (index_t start = begin; start < stop; start += AT_ONCE * WARP) {
+    index_t start = begin;
+    // Whole chunks need not be looked at for their end.
+    for (; start + AT_ONCE * WARP <= stop; start += AT_ONCE * WARP) {
         u32 ranks[AT_ONCE];
 #pragma unroll
-        for (u32 each = 0; each < AT_ONCE; each++) {
-            const index_t token = start + each * WARP + lane_of();
-            ranks[each] = token < stop ? rank(token) : 0;
-        }
+        for (u32 each = 0; each < AT_ONCE; each++) ranks[each] = rank(start + each * WARP + lane_of());
 #pragma unroll
-        for (u32 each = 0; each < AT_ONCE; each++) {
-            const index_t token = start + each * WARP + lane_of();
-            if (token < stop) visit(token, ranks[each]);
-        }
+        for (u32 each = 0; each < AT_ONCE; each++) visit(start + each * WARP + lane_of(), ranks[each]);
     }
+    for (index_t token = start + lane_of(); token < stop; token += WARP) visit(token, rank(token));
 }
 
 // What tokens weigh: their share of the likeliest one's probability, in integers.

@@ -1,6 +1,6 @@
 //! Attention and its gradient: which kernels run, in tiles of which sizes.
 
-use crate::{Element, Launch, Operand, Source, sources};
+use crate::{Element, Launch, MULTIPROCESSORS, Operand, Source, sources};
 use std::f32::consts::LOG2_E;
 
 /// The largest depth for which a warp's sums fit into registers.
@@ -16,7 +16,7 @@ const FORWARD_STAGES: usize = 5;
 const WALK_DEPTH: usize = 64;
 const WALK_KEYS: usize = 128;
 const WALK_KEPT: usize = 5;
-const WALK_BLOCKS: usize = 132;
+const WALK_BLOCKS: usize = MULTIPROCESSORS;
 /// Numbers of its tiles: queries and their gradients three times, keys and values twice for two warpgroups, slopes twice.
 const WALK_TILE: usize = 64 * WALK_DEPTH;
 const WALK_TILES: usize = 3 * 2 + 2 * 2 * 2 + 2 * 2;

@@ -60,3 +60,6 @@ pub use scatter::{ScatterAdd, scatter_add};
 pub use sort::{Sort, sort};
 pub use source::{Source, threads_for};
 pub use top_k::{TopK, top_k};
+
+/// Multiprocessors of an H100 or H200, over which work is shared out.
+pub const MULTIPROCESSORS: usize = 132;

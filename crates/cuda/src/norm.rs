@@ -1,6 +1,6 @@
 //! Layer norm and RMS norm: one kernel serves both.
 
-use crate::{Element, Launch, Operand, Source, common_vector, sources};
+use crate::{Element, Launch, MULTIPROCESSORS, Operand, Source, common_vector, sources};
 
 /// What a norm reads and writes; all of it is dense.
 #[derive(Clone, Copy, Debug)]
@@ -46,8 +46,6 @@ const HELD: usize = 24;
 const HELD_BY_BLOCK: usize = 16;
 /// Of so few rows, each warp has one: what it multiplies them with is asked for before they are there.
 const FEW_ROWS: usize = 1024;
-/// Multiprocessors of an H100 or H200.
-const MULTIPROCESSORS: usize = 132;
 
 /// How rows are shared out: so many threads a row, so many rows a block. By the columns alone.
 fn sharing(columns: usize) -> (usize, usize) {

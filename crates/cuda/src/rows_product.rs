@@ -2,7 +2,7 @@
 //! ending, both of which a kernel of our own shares out over the device by the sizes.
 
 use crate::operand::widest;
-use crate::{Element, Gelu, Launch, Matrix, Product, Source, sources};
+use crate::{Element, Gelu, Launch, MULTIPROCESSORS, Matrix, Product, Source, sources};
 
 /// More rows are the library's, unless it is slow for the number of columns: where that is no multiple of eight.
 const MOST_ROWS: usize = 64;
@@ -11,9 +11,9 @@ const MOST_ROWS_OF_ODD_COLUMNS: usize = 256;
 const THREADS: usize = 128;
 const STEP: usize = 64;
 /// Numbers of a tile at most: what the registers of a block hold.
-const TILE: usize = 64 * 128;
-/// Multiprocessors of an H100 or H200.
-const MULTIPROCESSORS: usize = 132;
+const TILE: usize = 64 * 192;
+/// Rows of a tile times the blocks that share it, at most: eight blocks of more rows seldom find room side by side.
+const SHARED_ROWS: usize = 256;
 /// Bytes of shared memory that leave room for two blocks on a multiprocessor.
 const SHARED: usize = 112 << 10;
 
@@ -89,22 +89,30 @@ fn is_whole(matrix: &Matrix, length: usize, vector: usize) -> bool {
 }
 
 impl Sharing {
-    /// The one that moves fewest bytes through the busiest multiprocessor.
+    /// The one that moves fewest bytes through the busiest multiprocessor, as far as it was seen to be the fastest in
+    /// decoding: see the constants here.
     fn of(rows: usize, columns: usize, depth: usize) -> Sharing {
         let steps = depth.div_ceil(STEP);
         let mut all = vec![];
         for tile_rows in [32, 64, 128].into_iter().filter(|&tile| tile == 32 || tile < 2 * rows) {
-            for tile_columns in [32, 64, 96, 128].into_iter().filter(|tile| tile_rows * tile <= TILE) {
+            // Lines of 96 columns begin in the middle of what the memory gives at once.
+            for tile_columns in [32, 64, 128, 192].into_iter().filter(|tile| tile_rows * tile <= TILE) {
                 let of = |shares| Sharing { rows: tile_rows, columns: tile_columns, shares };
-                all.extend([1, 2, 4, 8].into_iter().filter(|&shares| shares <= steps).map(of));
+                let takes = |shares: &usize| *shares <= steps && tile_rows * shares <= SHARED_ROWS;
+                all.extend([1, 2, 4, 8].into_iter().filter(takes).map(of));
             }
         }
         let bytes = |sharing: &Sharing| {
             let blocks = rows.div_ceil(sharing.rows) * columns.div_ceil(sharing.columns) * sharing.shares;
             let operands = (sharing.rows + sharing.columns) * sharing.steps(depth) * STEP * 2;
-            // Sums are written and read by the blocks that share a tile.
-            let sums = if sharing.shares > 1 { 2 * sharing.rows * sharing.columns * 4 } else { 0 };
-            blocks.div_ceil(MULTIPROCESSORS) * (operands + sums)
+            // Sums are written and read by the blocks that share a tile, from closer by.
+            let sums = if sharing.shares > 1 { sharing.rows * sharing.columns * 4 } else { 0 };
+            // Two blocks of the smallest tiles run side by side in the time of one.
+            let halves = match sharing.rows {
+                32 => (2 * blocks).div_ceil(MULTIPROCESSORS).max(2),
+                _ => 2 * blocks.div_ceil(MULTIPROCESSORS),
+            };
+            halves * (operands + sums)
         };
         all.into_iter().min_by_key(bytes).expect("a tile of 32 rows and columns always fits")
     }
@@ -186,12 +194,12 @@ mod tests {
             let Sharing { rows, columns, shares } = Sharing::of(64, columns, depth);
             (rows, columns, shares)
         });
-        assert_eq!(found, [(64, 96, 4), (32, 64, 4), (64, 96, 4), (32, 96, 8), (64, 128, 1)]);
+        assert_eq!(found, [(64, 128, 4), (32, 32, 4), (64, 128, 4), (32, 64, 8), (64, 192, 1)]);
     }
 
     #[test]
     fn every_tile_has_room_for_steps_on_their_way() {
-        for (rows, columns) in [(32, 32), (32, 128), (64, 128), (128, 64)] {
+        for (rows, columns) in [(32, 32), (32, 192), (64, 192), (128, 64)] {
             for (shares, b_transposed) in [(1, false), (1, true), (8, false), (8, true)] {
                 let sharing = Sharing { rows, columns, shares };
                 assert!((2..=SHARED).contains(&sharing.stages(64, b_transposed)), "{sharing:?}");

@@ -107,7 +107,10 @@ fn gradients_are_there_by_weight() {
     let told = scalars(record::messages(&file)[2]);
     let find = |tag: &str| told.iter().find(|(found, _)| found == tag).map(|(_, number)| *number);
     assert_eq!((find("gradients/wte"), find("gradients/h.0.a")), (Some(3.0), Some(4.0)));
-    assert_eq!((find("update_ratio/h.0.a"), find("zeros/wte"), find("mean_abs/wte")), (Some(0.1), Some(0.0), Some(0.0)));
+    assert_eq!(
+        (find("update_ratio/h.0.a"), find("zeros/wte"), find("mean_abs/wte")),
+        (Some(0.1), Some(0.0), Some(0.0))
+    );
     assert_eq!((find("non_finite/wte"), find("non_finite/h.0.a")), (None, Some(7.0)));
 }
 

@@ -125,10 +125,7 @@ impl Health {
     }
 
     /// The rows of figures that are written of a step: the weights, or where they are too many, the layers.
-    pub(crate) fn try_each_row<E>(
-        &self,
-        mut row: impl FnMut(&str, &WeightHealth) -> Result<(), E>,
-    ) -> Result<(), E> {
+    pub(crate) fn try_each_row<E>(&self, mut row: impl FnMut(&str, &WeightHealth) -> Result<(), E>) -> Result<(), E> {
         match self.weights.len() <= ROWS_MAX {
             true => self.weights().try_for_each(|(watched, figures)| row(&watched.name, figures)),
             false => self.layers().take(ROWS_MAX).try_for_each(|(name, figures)| row(name, &figures)),

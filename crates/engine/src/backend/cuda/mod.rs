@@ -38,7 +38,7 @@ pub struct GpuKind {
 impl GpuKind {
     /// NVIDIA H200, measured.
     pub const H200: GpuKind =
-        GpuKind { name: "h200", multiprocessors: 132, memory: 143_771 << 20, bandwidth: 4.2e12, product_rate: 7e14 };
+        GpuKind { name: "h200", multiprocessors: 132, memory: 143_771 << 20, bandwidth: 4.2e12, product_rate: 7.8e14 };
 
     /// The kinds that are known by name.
     pub const KNOWN: [GpuKind; 1] = [GpuKind::H200];

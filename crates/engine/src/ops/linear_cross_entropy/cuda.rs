@@ -1,17 +1,17 @@
 //! On a CUDA device: blocks of rows, each with all classes, whose logits are in the type that products have.
 
 use super::*;
-use gradus_cuda::{Element, Logits, Matrix, Operand, Product};
+use gradus_cuda::{Element, Logits, MULTIPROCESSORS, Matrix, Operand, Product};
 
-/// Bytes of a block of logits, about: its products are large enough to fill a GPU, and the scratch is a small part of it.
-const BLOCK: usize = 512 << 20;
+/// Bytes of a block of logits at most: its products are large enough to fill a GPU, and the scratch is a small part of it.
+const BLOCK: usize = 540 << 20;
 /// Classes are taken for a multiple of so many, in scratch: products are far slower where one of their sizes is odd. What is
 /// beyond the classes has a weight of zero, and a gradient of zero.
 const CLASS_MULTIPLE: usize = 64;
 /// Where a size is a multiple of this, products are fast enough.
 const FAST_MULTIPLE: usize = 8;
-/// Rows of a block are a multiple of this.
-const ROW_MULTIPLE: usize = 128;
+/// Rows and columns of the tiles that products are made of. Rows of a block are whole tiles.
+const TILE: [usize; 2] = [128, 256];
 
 /// The operands, as products take them, and how rows are cut into blocks.
 struct Blocked {
@@ -28,8 +28,7 @@ impl Blocked {
         let (x, weight) = (dense(linker, element), padded(linker, element));
         let (rows, classes) = (x.shape[0], linker.input(1).shape[0]);
         let stride = weight.shape[0];
-        let most = (BLOCK / (stride * element.size())).max(1).next_multiple_of(ROW_MULTIPLE);
-        let block = most.min(rows);
+        let block = block_rows(rows, x.shape[1], BLOCK / (stride * element.size()));
         let address = linker.scratch(block * stride * element.size());
         let logits = Operand { element, shape: vec![block, classes], strides: vec![stride, 1], address };
         Blocked { x, weight, targets: linker.input(2), options, logits }
@@ -83,6 +82,20 @@ impl Blocked {
     fn targets(&self, rows: &Range<usize>) -> Operand {
         rows_from(&self.targets, rows)
     }
+}
+
+/// The rows of a block, `most` about at most: blocks are equal, and as many as leave the GPU idle least in the product that has
+/// fewest tiles, the one for the gradient of the rows.
+fn block_rows(rows: usize, channels: usize, most: usize) -> usize {
+    let of = |blocks: usize| rows.div_ceil(blocks).next_multiple_of(TILE[0]);
+    let idle = |&blocks: &usize| {
+        let tiles = of(blocks) / TILE[0] * channels.div_ceil(TILE[1]);
+        let waves = tiles.div_ceil(MULTIPROCESSORS).max(1);
+        // In thousandths, so that a difference that does not count does not decide.
+        1000 * (waves * MULTIPROCESSORS - tiles) / (waves * MULTIPROCESSORS) / 20
+    };
+    let fewest = rows.div_ceil(most.max(TILE[0]) / TILE[0] * TILE[0]).max(1);
+    (fewest..fewest + 3).min_by_key(idle).map_or(rows, of).min(rows)
 }
 
 /// The rows of x in this type, densely: as they lie, or a copy in scratch.
@@ -226,5 +239,21 @@ impl Gradients {
         if self.sums.element != self.result.element {
             linker.launch(gradus_cuda::copy(&self.sums, &self.result));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_equal_and_fill_the_device() {
+        let most = BLOCK / (50_304 * 2);
+        for (rows, channels, blocks) in [(65_536, 768, 12), (32_768, 768, 6), (32_768, 1024, 8), (4096, 256, 1)] {
+            let block = block_rows(rows, channels, most);
+            assert_eq!(rows.div_ceil(block), blocks, "{rows} rows of {channels}");
+            assert!(block <= most && block.is_multiple_of(TILE[0]), "{block} rows");
+        }
+        assert_eq!((block_rows(7, 64, most), block_rows(0, 64, most), block_rows(300, 64, 1)), (7, 0, 128));
     }
 }
