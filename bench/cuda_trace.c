@@ -8,7 +8,8 @@
 #include <string.h>
 
 typedef struct { unsigned long long start, end; const char *name; } Span;
-typedef struct { const char *name; unsigned long long count, time; } Total;
+// `time` is that in which one of them ran at least: many run side by side.
+typedef struct { const char *name; unsigned long long count, time, until; } Total;
 
 static Span *spans;
 static size_t count, room;
@@ -62,7 +63,8 @@ static void tell(void) {
     size_t first = count - 1;
     while (first > 0 && spans[first].start < spans[first - 1].end + gap) first--;
     unsigned long long busy = 0, until = spans[first].start;
-    static Total totals[4096];
+    enum { MOST = 4096 };
+    static Total totals[MOST];
     size_t kinds = 0;
     for (size_t i = first; i < count; i++) {
         const Span span = spans[i];
@@ -70,8 +72,12 @@ static void tell(void) {
         if (span.end > start) busy += span.end - start, until = span.end;
         size_t kind = 0;
         while (kind < kinds && strcmp(totals[kind].name, span.name)) kind++;
-        if (kind == kinds && kinds < 4096) totals[kinds++] = (Total){span.name, 0, 0};
-        if (kind < 4096) totals[kind].count++, totals[kind].time += span.end - span.start;
+        if (kind == MOST) continue;
+        if (kind == kinds) totals[kinds++] = (Total){span.name, 0, 0, 0};
+        Total *total = totals + kind;
+        const unsigned long long from = span.start > total->until ? span.start : total->until;
+        total->count++;
+        if (span.end > from) total->time += span.end - from, total->until = span.end;
     }
     const double all = until - spans[first].start;
     fprintf(stderr, "trace: something ran %.2f %% of %.2f ms, %zu kernels and copies\n", 100 * busy / all, all / 1e6, count - first);

@@ -1,7 +1,8 @@
 //! Times training steps of GPT-2 on a CUDA device: tokens a second, share of the tensor cores, memory planned and taken, what
 //! the host does meanwhile.
 //!
-//! `cuda_steps [NAME ...] [--profile]`: without names, all cases. `--profile` adds the time by operation. Where there is no
+//! `cuda_steps [NAME ...] [--profile] [--at-once=N]`: without names, all cases. `--profile` adds the time by operation, `--at-once`
+//! takes micro-batches of so many sequences, with nothing computed again. Where there is no
 //! device, steps are only planned, for an H200. Batches are random tokens; AdamW, bf16, clipping by norm.
 
 use gradus::backend::{Backend, Cuda, GpuKind};
@@ -63,8 +64,9 @@ fn main() -> Result<()> {
     println!(
         "case            tokens/s  of peak      step      best     arena     taken  at once  linked  a core  allocations"
     );
+    let at_once = options.iter().find_map(|option| option.strip_prefix("--at-once=")?.parse().ok());
     for case in cases().iter().filter(|case| names.is_empty() || names.iter().any(|name| **name == case.name)) {
-        let chosen = chosen(case, &cuda)?;
+        let chosen = chosen(case, at_once, &cuda)?;
         let (arena, at_once) = (chosen.arena() as f64 / 1e9, chosen.config.micro_batch);
         let planned = chosen.plan.seconds() * 1e3;
         if !is_here {
@@ -94,9 +96,11 @@ fn main() -> Result<()> {
 }
 
 /// The fastest plan within the budget; without one, the whole batch at once with nothing computed again.
-fn chosen(case: &Case, cuda: &Cuda) -> Result<Chosen> {
-    let plain = StepConfig { precision: Precision::Bf16, ..StepConfig::plain(case.model.clone(), case.batch) };
-    let Some(budget) = case.budget else {
+fn chosen(case: &Case, at_once: Option<usize>, cuda: &Cuda) -> Result<Chosen> {
+    let micro_batch = at_once.unwrap_or(case.batch);
+    let plain = StepConfig::plain(case.model.clone(), micro_batch);
+    let plain = StepConfig { precision: Precision::Bf16, micro_batches: case.batch / micro_batch, ..plain };
+    let Some(budget) = case.budget.filter(|_| at_once.is_none()) else {
         let plan = plain.planner(cuda, Options::default())?.plan(usize::MAX);
         return Ok(Chosen { config: plain, plan });
     };

@@ -4,7 +4,8 @@ use gradus::backend::{Backend, Cpu, Cuda, GpuKind};
 use gradus::loss_scale::SCALE;
 use gradus::models::ModelConfig;
 use gradus::ops::ProductTypes;
-use gradus::plan::Options;
+use gradus::plan::{Options, Recompute};
+use gradus::train::planning::Chosen;
 use gradus::train::step::{Outcome, StepConfig, StepScalars};
 use gradus::{DType, Precision, Role, Routine, Trace, TrainingStep};
 use gradus_cuda::{Command, Element, Product};
@@ -139,6 +140,40 @@ fn gradients_in_every_precision_on_a_device_are_those_of_the_cpu() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// What is made again is made of rounded numbers, where an epilogue had them unrounded: so gradients may differ from those of a
+/// step that keeps everything, by no more than their rounding does.
+#[test]
+#[ignore = "takes a CUDA device: run by bench/cuda"]
+fn gradients_of_every_level_of_recomputation_are_those_of_none() {
+    let cuda = Cuda::new(0).unwrap();
+    for (precision, allowed) in [(Precision::F32, 1e-5), (Precision::Bf16, 1e-2)] {
+        let options = Options { recompute: Recompute::Auto, ..Options::default() };
+        let planner = config(precision).planner(&cuda, options).unwrap();
+        let (mut limit, mut levels, mut whole) = (usize::MAX, 0, None);
+        loop {
+            let chosen = Chosen { config: config(precision), plan: planner.plan(limit) };
+            let arena = chosen.arena();
+            if arena > limit {
+                break;
+            }
+            let mut training = TrainingStep::link(chosen, &cuda).unwrap();
+            training.initialize(3).unwrap();
+            trained(&mut training, 1);
+            let optimizer = training.program().states().filter(|(_, role, _)| *role == Role::Optimizer);
+            let found: Vec<Vec<f64>> =
+                optimizer.map(|(name, ..)| training.program().read(name).unwrap().to_f64()).collect();
+            let whole = whole.get_or_insert(found.clone());
+            for (found, whole) in found.iter().zip(whole.iter()) {
+                let size = whole.iter().map(|x| x * x).sum::<f64>().sqrt();
+                let error = found.iter().zip(whole).map(|(x, y)| (x - y).powi(2)).sum::<f64>().sqrt();
+                assert!(error <= allowed * size, "{precision:?} in {arena} bytes: {error:e} of {size:e}");
+            }
+            (limit, levels) = (arena - 1, levels + 1);
+        }
+        assert!(levels > 5, "{precision:?}: {levels} levels");
+    }
 }
 
 #[test]

@@ -49,7 +49,7 @@ pub use error::{Error, Result};
 pub use graph::Steps;
 pub use host::Staging;
 pub use memory::Memory;
-pub use norm::{Norm, NormGradient, norm, norm_gradient};
+pub use norm::{Norm, NormGradient, norm, norm_gradient, share_sums};
 pub use operand::{Element, Operand, common_vector};
 pub use program::expression;
 pub use reduce::{ReduceOptions, Reduction, reduce};

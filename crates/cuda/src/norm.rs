@@ -99,15 +99,15 @@ pub fn norm(at: &Norm<'_>, epsilon: f32) -> Launch {
     source.launch(at.inverse_deviation.elements().div_ceil(rows), lanes * rows)
 }
 
-/// The gradient of every row; and of gain, of bias for layer norm, and of the copy where it is summed, the shares
-/// [blocks, columns] whose sum over the blocks they are, in what `scratch` gives of so many bytes.
-pub fn norm_gradient(at: &NormGradient<'_>, scratch: impl FnOnce(usize) -> u64) -> (Launch, Vec<Operand>) {
+/// The gradient of every row; and the shares [blocks, sums, columns] whose sums over the blocks are the gradients of gain, of
+/// bias for layer norm, and the sums of the copy where it is summed, in what `scratch` gives of so many bytes.
+pub fn norm_gradient(at: &NormGradient<'_>, scratch: impl FnOnce(usize) -> u64) -> (Launch, Operand) {
     let columns = at.x.shape.last().copied().unwrap_or(1);
     let (lanes, rows) = sharing(columns);
     let blocks = blocks(columns, at.inverse_deviation.elements());
     let sums = 1 + at.mean.is_some() as usize + at.sums_copy as usize;
-    let shares = Operand::dense(Element::F32, &[blocks, sums, columns], 0);
-    let address = scratch(shares.elements() * Element::F32.size());
+    let address = scratch(blocks * sums * columns * Element::F32.size());
+    let shares = Operand::dense(Element::F32, &[blocks, sums, columns], address);
     let mut operands = vec![at.x, at.gain, at.y_gradient, at.x_gradient];
     operands.extend(at.added.into_iter().chain(at.copy));
     let source = source("norm_gradient", at.x, &operands, at.mean.is_some()).element("g_t", at.y_gradient.element);
@@ -119,11 +119,20 @@ pub fn norm_gradient(at: &NormGradient<'_>, scratch: impl FnOnce(usize) -> u64) 
     for operand in at.mean.into_iter().chain(at.added).chain(at.copy) {
         source = source.address(operand.address);
     }
-    let share = |sum: usize| Operand {
-        address: address + (sum * columns * Element::F32.size()) as u64,
-        ..shares.along(&[0, 2])
-    };
-    (source.launch(blocks, lanes * rows), (0..sums).map(share).collect())
+    (source.launch(blocks, lanes * rows), shares)
+}
+
+/// Adds up the shares of sums, each to a result of its own, and to what that holds where it is said to.
+pub fn share_sums(shares: &Operand, results: &[(Operand, bool)]) -> Launch {
+    let &[blocks, sums, columns] = &shares.shape[..] else { unreachable!("shares [blocks, sums, columns]") };
+    let source = Source::new("share_sums", sources::SHARE_SUMS).address(shares.address).size("ALL", shares.elements());
+    let source = source.size("SHARES", blocks).size("COLUMNS", columns).constant("SUMS", sums);
+    let named = ["a_t", "b_t", "c_t"].into_iter().zip(results);
+    let source =
+        named.fold(source, |source, (name, (result, _))| source.element(name, result.element).address(result.address));
+    let accumulates = results.iter().enumerate().map(|(index, (_, accumulates))| (*accumulates as usize) << index);
+    let source = source.constant("ACCUMULATES", accumulates.sum::<usize>());
+    source.launch_on([columns.div_ceil(32), sums, 1], 32 * 16, 0)
 }
 
 #[cfg(test)]

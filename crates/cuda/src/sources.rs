@@ -50,6 +50,7 @@ sources! {
     SAMPLE = "sample.cu",
     SCATTER = "scatter.cu",
     SGD = "sgd.cu",
+    SHARE_SUMS = "share_sums.cu",
     SOFTMAX = "softmax.cu",
     SORT = "sort.cu",
     TOP_K = "top_k.cu",

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::{DType, Shape};
-use gradus_cuda::ReduceOptions;
 use gradus_kernels::norm::{self as kernel, gradient as gradient_kernel};
 
 /// Rows with mean 0 and variance 1, times a gain, plus a bias.
@@ -504,15 +503,12 @@ pub(super) fn link_norm_gradient(
     operands: &gradus_cuda::NormGradient<'_>,
     sums: Option<gradus_cuda::Operand>,
 ) {
-    let (launch, mut shares) = gradus_cuda::norm_gradient(operands, |bytes| linker.scratch(bytes));
+    let (launch, shares) = gradus_cuda::norm_gradient(operands, |bytes| linker.scratch(bytes));
     linker.launch(launch);
-    if let Some((sums, share)) = sums.and_then(|sums| Some((sums, shares.pop()?))) {
-        linker.reduce(&share, &[0], &sums, ReduceOptions::partial_sums(false));
-    }
-    for (index, share) in shares.iter().enumerate() {
-        let options = ReduceOptions::partial_sums(linker.accumulates(1 + index));
-        linker.reduce(share, &[0], &linker.output(1 + index), options);
-    }
+    let of_rows = 1..1 + shares.shape[1] - sums.is_some() as usize;
+    let mut results: Vec<_> = of_rows.map(|index| (linker.output(index), linker.accumulates(index))).collect();
+    results.extend(sums.map(|sums| (sums, false)));
+    linker.launch(gradus_cuda::share_sums(&shares, &results));
 }
 
 impl RowOperation for LayerNorm {
