@@ -19,6 +19,20 @@ pub struct Accumulation {
 }
 
 impl Accumulation {
+    /// That an operation of so many operands goes on.
+    pub(crate) fn of(op: Arc<dyn Operation>, operands: usize) -> Accumulation {
+        let sums = op.accumulates();
+        Accumulation { op, operands, sums }
+    }
+
+    /// The operation on rows that goes on, if it is one.
+    fn rows(&self) -> Option<&dyn RowOperation> {
+        match self.op.form() {
+            Form::Rows(rows) => Some(rows),
+            _ => None,
+        }
+    }
+
     /// The operation that goes on.
     pub fn inner(&self) -> &dyn Operation {
         self.op.as_ref()
@@ -161,6 +175,30 @@ impl Operation for Accumulation {
     }
 }
 
+/// What the operation takes in, it takes in when it goes on: further operands come before the earlier sums.
+impl RowOperation for Accumulation {
+    fn reading(&self, input: usize, dtype: DType) -> Option<Arc<dyn Operation>> {
+        Some(Arc::new(Accumulation::of(self.rows()?.reading(input, dtype)?, self.operands)))
+    }
+
+    fn storing(&self, dtype: DType) -> Option<Arc<dyn Operation>> {
+        Some(Arc::new(Accumulation::of(self.rows()?.storing(dtype)?, self.operands)))
+    }
+
+    fn adding(&self) -> Option<Arc<dyn Operation>> {
+        Some(Arc::new(Accumulation::of(self.rows()?.adding()?, self.operands + 1)))
+    }
+
+    fn copying(&self, dtype: DType) -> Option<Arc<dyn Operation>> {
+        Some(Arc::new(Accumulation::of(self.rows()?.copying(dtype)?, self.operands)))
+    }
+
+    /// The further sums go on too, from a last operand.
+    fn summing(&self) -> Option<Arc<dyn Operation>> {
+        Some(Arc::new(Accumulation::of(self.rows()?.summing()?, self.operands)))
+    }
+}
+
 impl Kernels for Accumulation {
     fn takes(&self, input: usize, layout: &Layout) -> bool {
         if input < self.operands { self.kernels().takes(input, layout) } else { layout.is_dense() }
@@ -236,7 +274,7 @@ fn going_on(of: &Tensor, node: usize, wanted: &[(usize, usize)], earlier: &[&Ten
     }
     let operands: Vec<Tensor> = node.inputs.iter().map(|&input| trace.tensor(input)).collect();
     let all: Vec<&Tensor> = operands.iter().chain(earlier.iter().copied()).collect();
-    let op = Arc::new(Accumulation { op, operands: operands.len(), sums });
+    let op = Arc::new(Accumulation::of(op, operands.len()));
     // It stands for that node, whatever the part of the step that asks for the sums.
     Some(trace.in_part(node.part, || trace.apply_shared(op, &all)))
 }

@@ -55,6 +55,12 @@ impl Around {
         self.copies.is_some() as usize + self.sums as usize
     }
 
+    /// Which results are sums over rows, of a gradient whose own are these.
+    pub fn accumulates(self, own: std::ops::Range<usize>) -> Vec<usize> {
+        let further = self.sums.then_some(own.end + 1);
+        own.chain(further).collect()
+    }
+
     /// The copy of the gradient of x among the results of a gradient that has so many of its own, and its sums.
     pub fn further(self, linker: &CudaLinker<'_>, own: usize) -> [Option<gradus_cuda::Operand>; 2] {
         [self.copies.map(|_| linker.output(own)), self.sums.then(|| linker.output(own + 1))]
@@ -389,7 +395,7 @@ impl Operation for LayerNormGradient {
     }
 
     fn accumulates(&self) -> Vec<usize> {
-        vec![1, 2]
+        self.around.accumulates(1..3)
     }
 
     fn form(&self) -> Form<'_> {
@@ -505,9 +511,11 @@ pub(super) fn link_norm_gradient(
 ) {
     let (launch, shares) = gradus_cuda::norm_gradient(operands, |bytes| linker.scratch(bytes));
     linker.launch(launch);
-    let of_rows = 1..1 + shares.shape[1] - sums.is_some() as usize;
-    let mut results: Vec<_> = of_rows.map(|index| (linker.output(index), linker.accumulates(index))).collect();
-    results.extend(sums.map(|sums| (sums, false)));
+    let own = 1..1 + shares.shape[1] - sums.is_some() as usize;
+    // The copy lies between.
+    let of_copy = sums.map(|sums| (sums, linker.accumulates(own.end + 1)));
+    let mut results: Vec<_> = own.map(|index| (linker.output(index), linker.accumulates(index))).collect();
+    results.extend(of_copy);
     linker.launch(gradus_cuda::share_sums(&shares, &results));
 }
 

@@ -200,7 +200,7 @@ impl Operation for RmsNormGradient {
     }
 
     fn accumulates(&self) -> Vec<usize> {
-        vec![1]
+        self.around.accumulates(1..2)
     }
 
     fn form(&self) -> Form<'_> {

@@ -3,7 +3,7 @@
 
 use super::{Rewrite, prune};
 use crate::graph::{Graph, Node, Source, Value};
-use crate::ops::{Argument, Elementwise, Form, Function, Lowering, Matmul, Operation, RowOperation};
+use crate::ops::{Accumulation, Argument, Elementwise, Form, Function, Lowering, Operation, RowOperation};
 use crate::plan::{Machine, Request};
 use crate::{DType, Layout, TensorType};
 use std::collections::HashMap;
@@ -24,10 +24,22 @@ pub(super) fn take_in(graph: &Graph, request: &Request, machine: &dyn Machine) -
 /// The operation on rows that a node is, if the machine's kernel takes things in.
 fn rows_of<'a>(node: &'a Node, machine: &dyn Machine) -> Option<&'a dyn RowOperation> {
     let op = node.op()?;
-    match op.form() {
-        Form::Rows(rows) if machine.takes_in(op.as_ref()) => Some(rows),
-        _ => None,
-    }
+    let rows: &dyn RowOperation = match op.form() {
+        Form::Rows(rows) => rows,
+        Form::Accumulation(sums) if matches!(sums.inner().form(), Form::Rows(_)) => sums,
+        _ => return None,
+    };
+    machine.takes_in(op.as_ref()).then_some(rows)
+}
+
+/// A node's operands with one more: behind its own, and before earlier sums that it goes on from.
+fn with_more(node: &Node, more: Option<Value>) -> Vec<Value> {
+    let own = match node.op().map(|op| op.form()) {
+        Some(Form::Accumulation(sums)) => sums.operands(),
+        _ => node.inputs.len(),
+    };
+    let (own, earlier) = node.inputs.split_at(own);
+    own.iter().copied().chain(more).chain(earlier.iter().copied()).collect()
 }
 
 fn program_of(node: &Node) -> Option<&Elementwise> {
@@ -166,52 +178,87 @@ fn copied(graph: &Graph, index: usize, rows: &dyn RowOperation, readers: &Reader
     Some(Found { op: rows.copying(dtype)?, more: None, passes, result, place: index })
 }
 
-/// By the node of an operation on rows: the product that sums the columns of its last result, and the operation that does it
-/// itself.
-type Sums = HashMap<usize, (usize, Arc<dyn Operation>)>;
+/// A product that leaves the sums of its second operand's columns to the operation on rows that makes it.
+struct Left {
+    /// The node of the operation on rows, and how it sums them itself.
+    maker: usize,
+    op: Arc<dyn Operation>,
+    /// The product without, and what it reads then.
+    product: Arc<dyn Operation>,
+    inputs: Vec<Value>,
+    /// The earlier sums that they go on from, if they do.
+    earlier: Option<Value>,
+}
 
 /// Products leave the sums of their second operand's columns to the operation that makes it.
 fn summed(graph: &Graph, request: &Request, machine: &dyn Machine) -> (Graph, Request) {
-    let mut sums: Sums = HashMap::new();
-    let mut plain: HashMap<usize, Matmul> = HashMap::new();
+    let mut products: HashMap<usize, Left> = HashMap::new();
+    let mut makers: HashMap<usize, usize> = HashMap::new();
     for (index, node) in graph.nodes().iter().enumerate() {
-        let Some((rows, op, product)) = summing(graph, node, machine) else { continue };
-        if let Entry::Vacant(entry) = sums.entry(rows) {
-            entry.insert((index, op));
-            plain.insert(index, product);
+        let Some(left) = left(graph, node, machine) else { continue };
+        if let Entry::Vacant(entry) = makers.entry(left.maker) {
+            entry.insert(index);
+            products.insert(index, left);
         }
     }
     let mut rewrite = Rewrite::of(graph);
     for (index, node) in graph.nodes().iter().enumerate() {
-        let (mut node, inputs) = (node.clone(), rewrite.inputs(node));
-        if let Some((product, op)) = sums.get(&index) {
-            node.outputs.push(graph.nodes()[*product].outputs[1].clone());
-            let (source, result) = (Source::Op(op.clone()), node.outputs.len() - 1);
+        let mut node = node.clone();
+        if let Some(&product) = makers.get(&index) {
+            let Left { op, earlier, .. } = &products[&product];
+            node.inputs.extend(earlier);
+            // Earlier sums are states, which are there from the beginning.
+            if let Some(state) = earlier.filter(|state| !rewrite.has(state.node)) {
+                rewrite.push(state.node, graph.nodes()[state.node].clone());
+            }
+            node.outputs.push(graph.nodes()[product].outputs[1].clone());
+            let (source, result, inputs) = (Source::Op(op.clone()), node.outputs.len() - 1, rewrite.inputs(&node));
             let new = rewrite.push(index, Node { source, inputs, ..node });
-            rewrite.replace(Value { node: *product, output: 1 }, Value { node: new, output: result });
-        } else if let Some(product) = plain.get(&index) {
+            rewrite.replace(Value { node: product, output: 1 }, Value { node: new, output: result });
+        } else if let Some(left) = products.get(&index) {
             node.outputs.truncate(1);
-            let new = rewrite.new.push(Node { source: Source::Op(Arc::new(*product)), inputs, ..node });
+            node.inputs = left.inputs.clone();
+            let inputs = rewrite.inputs(&node);
+            let new = rewrite.new.push(Node { source: Source::Op(left.product.clone()), inputs, ..node });
             rewrite.replace(Value { node: index, output: 0 }, Value { node: new, output: 0 });
-        } else {
+        } else if !rewrite.has(index) {
+            let inputs = rewrite.inputs(&node);
             rewrite.push(index, Node { inputs, ..node });
         }
     }
     rewrite.finish(request)
 }
 
-/// For a product that sums the columns of a copy that an operation on rows makes: that operation's node, how it does it itself,
-/// and the product without.
-fn summing(graph: &Graph, node: &Node, machine: &dyn Machine) -> Option<(usize, Arc<dyn Operation>, Matmul)> {
-    let Form::Product(product) = node.op()?.form() else { return None };
-    let product = product.without_column_sums()?;
+/// For a product that sums the columns of a copy that an operation on rows makes: how that does it. Both go on from earlier
+/// sums, or none of them.
+fn left(graph: &Graph, node: &Node, machine: &dyn Machine) -> Option<Left> {
+    let op = node.op()?;
+    let (inner, goes_on) = match op.form() {
+        Form::Accumulation(sums) => (sums.inner().form(), true),
+        form => (form, false),
+    };
+    let Form::Product(product) = inner else { return None };
+    let product: Arc<dyn Operation> = Arc::new(product.without_column_sums()?);
     let copy = as_rows(graph, node.inputs[1])?;
     let maker = &graph.nodes()[copy.node];
+    if matches!(maker.op()?.form(), Form::Accumulation(_)) != goes_on {
+        return None;
+    }
+    let (mut inputs, mut earlier, mut maker_inputs) = (node.inputs.clone(), None, maker.inputs.clone());
+    let product = match goes_on {
+        true => {
+            earlier = inputs.pop().filter(|sum| matches!(graph.nodes()[sum.node].source, Source::State(..)));
+            maker_inputs.push(earlier?);
+            Arc::new(Accumulation::of(product, inputs.len() - 1))
+        }
+        false => product,
+    };
     let op = rows_of(maker, machine)?.summing()?;
-    let types = types(graph, &op, &maker.inputs)?;
+    let types = types(graph, &op, &maker_inputs)?;
     let is_last = copy.output + 1 == maker.outputs.len();
     let fits = types.len() == maker.outputs.len() + 1 && types.last() == node.outputs.get(1);
-    (is_last && fits && types[..maker.outputs.len()] == maker.outputs[..]).then_some((copy.node, op, product))
+    let same = is_last && fits && types[..maker.outputs.len()] == maker.outputs[..];
+    same.then_some(Left { maker: copy.node, op, product, inputs, earlier })
 }
 
 /// The value that a matrix is, all of whose axes but the last are its rows.
@@ -227,7 +274,7 @@ fn as_rows(graph: &Graph, matrix: Value) -> Option<Value> {
 
 /// Whether an operation that takes something in gives what it gave before, and for the passes what they gave.
 fn is_as_offered(graph: &Graph, node: &Node, found: &Found) -> bool {
-    let inputs: Vec<Value> = node.inputs.iter().copied().chain(found.more).collect();
+    let inputs = with_more(node, found.more);
     let Some(outputs) = types(graph, &found.op, &inputs) else { return false };
     let of_passes = found.passes.iter().all(|&pass| outputs.get(found.result) == graph.nodes()[pass].outputs.first());
     // A first result that nothing reads any more may be in another type.
@@ -253,7 +300,7 @@ fn taken(graph: &Graph, request: &Request, machine: &dyn Machine, find: Find) ->
     for (index, node) in graph.nodes().iter().enumerate() {
         if let Some((old, Found { op, more, passes, result, .. })) = found.remove(&index) {
             let node = &graph.nodes()[old];
-            let inputs: Vec<Value> = node.inputs.iter().copied().chain(more).collect();
+            let inputs = with_more(node, more);
             let outputs = types(graph, &op, &inputs).expect("it was asked before");
             let moved = Node { source: Source::Op(op), inputs, outputs, ..node.clone() };
             let inputs = rewrite.inputs(&moved);
