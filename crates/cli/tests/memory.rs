@@ -121,6 +121,31 @@ fn a_budget_that_cannot_be_kept_is_refused_before_anything_is_written() {
 }
 
 #[test]
+fn gradients_are_measured_where_there_is_room_and_else_not() {
+    let place = Place::new("health", 20_000);
+    let train = |out: &str, health: &str, memory: &str| {
+        let model = "--tokenizer byte --width 512 --layers 1 --heads 2 --sequence 16 --batch 1 --steps 2 --quiet";
+        format!("train text.txt {model} --threads 1 --out {out} --health {health} --memory {memory}")
+    };
+    let needed = |health: &str| -> f64 {
+        let said = place.refusal(&train("refused", health, "10MB"));
+        said.split("so give --memory ").nth(1).unwrap().split("MB").next().unwrap().parse().unwrap()
+    };
+    // A new weight is held aside while its update is measured, the largest of 4.2 MB, in part where nothing else is.
+    let (asked, left_out) = (needed("1"), needed("auto"));
+    assert!(asked > left_out + 1.0, "{asked} MB with, {left_out} MB without");
+    let between = format!("{}MB", (asked + left_out) / 2.0);
+    assert!(place.refusal(&train("refused", "1", &between)).contains("MB at least"));
+    for (out, memory, is_measured) in [("between", &between[..], false), ("roomy", "200MB", true)] {
+        place.peak(&train(out, "auto", memory));
+        let metrics = fs::read_to_string(place.path(out).join("metrics.jsonl")).unwrap();
+        assert_eq!(metrics.contains("\"health\""), is_measured, "{memory}: {metrics}");
+        let config = fs::read_to_string(place.path(out).join("config.toml")).unwrap();
+        assert_eq!(config.contains("health = \"off\""), !is_measured, "{config}");
+    }
+}
+
+#[test]
 fn as_many_sequences_are_taken_as_fit() {
     let place = Place::new("auto", 200_000);
     let options = TINY.replace("--batch 4", "--batch auto");
