@@ -31,6 +31,8 @@ pub struct Replay {
     through: Event,
     /// How long the last replay took.
     took: Duration,
+    /// Around every step, once replays are timed.
+    events: Vec<Event>,
 }
 
 // SAFETY: the handles may be used from any thread on which the context is current, which `bind` sees to.
@@ -54,7 +56,7 @@ impl Replay {
         let graph = Graph::capture(device, &mut prepared, steps, &seen)?;
         let through = Event::to_sleep_for()?;
         let (device, took) = (device.clone(), Duration::ZERO);
-        Ok(Replay { device, steps: prepared, first_write, graph, seen, through, took })
+        Ok(Replay { device, steps: prepared, first_write, graph, seen, through, took, events: vec![] })
     }
 
     /// Replays it; gives the fault that was raised, as a step and a detail.
@@ -82,7 +84,10 @@ impl Replay {
     pub fn run_timed(&mut self, times: &mut [Duration]) -> Result<Option<(u32, u32)>> {
         self.device.bind()?;
         let stream = self.device.stream();
-        let events = (0..=self.steps.len()).map(|_| Event::new()).collect::<Result<Vec<_>>>()?;
+        if self.events.is_empty() {
+            self.events = (0..=self.steps.len()).map(|_| Event::new()).collect::<Result<_>>()?;
+        }
+        let events = &self.events;
         self.seen.reset(stream)?;
         events[0].record(stream)?;
         for (index, step) in self.steps.iter_mut().enumerate() {

@@ -66,6 +66,10 @@ fn line(step: u64, seed: u64) -> String {
         let figures = |ratio: f64| json!({"mean_abs": ratio / 7.0, "zeros": 0.25, "update_ratio": ratio});
         line["health"] = json!({"blocks.0.weight": figures(0.003), "blocks.1.weight": figures(1e-5 / step as f64)});
     }
+    // A session ended there: its account has keys of the same names.
+    if step == 25 {
+        line["account"] = json!({"gradients": {"predicted": 7, "measured": 7}, "health": {}});
+    }
     line["verdict"] = json!(if step >= 40 { "loss-spike" } else { "healthy" });
     if step == 40 {
         line["alerts"] = json!(["loss <b>spike</b>"]);
@@ -163,6 +167,7 @@ fn shows_every_gradient(browser: &Browser, place: &Place) {
     let table = saved(browser, "gradient-map", "CSV");
     let rows: Vec<&str> = table.lines().collect();
     assert_eq!(rows[0], "step,weight,norm,mean_abs,zeros,non_finite,update_ratio");
+    assert!(rows.iter().any(|row| row.starts_with("25,\"blocks.1.weight\",1.25e-7,")), "{table}");
     assert_eq!(*rows.last().unwrap(), format!("{step},\"blocks.1.weight\",1.25e-7,{mean},0.25,,{ratio}"));
 }
 

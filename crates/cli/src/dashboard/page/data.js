@@ -6,20 +6,27 @@ const CHARACTERS_MAX = 12e6;
 // Bytes behind which it is quicker to ask for the history.
 const BEHIND_MAX = 2e6;
 
-// The text of a figure in a line, exactly as it is written; undefined where the line has none.
-export function written(line, key) {
+// What follows a key of the object that a text begins with; undefined where that has none.
+export function after(text, key) {
   const wanted = JSON.stringify(key) + ':';
   let depth = 0;
-  for (let at = 0; at < line.length; at++) {
-    const sign = line[at];
+  for (let at = 0; at < text.length; at++) {
+    const sign = text[at];
     if (sign === '{' || sign === '[') depth++;
-    else if (sign === '}' || sign === ']') depth--;
-    else if (sign === '"') {
-      if (depth === 1 && line.startsWith(wanted, at)) return /^\s*([^,}\s]+)/.exec(line.slice(at + wanted.length))[1];
-      for (at++; at < line.length && line[at] !== '"'; at++) if (line[at] === '\\') at++;
+    else if (sign === '}' || sign === ']') {
+      if (--depth === 0) return undefined;
+    } else if (sign === '"') {
+      if (depth === 1 && text.startsWith(wanted, at)) return text.slice(at + wanted.length);
+      for (at++; at < text.length && text[at] !== '"'; at++) if (text[at] === '\\') at++;
     }
   }
   return undefined;
+}
+
+// The text of a figure in a line, exactly as it is written; undefined where the line has none.
+export function written(line, key) {
+  const value = after(line, key);
+  return value && /^\s*([^,}\s]+)/.exec(value)[1];
 }
 
 // A flat table of TOML: each key with its value as it is written.

@@ -1,7 +1,7 @@
 // The norms of gradients by weight or layer, as colors over the axis that all charts share.
 
 import { Frame, at, drawn, quoted } from './charts.js';
-import { written } from './data.js';
+import { after, written } from './data.js';
 import { plain } from './format.js';
 
 // Rows of a heat map: every weight, or the layers where there are too many of those.
@@ -135,12 +135,10 @@ const shortened = (name, signs) => (name.length > signs ? '…' + name.slice(1 -
 
 // A figure of an object within a line.
 function writtenIn(line, object, key) {
-  const start = line.indexOf('{', line.indexOf(`"${object}":`));
-  return written(line.slice(start, line.indexOf('}', start) + 1), key);
+  return written(after(line, object) ?? '', key);
 }
 
 // A figure of a weight besides its norm, exactly as it is written.
 function figureOf({ line }, name, key) {
-  const start = line.indexOf(`${JSON.stringify(name)}:{`, line.indexOf('"health":'));
-  return start < 0 ? undefined : written(line.slice(line.indexOf('{', start), line.indexOf('}', start) + 1), key);
+  return writtenIn(after(line, 'health') ?? '', name, key);
 }
