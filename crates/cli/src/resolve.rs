@@ -300,6 +300,7 @@ fn train_config(args: &TrainArgs, model: ModelConfig, sequence: usize, paths: Pa
         validation: validation(args, paths)?,
         batch: args.batch.unwrap_or(BatchSize::Fixed(BatchSize::USUAL)),
         micro_batch: args.micro_batch.unwrap_or(0),
+        lanes: args.lanes.unwrap_or(1),
         memory: args.memory,
         recompute: args.recompute.unwrap_or_default(),
         speeds: args.speeds.clone(),

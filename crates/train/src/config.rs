@@ -55,8 +55,12 @@ pub struct TrainConfig {
     pub validation: Validation,
     /// Sequences a step.
     pub batch: BatchSize,
-    /// Sequences computed at once; must divide the batch. 0 until chosen to fit the memory.
+    /// Sequences computed at once; must divide a lane's part of the batch. 0 until chosen to fit the memory.
     pub micro_batch: usize,
+    /// Parts of the batch, a power of two, whose sums are added by a tree: what a rank computes whole. Runs of before
+    /// there were any have one.
+    #[serde(default = "one")]
+    pub lanes: usize,
     /// Memory to stay within.
     pub memory: Option<Budget>,
     /// What of the forward pass is computed again, rather than kept.
@@ -180,6 +184,10 @@ impl TrainConfig {
         table.insert("model".into(), Value::Table(model));
         table.try_into().map_err(|error: toml::de::Error| error.message().to_string())
     }
+}
+
+fn one() -> usize {
+    1
 }
 
 /// The keys of a model's sizes and the options that state them.
@@ -455,6 +463,7 @@ mod tests {
             health: HealthInterval::Steps(5),
             export_dtype: None,
             tensorboard: EventFolder::default(),
+            lanes: 1,
             observer_bytes: 0,
         }
     }

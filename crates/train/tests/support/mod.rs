@@ -79,6 +79,7 @@ pub fn tiny(folder: &Path, name: &str) -> TrainConfig {
         health: HealthInterval::Steps(5),
         export_dtype: None,
         tensorboard: EventFolder::default(),
+        lanes: 1,
         observer_bytes: 0,
     }
 }
