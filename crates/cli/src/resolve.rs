@@ -332,6 +332,7 @@ fn train_config(args: &TrainArgs, model: ModelConfig, sequence: usize, paths: Pa
         health: args.health.unwrap_or_default(),
         export_dtype: args.export_dtype.map(ExportDtype::from),
         tensorboard: event_folder(args, paths)?,
+        place: Default::default(),
         observer_bytes: if args.dashboard.is_some() { dashboard::MEMORY_BYTES } else { 0 },
         corpus,
         model: ModelConfig { vocabulary, ..model },

@@ -9,6 +9,7 @@ pub use choices::{BatchSize, DeviceChoice, EventFolder, ExportDtype, Recomputati
 pub(crate) use limits::within;
 pub use speeds::MeasuredSpeeds;
 
+use crate::lanes::Place;
 use crate::loss_scale::LossScale;
 use crate::memory::Budget;
 use crate::models::ModelConfig;
@@ -129,6 +130,9 @@ pub struct TrainConfig {
     /// Bytes that whoever watches the run may come to hold in its process: part of a budget, and of nothing that is saved.
     #[serde(skip)]
     pub observer_bytes: u64,
+    /// Which of how many ranks this process is: as little part of what is saved.
+    #[serde(skip)]
+    pub place: Place,
 }
 
 impl TrainConfig {
@@ -465,6 +469,7 @@ mod tests {
             tensorboard: EventFolder::default(),
             lanes: 1,
             observer_bytes: 0,
+            place: Place::default(),
         }
     }
 

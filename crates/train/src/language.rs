@@ -143,7 +143,7 @@ impl StepConfig {
             objective: Rc::new(LanguageModel::of(config)),
             micro_batch: config.micro_batch,
             micro_batches: (config.batch.size() / config.lanes.max(1)).checked_div(config.micro_batch).unwrap_or(0),
-            lanes: Lanes::all(config.lanes),
+            lanes: Lanes::at(config.lanes, config.place),
             optimizer: config.optimizer.grouped(Hyperparameters {
                 weight_decay: config.weight_decay as f32,
                 beta1: config.beta1 as f32,

@@ -119,7 +119,12 @@ impl RunMemory {
             config.batch = BatchSize::Fixed(self.largest_batch(config, backend)?);
         }
         let (batch, before) = (config.batch.size(), ProcessMemory::read().anonymous);
-        let plans = StepPlans::new(&StepConfig::of(config), batch, config.recompute.policy(), backend);
+        let (policy, step) = (config.recompute.policy(), StepConfig::of(config));
+        let step = match self.limit.is_stated() {
+            true => step,
+            false => step.with_usual_micro_batch(batch, policy, backend)?,
+        };
+        let plans = StepPlans::new(&step, batch, policy, backend);
         let arena = self.arena(config);
         let chosen = match config.batch {
             BatchSize::Adaptive(_) => plans.largest_within(arena)?,

@@ -85,6 +85,22 @@ impl Ranks {
         Ok(self.numbers(own as u64)?.iter().copied().min().map_or(own, |least| least as usize))
     }
 
+    /// The numbers of so many parts that ranks had in turn, in order; none if a rank has not done all of its own.
+    pub(crate) fn in_turn(&mut self, own: Vec<f32>, parts: usize) -> Result<Option<Vec<f32>>> {
+        let Place { rank, ranks } = self.place();
+        let of_rank = |rank: usize| parts.saturating_sub(rank).div_ceil(ranks);
+        if self.least((own.len() == of_rank(rank)).into())? == 0 {
+            return Ok(None);
+        }
+        let mut at = vec![0];
+        (0..ranks).for_each(|rank| at.push(at[rank] + of_rank(rank)));
+        let mut all = vec![0.0f32; parts];
+        all[at[rank]..at[rank + 1]].copy_from_slice(&own);
+        let bytes: Vec<usize> = at.iter().map(|at| at * size_of::<f32>()).collect();
+        self.transport.all_gather(bytemuck::cast_slice_mut(&mut all), &bytes)?;
+        Ok(Some((0..parts).map(|part| all[at[part % ranks] + part / ranks]).collect()))
+    }
+
     /// Has the first rank open what a run has saved; the others get the same checkpoint, and nothing to write with.
     pub(crate) fn opened(
         &mut self,

@@ -136,6 +136,14 @@ impl TrainingStep {
         self.exchange = Some(exchange);
     }
 
+    /// The numbers of so many parts that ranks had in turn, in order; none if a rank has not done all of its own.
+    pub(crate) fn in_turn(&mut self, own: Vec<f32>, parts: usize) -> Result<Option<Vec<f32>>> {
+        match &mut self.exchange {
+            None => Ok((own.len() == parts).then_some(own)),
+            Some(exchange) => exchange.ranks().in_turn(own, parts),
+        }
+    }
+
     /// Whether this rank writes files and tells of the run.
     pub fn is_first_rank(&self) -> bool {
         self.config.lanes.place().rank == 0

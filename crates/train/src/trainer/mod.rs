@@ -126,7 +126,7 @@ impl Trainer {
         heap::give_back();
         let (mut folder, mut found) = (None, None);
         if let Some(path) = &settings.folder {
-            let mut open = || {
+            let open = || {
                 let mut store = Store::open(path)?;
                 Ok((store.newest_whole()?, store))
             };
@@ -140,7 +140,10 @@ impl Trainer {
         found.as_ref().map_or(Ok(()), |found| settings.check_resumable(found))?;
         let predicted = predicted(&chosen, memory.outside);
         let training = TrainingStep::link(chosen, &*backend)?;
-        let training = ranks.map_or(Ok(training), |ranks| training.with_ranks(ranks))?;
+        let training = match ranks {
+            Some(ranks) => training.with_ranks(ranks)?,
+            None => training,
+        };
         let is_first = training.is_first_rank();
         let contents = Contents::of_program(training.program());
         let with_contents =
