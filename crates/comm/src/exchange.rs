@@ -206,13 +206,7 @@ impl Transport for Exchange {
         self.peers[rank].clone()
     }
 
-    fn all_to_all(
-        &mut self,
-        sent: &[u8],
-        sent_at: &[usize],
-        received: &mut [u8],
-        received_at: &[usize],
-    ) -> Result<()> {
+    fn all_to_all(&mut self, sent: &[u8], sent_at: &[usize], received: &mut [u8], received_at: &[usize]) -> Result<()> {
         self.at_once(Collective::AllToAll { sent, sent_at, received, received_at })
     }
 

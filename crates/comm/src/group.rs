@@ -112,13 +112,7 @@ impl<W: Wire> Transport for Group<W> {
         self.wire.peer(rank)
     }
 
-    fn all_to_all(
-        &mut self,
-        sent: &[u8],
-        sent_at: &[usize],
-        received: &mut [u8],
-        received_at: &[usize],
-    ) -> Result<()> {
+    fn all_to_all(&mut self, sent: &[u8], sent_at: &[usize], received: &mut [u8], received_at: &[usize]) -> Result<()> {
         check_parts(sent_at, sent.len(), self.ranks())?;
         check_parts(received_at, received.len(), self.ranks())?;
         let (own_sent, own_received) = (part(sent_at, self.rank()), part(received_at, self.rank()));

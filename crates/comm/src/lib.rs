@@ -11,13 +11,19 @@ mod exchange;
 mod group;
 mod in_process;
 mod link;
+#[cfg(unix)]
+mod mpi;
+#[cfg(not(unix))]
+#[path = "no_mpi.rs"]
 mod mpi;
 mod transport;
 
-pub use agree::agree;
+pub use agree::{Fingerprint, agree};
 pub use error::{Error, Peer, Result};
 pub use exchange::{Collective, Exchange, Ticket, Times};
 pub use in_process::{in_process, in_process_within};
 pub use link::Link;
-pub use mpi::{Implementation, PATIENCE_VARIABLE, Place, host_name, join, leave, place};
+#[cfg(unix)]
+pub use mpi::{Implementation, PATIENCE_VARIABLE, Place, host_name, place};
+pub use mpi::{join, leave};
 pub use transport::{PATIENCE, Transport};

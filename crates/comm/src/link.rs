@@ -97,7 +97,8 @@ mod tests {
         for ranks in [2, 3] {
             let links: Vec<Option<Link>> = thread::scope(|scope| {
                 let ends = in_process(ranks).into_iter();
-                let threads: Vec<_> = ends.map(|mut end| scope.spawn(move || Link::measure(&mut end).unwrap())).collect();
+                let threads: Vec<_> =
+                    ends.map(|mut end| scope.spawn(move || Link::measure(&mut end).unwrap())).collect();
                 threads.into_iter().map(|thread| thread.join().unwrap()).collect()
             });
             let first = links[0].unwrap();

@@ -23,13 +23,7 @@ pub trait Transport: Send {
 
     /// Sends `sent[sent_at[r]..sent_at[r + 1]]` to each rank r; what rank r sent comes to
     /// `received[received_at[r]..received_at[r + 1]]`.
-    fn all_to_all(
-        &mut self,
-        sent: &[u8],
-        sent_at: &[usize],
-        received: &mut [u8],
-        received_at: &[usize],
-    ) -> Result<()>;
+    fn all_to_all(&mut self, sent: &[u8], sent_at: &[usize], received: &mut [u8], received_at: &[usize]) -> Result<()>;
 
     /// Every rank's own part of `all` (`all[at[r]..at[r + 1]]`), at every rank.
     fn all_gather(&mut self, all: &mut [u8], at: &[usize]) -> Result<()>;

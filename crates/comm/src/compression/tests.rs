@@ -30,9 +30,8 @@ fn numbers(count: usize) -> impl Strategy<Value = Vec<f32>> {
 }
 
 fn matrices() -> impl Strategy<Value = (usize, usize, Vec<f32>, Vec<f32>)> {
-    (1usize..24, 1usize..40).prop_flat_map(|(rows, columns)| {
-        (Just(rows), Just(columns), numbers(rows * columns), numbers(rows * columns))
-    })
+    (1usize..24, 1usize..40)
+        .prop_flat_map(|(rows, columns)| (Just(rows), Just(columns), numbers(rows * columns), numbers(rows * columns)))
 }
 
 proptest! {

@@ -40,6 +40,8 @@ pub struct Place {
     pub rank: usize,
     /// How many there are.
     pub ranks: usize,
+    /// How many of them are on this machine, as far as the launcher says; else all.
+    pub ranks_here: usize,
 }
 
 /// The variables of launchers, the surest first: those of rank and of size. Resource managers that start processes
@@ -50,6 +52,9 @@ const VARIABLES: [(Implementation, &str, &str); 3] = [
     (Implementation::OpenMpi, "PMIX_RANK", "SLURM_NTASKS"),
 ];
 
+/// Those of the ranks on a machine.
+const LOCAL_SIZES: [&str; 2] = ["OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"];
+
 /// This process's place, if a launcher started it.
 pub fn place() -> Result<Option<Place>> {
     place_in(&|name| std::env::var(name).ok())
@@ -58,11 +63,14 @@ pub fn place() -> Result<Option<Place>> {
 fn place_in(variable: &dyn Fn(&str) -> Option<String>) -> Result<Option<Place>> {
     for (implementation, rank_name, size_name) in VARIABLES {
         let (Some(rank), Some(size)) = (variable(rank_name), variable(size_name)) else { continue };
-        let place = rank.parse().ok().zip(size.parse().ok()).filter(|(rank, ranks)| rank < ranks);
+        let numbers = rank.parse::<usize>().ok().zip(size.parse::<usize>().ok());
+        let place = numbers.filter(|(rank, ranks)| rank < ranks);
         let Some((rank, ranks)) = place else {
             return Err(Error::Environment { variables: format!("{rank_name}={rank} and {size_name}={size}") });
         };
-        return Ok(Some(Place { implementation, rank, ranks }));
+        let here = LOCAL_SIZES.iter().find_map(|name| variable(name)?.parse().ok());
+        let ranks_here = here.unwrap_or(ranks).clamp(1, ranks);
+        return Ok(Some(Place { implementation, rank, ranks, ranks_here }));
     }
     Ok(None)
 }
@@ -77,12 +85,16 @@ mod tests {
 
     #[test]
     fn each_launcher_is_known_by_what_it_leaves() {
-        let open = found(&[("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "4"), ("PMIX_RANK", "1")]);
-        assert_eq!(open, Ok(Some(Place { implementation: Implementation::OpenMpi, rank: 1, ranks: 4 })));
+        let open =
+            found(&[("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "4"), ("OMPI_COMM_WORLD_LOCAL_SIZE", "2")]);
+        assert_eq!(open, Ok(Some(Place { implementation: Implementation::OpenMpi, rank: 1, ranks: 4, ranks_here: 2 })));
         let mpich = found(&[("PMI_RANK", "0"), ("PMI_SIZE", "3")]);
-        assert_eq!(mpich, Ok(Some(Place { implementation: Implementation::Mpich, rank: 0, ranks: 3 })));
+        assert_eq!(mpich, Ok(Some(Place { implementation: Implementation::Mpich, rank: 0, ranks: 3, ranks_here: 3 })));
         let managed = found(&[("PMIX_RANK", "2"), ("SLURM_NTASKS", "3")]);
-        assert_eq!(managed, Ok(Some(Place { implementation: Implementation::OpenMpi, rank: 2, ranks: 3 })));
+        assert_eq!(
+            managed,
+            Ok(Some(Place { implementation: Implementation::OpenMpi, rank: 2, ranks: 3, ranks_here: 3 }))
+        );
         assert_eq!(found(&[]), Ok(None));
     }
 

@@ -30,13 +30,18 @@ impl<H: Handle> Mpi<H> {
         for file in H::FILES {
             // Plugins of MPI look for its names, so they are everybody's.
             // SAFETY: the initializers of an MPI have no demands on whoever loads it.
-            let Ok(library) = (unsafe { Library::open(Some(file), RTLD_NOW | RTLD_GLOBAL) }) else { continue };
+            let Ok(library) = (unsafe { Library::open(Some(*file), RTLD_NOW | RTLD_GLOBAL) }) else { continue };
             // A file of this name may be another MPI's.
             let Some(constants) = H::constants(&library) else { continue };
             // SAFETY: its constants show that the library is of this kind.
             let functions = unsafe { Functions::of(&library) };
             let lacking = |name| Error::Lacking { library: file.to_string(), name };
-            return Ok(Mpi { constants, functions: functions.map_err(lacking)?, file: file.to_string(), _library: library });
+            return Ok(Mpi {
+                constants,
+                functions: functions.map_err(lacking)?,
+                file: file.to_string(),
+                _library: library,
+            });
         }
         Err(Error::NoLibrary {
             launcher: H::IMPLEMENTATION.launcher(),
@@ -54,7 +59,9 @@ impl<H: Handle> Mpi<H> {
         let mut level = 0;
         let (none, arguments) = (std::ptr::null_mut(), std::ptr::null_mut());
         // SAFETY: arguments may be left out, and the level is written.
-        self.check("MPI_Init_thread", unsafe { (self.functions.init_thread)(none, arguments, SERIALIZED, &mut level) })?;
+        self.check("MPI_Init_thread", unsafe {
+            (self.functions.init_thread)(none, arguments, SERIALIZED, &mut level)
+        })?;
         if level < SERIALIZED {
             return Err(Error::Threads { library: self.file.clone() });
         }
@@ -96,8 +103,9 @@ impl<H: Handle> Mpi<H> {
     pub unsafe fn send(&self, bytes: *const u8, count: usize, to: usize, request: &mut H) -> Result<()> {
         let (count, world) = (self.counted(count)?, self.constants.world);
         // SAFETY: the caller's; the request is written.
-        let sent =
-            unsafe { (self.functions.send)(bytes.cast(), count, self.constants.byte, to as c_int, TAG, world, request) };
+        let sent = unsafe {
+            (self.functions.send)(bytes.cast(), count, self.constants.byte, to as c_int, TAG, world, request)
+        };
         self.check("MPI_Isend", sent)
     }
 

@@ -37,6 +37,16 @@ pub fn join() -> Result<Option<Box<dyn Transport>>> {
     .map(Some)
 }
 
+impl Implementation {
+    /// Whether its library can be loaded here.
+    pub fn check(self) -> Result<()> {
+        match self {
+            Implementation::OpenMpi => Mpi::<Address>::load().map(drop),
+            Implementation::Mpich => Mpi::<c_int>::load().map(drop),
+        }
+    }
+}
+
 /// Says goodbye to MPI, if it was joined: the last call of a process that has done what it was to do. One that failed does not
 /// make it, so that the launcher ends the others.
 pub fn leave() -> Result<()> {

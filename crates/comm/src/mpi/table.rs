@@ -44,7 +44,8 @@ impl Handle for Address {
 
     fn constants(library: &Library) -> Option<Constants<Address>> {
         // SAFETY: these symbols are variables of the library, of which only the addresses are taken.
-        let address = |name: &str| unsafe { library.get::<*mut c_void>(name.as_bytes()) }.ok().map(|at| at.as_raw_ptr());
+        let address =
+            |name: &str| unsafe { library.get::<*mut c_void>(name.as_bytes()) }.ok().map(|at| at.as_raw_ptr());
         Some(Constants {
             world: Address(address("ompi_mpi_comm_world")?),
             byte: Address(address("ompi_mpi_byte")?),
