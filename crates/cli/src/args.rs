@@ -142,9 +142,13 @@ pub struct TrainArgs {
     /// as the memory allows [default: 16]
     #[arg(long, value_name = "N|auto|adaptive", help_heading = "Training")]
     pub batch: Option<BatchSize>,
-    /// Sequences computed at once; must divide the batch; 0: as suits the memory and the speed [default: 0]
+    /// Sequences computed at once; must divide a lane's part of the batch; 0: as suits the memory and the speed
+    /// [default: 0]
     #[arg(long, value_name = "N", help_heading = "Training")]
     pub micro_batch: Option<usize>,
+    /// Parts of the batch, a power of two, whose sums are added by a tree: what ranks share out [default: 1]
+    #[arg(long, value_name = "N", help_heading = "Training")]
+    pub lanes: Option<usize>,
     /// Length of the run in steps [default: 900 for stories, else 2000]
     #[arg(long, value_name = "N", group = "length", help_heading = "Training")]
     pub steps: Option<u64>,

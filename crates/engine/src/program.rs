@@ -283,12 +283,11 @@ impl Program {
         key: impl Into<TensorKey<'a>>,
         fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
     ) -> Result<(), E> {
-        let operand = self.leaf(key.into())?;
-        let (buffer, length) = (operand.buffer, operand.ty().bytes());
+        let buffer = self.leaf(key.into())?.buffer;
         if let Some(bytes) = self.executable.look_mut(buffer) {
             return fill(bytes);
         }
-        let mut bytes = vec![0; length];
+        let mut bytes = vec![0; self.plan.buffers[buffer].ty.bytes()];
         fill(&mut bytes)?;
         Ok(self.executable.write(buffer, &bytes)?)
     }

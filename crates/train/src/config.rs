@@ -9,6 +9,7 @@ pub use choices::{BatchSize, DeviceChoice, EventFolder, ExportDtype, Recomputati
 pub(crate) use limits::within;
 pub use speeds::MeasuredSpeeds;
 
+use crate::lanes::Place;
 use crate::loss_scale::LossScale;
 use crate::memory::Budget;
 use crate::models::ModelConfig;
@@ -55,8 +56,12 @@ pub struct TrainConfig {
     pub validation: Validation,
     /// Sequences a step.
     pub batch: BatchSize,
-    /// Sequences computed at once; must divide the batch. 0 until chosen to fit the memory.
+    /// Sequences computed at once; must divide a lane's part of the batch. 0 until chosen to fit the memory.
     pub micro_batch: usize,
+    /// Parts of the batch, a power of two, whose sums are added by a tree: what a rank computes whole. Runs of before
+    /// there were any have one.
+    #[serde(default = "one")]
+    pub lanes: usize,
     /// Memory to stay within.
     pub memory: Option<Budget>,
     /// What of the forward pass is computed again, rather than kept.
@@ -125,6 +130,9 @@ pub struct TrainConfig {
     /// Bytes that whoever watches the run may come to hold in its process: part of a budget, and of nothing that is saved.
     #[serde(skip)]
     pub observer_bytes: u64,
+    /// Which of how many ranks this process is: as little part of what is saved.
+    #[serde(skip)]
+    pub place: Place,
 }
 
 impl TrainConfig {
@@ -180,6 +188,10 @@ impl TrainConfig {
         table.insert("model".into(), Value::Table(model));
         table.try_into().map_err(|error: toml::de::Error| error.message().to_string())
     }
+}
+
+fn one() -> usize {
+    1
 }
 
 /// The keys of a model's sizes and the options that state them.
@@ -455,7 +467,9 @@ mod tests {
             health: HealthInterval::Steps(5),
             export_dtype: None,
             tensorboard: EventFolder::default(),
+            lanes: 1,
             observer_bytes: 0,
+            place: Place::default(),
         }
     }
 

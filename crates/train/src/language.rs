@@ -2,6 +2,7 @@
 
 use crate::config::{BatchSize, Clip, HealthInterval, TrainConfig};
 use crate::generate::{Decoder, Sampling, Texts};
+use crate::lanes::Lanes;
 use crate::models::{CausalModel, IGNORED_TARGET, ModelConfig};
 use crate::optimizers::{Hyperparameters, OptimizerKind};
 use crate::parameters::Parameters;
@@ -141,7 +142,8 @@ impl StepConfig {
         StepConfig {
             objective: Rc::new(LanguageModel::of(config)),
             micro_batch: config.micro_batch,
-            micro_batches: config.batch.size().checked_div(config.micro_batch).unwrap_or(0),
+            micro_batches: (config.batch.size() / config.lanes.max(1)).checked_div(config.micro_batch).unwrap_or(0),
+            lanes: Lanes::at(config.lanes, config.place),
             optimizer: config.optimizer.grouped(Hyperparameters {
                 weight_decay: config.weight_decay as f32,
                 beta1: config.beta1 as f32,

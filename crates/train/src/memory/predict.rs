@@ -4,6 +4,8 @@ use super::{ProcessMemory, heap};
 use crate::Result;
 use crate::config::{HealthInterval, TokenizerKind, TrainConfig};
 use crate::data::PIECE_BYTES;
+use crate::lanes::Lanes;
+use crate::ranks::exchange_bytes;
 use crate::tokenizer::LEARNING_BYTES_MIN;
 use crate::trainer::Batches;
 
@@ -80,9 +82,11 @@ impl Outside {
     /// What a run will take. Its batch and its model's vocabulary must be known.
     pub fn predict(config: &TrainConfig, held: Held) -> Outside {
         // Tokens and targets; batches of the training text, and one of the held-out text.
-        let batch = 2 * config.batch.size() * config.sequence * size_of::<i32>();
-        let batches = Batches::bytes(batch) + batch as u64;
-        let data = batches + config.model.vocabulary as u64 * TOKEN_BYTES;
+        let of_sequences = |sequences: usize| 2 * sequences * config.sequence * size_of::<i32>();
+        let lanes = Lanes::at(config.lanes, config.place);
+        let batch = of_sequences(config.batch.size());
+        let batches = Batches::bytes(of_sequences(lanes.rows(config.batch.size()).len())) + batch as u64;
+        let data = batches + exchange_bytes(&lanes) + config.model.vocabulary as u64 * TOKEN_BYTES;
         let health = if config.health == HealthInterval::Off { 0 } else { LAYER_HEALTH_BYTES };
         let plan = config.model.layers as u64 * (LAYER_BYTES + health);
         Outside { data, runtime: held.with_threads(config.threads) + plan + config.observer_bytes }

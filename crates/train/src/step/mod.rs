@@ -7,7 +7,10 @@
 //! `back_off` follows such a step. Now and then `measured` stands in for `step` or `update`: it does the same, and gives the
 //! figures of every gradient and update too.
 //!
-//! Gradients are summed from the first row of a batch to the last, whatever the micro-batches: each goes on with the
+//! A batch of several [`Lanes`] takes `first` and `accumulate` for each of them; routines `keep` and `join` add the sums of
+//! lanes up, by a tree.
+//!
+//! Gradients are summed from the first row of a lane to the last, whatever the micro-batches: each goes on with the
 //! sums of the one before. So (without dropout, whose masks follow the micro-batches) their number changes no bit of
 //! the weights, if sequences have a multiple of 32 tokens.
 
@@ -21,9 +24,10 @@ pub use objective::Objective;
 pub use replay::{Culprit, Outcome, Scaling, StepScalars, TrainingStep, is_not_finite};
 pub use times::{Replay, StepTimes};
 
-use crate::accumulation::{GradientAccumulator, added_up};
+use crate::accumulation::{GradientAccumulator, Summed, added_up};
 use crate::clipping::{clip_by_norm, clip_by_value};
 use crate::config::Precision;
+use crate::lanes::{self, Lanes};
 use crate::loss_scale::{LossScale, LossScaler};
 use crate::optimizers::{GroupedOptimizer, StepNumbers};
 use crate::parameters::{Parameter, Parameters};
@@ -47,8 +51,10 @@ pub struct StepConfig {
     pub objective: Rc<dyn Objective>,
     /// Examples computed at once. 0 is still to be chosen.
     pub micro_batch: usize,
-    /// Micro-batches of a step.
+    /// Micro-batches of a lane.
     pub micro_batches: usize,
+    /// The lanes of a batch, and which of them are computed here.
+    pub lanes: Lanes,
     /// The update.
     pub optimizer: GroupedOptimizer,
     /// Each gradient number's limit, if there is one.
@@ -72,8 +78,17 @@ pub(crate) struct Traced {
     pub parameters: Vec<Parameter>,
     /// Losses of a micro-batch.
     pub losses: usize,
+    /// What is summed over lanes, if there are several routines.
+    pub summed: Vec<Summed>,
     /// How the health of gradients is read, if it is measured.
     pub reading: Option<Reading>,
+}
+
+/// The routines of a step.
+struct Stepping {
+    routines: Vec<Routine>,
+    summed: Vec<Summed>,
+    reading: Option<Reading>,
 }
 
 /// What is written at every step besides the batch.
@@ -129,6 +144,7 @@ impl StepConfig {
             objective,
             micro_batch: batch,
             micro_batches: 1,
+            lanes: Lanes::default(),
             optimizer: optimizer.into(),
             clip_value: None,
             precision: Precision::F32,
@@ -146,7 +162,17 @@ impl StepConfig {
 
     /// Whether a step is several routines with sums of gradients between them, rather than one.
     pub fn accumulates(&self) -> bool {
-        self.micro_batches > 1 || self.relinkable
+        self.micro_batches > 1 || self.lanes.count() > 1 || self.relinkable
+    }
+
+    /// Micro-batches that are computed here in a step.
+    pub fn passes(&self) -> usize {
+        self.micro_batches.saturating_mul(self.lanes.hosted().len())
+    }
+
+    /// Examples of a step that are computed here.
+    pub fn rows(&self) -> usize {
+        self.micro_batch.saturating_mul(self.passes())
     }
 
     /// How the loss is scaled, if it is.
@@ -157,7 +183,8 @@ impl StepConfig {
     /// Refuses numbers that no step can have, before anything is traced.
     fn check(&self) -> Result<()> {
         let (size, count) = (self.micro_batch, self.micro_batches);
-        if size.checked_mul(count).is_none_or(|batch| batch == 0) {
+        self.lanes.check()?;
+        if size.checked_mul(count).and_then(|lane| lane.checked_mul(self.lanes.count())).is_none_or(|batch| batch == 0) {
             return Err(Error::Config(format!(
                 "a batch of {count} micro-batches of {size} examples is none; give a number from 1 up of each"
             )));
@@ -192,8 +219,9 @@ impl StepConfig {
             )));
         }
         let mut routines = vec![Routine::new("evaluate").output("loss", &loss)];
-        let (stepping, reading) = if self.accumulates() { self.over_several(&model) } else { self.over_one(&model) };
-        routines.extend(stepping);
+        let stepping = if self.accumulates() { self.over_several(&model) } else { self.over_one(&model) };
+        let Stepping { summed, reading, .. } = stepping;
+        routines.extend(stepping.routines);
         routines.extend(model.scalars.loss_scaler.as_ref().map(LossScaler::back_off));
         check_names(&trace, |name, _| {
             format!("the step has a state named {name:?} itself; call the model's otherwise")
@@ -202,13 +230,13 @@ impl StepConfig {
         trace.check()?;
         let (fields, losses) = (inputs.fields(), model.losses);
         self.check_batch(&fields)?;
-        Ok(Traced { trace, routines, fields, parameters: parameters.list(), losses, reading })
+        Ok(Traced { trace, routines, fields, parameters: parameters.list(), losses, summed, reading })
     }
 
     /// Refuses a batch whose bytes cannot be counted.
     fn check_batch(&self, fields: &[Field]) -> Result<()> {
         const ADDRESSABLE: usize = 1 << 47;
-        let rows = self.micro_batch * self.micro_batches;
+        let rows = self.rows();
         if Batch::size(fields, rows) <= ADDRESSABLE {
             return Ok(());
         }
@@ -246,7 +274,7 @@ impl StepConfig {
     }
 
     /// A step that is one routine.
-    fn over_one(&self, model: &Differentiated) -> (Vec<Routine>, Option<Reading>) {
+    fn over_one(&self, model: &Differentiated) -> Stepping {
         let gradients: Vec<Tensor> = model.terms.iter().map(|terms| added_up(terms)).collect();
         let updates = model.parameters.updates();
         let step = |name: &str| {
@@ -255,32 +283,34 @@ impl StepConfig {
         };
         let (mut routines, reading) = self.update("step", step, model, &gradients);
         routines.push(self.diagnosis(model, &gradients));
-        (routines, reading)
+        Stepping { routines, summed: vec![], reading }
     }
 
-    /// Gradients summed over micro-batches in states, and an update from the sums. What a model keeps count of becomes
-    /// the mean over the micro-batches, with the update: so a step that is refused changes none of it.
-    fn over_several(&self, model: &Differentiated) -> (Vec<Routine>, Option<Reading>) {
+    /// Gradients summed over micro-batches and lanes in states, and an update from the sums. What a model keeps count of
+    /// becomes the mean over all micro-batches, with the update: so a step that is refused changes none of it.
+    fn over_several(&self, model: &Differentiated) -> Stepping {
         let named = model.names.iter().zip(&model.terms).map(|(name, terms)| (&name[..], &terms[..]));
         let mut accumulator = GradientAccumulator::new(named);
         let mut kept = vec![];
         let summed = accumulator.sum("loss", &model.total);
         for (index, (state, value)) in model.parameters.updates().iter().enumerate() {
             let sum = accumulator.sum(&format!("statistics.{index}"), value);
-            kept.push((state.clone(), sum / self.micro_batches as f32));
+            kept.push((state.clone(), sum / (self.micro_batches * self.lanes.count()) as f32));
         }
         let update = |name: &str| {
             let update = Routine::new(name).output("loss", &(&summed * &model.scalars.loss_share));
             accumulator.update(kept.iter().fold(update, |update, (state, value)| update.assign(state, value)))
         };
-        let further = Routine::new("accumulate").times_per_step(self.micro_batches.saturating_sub(1));
+        let hosted = self.lanes.hosted().len();
+        let further = Routine::new("accumulate").times_per_step(self.passes().saturating_sub(hosted));
         let gradients = accumulator.gradients();
         let mut routines =
-            vec![accumulator.first(Routine::new("first").times_per_step(1)), accumulator.accumulate(further)];
+            vec![accumulator.first(Routine::new("first").times_per_step(hosted)), accumulator.accumulate(further)];
+        routines.extend(accumulator.folds(&self.lanes));
         let (updates, reading) = self.update("update", update, model, gradients);
         routines.extend(updates);
         routines.push(self.diagnosis(model, gradients));
-        (routines, reading)
+        Stepping { routines, summed: accumulator.summed().to_vec(), reading }
     }
 
     /// The routine that ends a step, with clipping and the update of every weight, and the same once more with the figures
@@ -294,8 +324,7 @@ impl StepConfig {
     ) -> (Vec<Routine>, Option<Reading>) {
         let scaler = model.scalars.loss_scaler.as_ref();
         let unscaled = |x: &Tensor| scaler.map_or_else(|| x.clone(), |scaler| x * scaler.inverse());
-        let norm = Tensor::global_norm(&gradients.iter().collect::<Vec<_>>());
-        let norm = unscaled(&norm).check_finite("the gradient norm");
+        let norm = unscaled(&self.norm(gradients)).check_finite("the gradient norm");
         // One, but only once the norm is known to be finite: so no update comes before that.
         let one = &norm * 0.0 + 1.0;
         let clipped: Vec<Tensor>;
@@ -331,6 +360,14 @@ impl StepConfig {
             reading = Some(measures.into_reading());
         }
         (routines, reading)
+    }
+
+    /// The norm of all gradients. Over several lanes, so that parts of it can be had elsewhere.
+    fn norm(&self, gradients: &[Tensor]) -> Tensor {
+        match self.lanes.count() {
+            1 => Tensor::global_norm(&gradients.iter().collect::<Vec<_>>()),
+            _ => lanes::norm_of(&gradients.iter().map(lanes::squares).collect::<Vec<_>>()),
+        }
     }
 
     /// The sum of squares of each weight's gradient, to find where a number that is not finite came from; and how many
@@ -369,6 +406,7 @@ impl fmt::Debug for StepConfig {
         f.debug_struct("StepConfig")
             .field("micro_batch", &self.micro_batch)
             .field("micro_batches", &self.micro_batches)
+            .field("lanes", &self.lanes)
             .field("optimizer", &self.optimizer)
             .field("clip_value", &self.clip_value)
             .field("precision", &self.precision)

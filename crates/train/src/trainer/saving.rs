@@ -7,6 +7,7 @@ use super::session::{Identity, Session};
 use crate::checkpoint::Progress;
 use crate::files::atomic;
 use crate::memory::heap;
+use crate::ranks::Alone;
 use crate::run::{Event, Observer, StepReport};
 use crate::{Error, Result};
 use std::path::Path;
@@ -27,6 +28,15 @@ impl Run {
     }
 
     pub(super) fn sample(
+        &mut self,
+        session: &mut Session,
+        hooks: &mut dyn Hooks,
+        observer: &mut dyn Observer,
+    ) -> Result<()> {
+        session.first_alone(|session| self.sample_here(session, hooks, observer))?.needed().map(drop)
+    }
+
+    fn sample_here(
         &mut self,
         session: &mut Session,
         hooks: &mut dyn Hooks,
@@ -62,20 +72,38 @@ impl Run {
         observer: &mut dyn Observer,
     ) -> Result<()> {
         self.save_again_at = None;
-        match self.save(session, hooks, observer) {
+        let again = self.step + (session.every.save / TRIES_BETWEEN).max(1);
+        match self.save_alone(session, hooks, observer) {
+            Ok(Alone::Failed) => {
+                self.save_again_at = Some(again);
+                Ok(())
+            }
             Err(error @ Error::Io { .. }) => {
-                let again = self.step + (session.every.save / TRIES_BETWEEN).max(1);
                 self.save_again_at = Some(again);
                 let told = format!("step {}: not saved: {error}; tried again after step {again}", self.step);
                 observer.event(&Event::Warning(&told));
                 Ok(())
             }
-            saved => saved,
+            saved => saved.map(drop),
         }
     }
 
     /// Saves a checkpoint, if the run has a folder.
     pub(crate) fn save(&mut self, session: &mut Session, hooks: &dyn Hooks, observer: &mut dyn Observer) -> Result<()> {
+        self.save_alone(session, hooks, observer)?.needed().map(drop)
+    }
+
+    /// Has the first rank save a checkpoint.
+    fn save_alone(
+        &mut self,
+        session: &mut Session,
+        hooks: &dyn Hooks,
+        observer: &mut dyn Observer,
+    ) -> Result<Alone<()>> {
+        session.first_alone(|session| self.save_here(session, hooks, observer))
+    }
+
+    fn save_here(&mut self, session: &mut Session, hooks: &dyn Hooks, observer: &mut dyn Observer) -> Result<()> {
         let start = Instant::now();
         let progress = self.progress(session, hooks);
         let Some(folder) = &mut session.folder else { return Ok(()) };

@@ -79,7 +79,9 @@ pub fn tiny(folder: &Path, name: &str) -> TrainConfig {
         health: HealthInterval::Steps(5),
         export_dtype: None,
         tensorboard: EventFolder::default(),
+        lanes: 1,
         observer_bytes: 0,
+        place: Default::default(),
     }
 }
 

@@ -1,0 +1,267 @@
+//! Sums over the lanes of all ranks.
+
+use super::Ranks;
+use super::shards::{Piece, Shards};
+use crate::accumulation::{Summed, waiting_name};
+use crate::lanes::{Block, Lanes, Place, SQUARES_TOGETHER, additions};
+use crate::{Error, Result};
+use gradus_engine::Program;
+use std::borrow::Cow;
+use std::ops::Range;
+
+/// Numbers that are under way at once: those of all ranks, of one block each.
+const ROUND: usize = 1 << 20;
+
+/// What ranks exchange, a round at a time: in a round every rank gives every other one a part of its blocks, and adds up what it
+/// gets.
+pub(crate) struct Exchange {
+    ranks: Ranks,
+    shards: Shards,
+    /// By tensor, by sum: the states of the blocks that were computed here, the last of which is that of the sum.
+    states: Vec<Vec<Vec<String>>>,
+    /// Units that a rank has in a round.
+    units: usize,
+    /// Blocks of each rank.
+    blocks: Vec<usize>,
+    /// By which the blocks of all ranks are added up.
+    additions: Vec<(usize, usize)>,
+    sent: Parts,
+    received: Parts,
+    gathered: Parts,
+}
+
+/// Numbers of each rank, one after another.
+struct Parts {
+    numbers: Vec<f32>,
+    /// Where they stand, in bytes.
+    at: Vec<usize>,
+}
+
+impl Parts {
+    fn new(ranks: usize, numbers: usize) -> Parts {
+        Parts { numbers: vec![0.0; numbers], at: vec![0; ranks + 1] }
+    }
+
+    /// Says how many numbers each rank has.
+    fn cut(&mut self, numbers: impl Fn(usize) -> usize) {
+        for rank in 0..self.at.len() - 1 {
+            self.at[rank + 1] = self.at[rank] + size_of::<f32>() * numbers(rank);
+        }
+    }
+
+    fn start(&self, rank: usize) -> usize {
+        self.at[rank] / size_of::<f32>()
+    }
+}
+
+/// Bytes that an exchange takes besides the arena.
+pub(crate) fn exchange_bytes(lanes: &Lanes) -> u64 {
+    let Place { ranks, .. } = lanes.place();
+    if ranks == 1 {
+        return 0;
+    }
+    let all = all_blocks(lanes.count(), ranks).len();
+    // What is sent, received and gathered.
+    let numbers = ROUND * lanes.blocks().len() + (ROUND * all).div_ceil(ranks) + ROUND;
+    (size_of::<f32>() * numbers) as u64
+}
+
+/// The blocks of all ranks, in the order of the lanes.
+fn all_blocks(lanes: usize, ranks: usize) -> Vec<Block> {
+    (0..ranks).flat_map(|rank| Lanes::at(lanes, Place { rank, ranks }).blocks()).collect()
+}
+
+impl Exchange {
+    pub fn new(ranks: Ranks, lanes: &Lanes, summed: &[Summed]) -> Exchange {
+        let Place { ranks: count, .. } = ranks.place();
+        let shards = Shards::new(summed.iter().map(|summed| summed.numbers).collect(), count);
+        let blocks: Vec<usize> =
+            (0..count).map(|rank| Lanes::at(lanes.count(), Place { rank, ranks: count }).blocks().len()).collect();
+        let own = lanes.blocks().len();
+        let of_sum = |sum: &String| (0..own - 1).map(|place| waiting_name(place, sum)).chain([sum.clone()]).collect();
+        let states = summed.iter().map(|summed| summed.sums.iter().map(of_sum).collect()).collect();
+        let most_sums = summed.iter().map(|summed| summed.sums.len()).max().unwrap_or(1);
+        let units = (ROUND / (SQUARES_TOGETHER * count * most_sums)).max(1);
+        let all: Vec<Block> = all_blocks(lanes.count(), count);
+        // As much as a round can have at most.
+        let round = units * SQUARES_TOGETHER * most_sums;
+        Exchange {
+            sent: Parts::new(count, round * count * own),
+            received: Parts::new(count, round * all.len()),
+            gathered: Parts::new(count, round * count),
+            additions: additions(&all),
+            ranks,
+            shards,
+            states,
+            units,
+            blocks,
+        }
+    }
+
+    pub fn ranks(&mut self) -> &mut Ranks {
+        &mut self.ranks
+    }
+
+    /// Adds up the sums of all ranks: every rank has all of them then. Allocates nothing.
+    pub fn sum(&mut self, program: &mut Program) -> Result<()> {
+        let all = 0..self.shards.tensors();
+        self.reduce(program)?;
+        self.gather(program, all)
+    }
+
+    /// Makes the sums of all ranks such that the step is refused by all.
+    pub fn spoil(&mut self, program: &mut Program) -> Result<()> {
+        let sum = self.states[0][0].last().expect("a sum has a state");
+        program.fill(sum, |bytes| {
+            bytes[..size_of::<f32>()].copy_from_slice(&f32::NAN.to_ne_bytes());
+            Ok(())
+        })
+    }
+
+    /// Adds up the parts that this rank has.
+    fn reduce(&mut self, program: &mut Program) -> Result<()> {
+        let tensors = 0..self.shards.tensors();
+        for round in 0..self.rounds(&tensors) {
+            self.pack(program, &tensors, round)?;
+            let Exchange { ranks, sent, received, .. } = self;
+            let (bytes, room) =
+                (bytemuck::cast_slice(&sent.numbers), bytemuck::cast_slice_mut(&mut received.numbers));
+            ranks.transport().all_to_all(bytes, &sent.at, room, &received.at)?;
+            self.add_up(program, &tensors, round)?;
+        }
+        Ok(())
+    }
+
+    /// Gives every rank the sums of some tensors.
+    fn gather(&mut self, program: &mut Program, tensors: Range<usize>) -> Result<()> {
+        let own = self.ranks.place().rank;
+        for round in 0..self.rounds(&tensors) {
+            let Exchange { ranks, shards, states, units, gathered, .. } = self;
+            let count = |rank: usize| sums_in(shards, states, chunk(shards, *units, &tensors, rank, round));
+            gathered.cut(count);
+            let mut at = gathered.start(own);
+            each_sum(shards, states, chunk(shards, *units, &tensors, own, round), |piece, sums| {
+                let sum = numbers_of(program, sums, &piece.numbers)?;
+                gathered.numbers[at..at + sum.len()].copy_from_slice(sum);
+                at += sum.len();
+                Ok(())
+            })?;
+            ranks.transport().all_gather(bytemuck::cast_slice_mut(&mut gathered.numbers), &gathered.at)?;
+            for rank in (0..ranks.place().ranks).filter(|rank| *rank != own) {
+                let mut at = gathered.start(rank);
+                each_sum(shards, states, chunk(shards, *units, &tensors, rank, round), |piece, sums| {
+                    let length = piece.numbers.len();
+                    write_to(program, sums, piece, &gathered.numbers[at..at + length])?;
+                    at += length;
+                    Ok(())
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// How often parts of some tensors are exchanged.
+    fn rounds(&self, tensors: &Range<usize>) -> usize {
+        let units = (0..self.blocks.len()).map(|rank| self.shards.units(tensors, rank).len());
+        units.max().unwrap_or(0).div_ceil(self.units)
+    }
+
+    /// Puts together what each rank is to have of the blocks that were computed here.
+    fn pack(&mut self, program: &Program, tensors: &Range<usize>, round: usize) -> Result<()> {
+        let own = self.ranks.place().rank;
+        let Exchange { shards, states, units, blocks, sent, received, .. } = self;
+        let chunk = |rank: usize| chunk(shards, *units, tensors, rank, round);
+        sent.cut(|rank| blocks[own] * sums_in(shards, states, chunk(rank)));
+        let of_own = sums_in(shards, states, chunk(own));
+        received.cut(|rank| blocks[rank] * of_own);
+        let mut at = 0;
+        for rank in 0..blocks.len() {
+            each_sum(shards, states, chunk(rank), |piece, sums| {
+                for state in sums {
+                    let block = numbers_of(program, std::slice::from_ref(state), &piece.numbers)?;
+                    sent.numbers[at..at + block.len()].copy_from_slice(block);
+                    at += block.len();
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Adds up the blocks of all ranks, and puts their sum where that of this rank was.
+    fn add_up(&mut self, program: &mut Program, tensors: &Range<usize>, round: usize) -> Result<()> {
+        let own = self.ranks.place().rank;
+        let Exchange { shards, states, units, blocks, additions, received, .. } = self;
+        let Parts { numbers, at } = received;
+        let mut before = 0;
+        each_sum(shards, states, chunk(shards, *units, tensors, own, round), |piece, sums| {
+            let length = piece.numbers.len();
+            // Where a block of this sum begins, counted over all ranks.
+            let place = |mut block: usize| {
+                let rank = blocks.iter().position(|count| match block < *count {
+                    true => true,
+                    false => {
+                        block -= count;
+                        false
+                    }
+                });
+                let rank = rank.expect("a block is a rank's");
+                at[rank] / size_of::<f32>() + before * blocks[rank] + block * length
+            };
+            for &(left, right) in &*additions {
+                let (left, right) = (place(left), place(right));
+                let (first, second) = numbers.split_at_mut(right);
+                let pairs = first[left..left + length].iter_mut().zip(&second[..length]);
+                pairs.for_each(|(sum, number)| *sum += number);
+            }
+            let first = place(0);
+            before += length;
+            write_to(program, sums, piece, &numbers[first..first + length])
+        })
+    }
+}
+
+/// The units of some tensors that a rank has in a round.
+fn chunk(shards: &Shards, units: usize, tensors: &Range<usize>, rank: usize, round: usize) -> Range<usize> {
+    let own = shards.units(tensors, rank);
+    let start = (own.start + round * units).min(own.end);
+    start..(start + units).min(own.end)
+}
+
+/// Does something for every sum in some units, given a piece of it and its states.
+fn each_sum(
+    shards: &Shards,
+    states: &[Vec<Vec<String>>],
+    units: Range<usize>,
+    mut each: impl FnMut(&Piece, &[String]) -> Result<()>,
+) -> Result<()> {
+    for piece in shards.pieces(units) {
+        states[piece.tensor].iter().try_for_each(|sums| each(&piece, sums))?;
+    }
+    Ok(())
+}
+
+/// How many numbers the sums in some units have.
+fn sums_in(shards: &Shards, states: &[Vec<Vec<String>>], units: Range<usize>) -> usize {
+    shards.pieces(units).map(|piece| piece.numbers.len() * states[piece.tensor].len()).sum()
+}
+
+/// The numbers of the last of some states.
+fn numbers_of<'p>(program: &'p Program, states: &[String], numbers: &Range<usize>) -> Result<&'p [f32]> {
+    let state = states.last().expect("a sum has a state");
+    match program.bytes(&state[..])? {
+        Cow::Borrowed(bytes) => Ok(&bytemuck::cast_slice(bytes)[numbers.clone()]),
+        Cow::Owned(_) => Err(Error::Config("ranks exchange what the host can see; take `settings.device` cpu".into())),
+    }
+}
+
+/// Writes a piece of the last of some states.
+fn write_to(program: &mut Program, states: &[String], piece: &Piece, numbers: &[f32]) -> Result<()> {
+    let state = states.last().expect("a sum has a state");
+    let at = piece.numbers.start * size_of::<f32>();
+    program.fill(&state[..], |bytes| {
+        let numbers: &[u8] = bytemuck::cast_slice(numbers);
+        bytes[at..at + numbers.len()].copy_from_slice(numbers);
+        Ok(())
+    })
+}
