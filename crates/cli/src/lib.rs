@@ -78,8 +78,8 @@ pub fn planned(options: &[&str]) -> Result<TrainConfig> {
 fn run(matches: &ArgMatches) -> Result<()> {
     let cli = Cli::from_arg_matches(matches).map_err(|error| Error::Config(one_line(&error.to_string())))?;
     match &cli.command {
-        None => ranks::train(&layers::nothing_given()),
-        Some(Command::Train(_)) => ranks::train(matches.subcommand().expect("the command is there").1),
+        None => ranks::take_part(&layers::nothing_given()),
+        Some(Command::Train(_)) => ranks::take_part(matches.subcommand().expect("the command is there").1),
         Some(Command::Plan(_)) => plan::run(matches.subcommand().expect("the command is there").1),
         Some(Command::Profile(_)) => profile::run(matches.subcommand().expect("the command is there").1),
         Some(Command::Generate(args)) => generate::run(args),

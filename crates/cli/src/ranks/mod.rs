@@ -28,7 +28,7 @@ use std::time::Duration;
 const LAUNCHED: &str = "GRADUS_LAUNCHED";
 
 /// Does this process's part of a training command.
-pub fn train(command_line: &ArgMatches) -> Result<()> {
+pub fn take_part(command_line: &ArgMatches) -> Result<()> {
     let args = merged(command_line, &[])?;
     let Some(place) = gradus_comm::place().map_err(told)? else {
         return match args.ranks {
