@@ -165,7 +165,8 @@ fn a_step_that_is_not_finite_on_one_rank_is_skipped_on_all() {
         let run = |ranks: usize| {
             on_ranks(ranks, |ranks| {
                 let mut trainer =
-                    Trainer::on_ranks(network(checked), settings.clone(), Arc::new(Cpu::new(1).unwrap()), ranks).unwrap();
+                    Trainer::on_ranks(network(checked), settings.clone(), Arc::new(Cpu::new(1).unwrap()), ranks)
+                        .unwrap();
                 let mut watcher = Watcher::default();
                 trainer.train(points, &mut watcher).unwrap();
                 let skipped: Vec<u64> =

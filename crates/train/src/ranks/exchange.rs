@@ -124,8 +124,7 @@ impl Exchange {
         for round in 0..self.rounds(&tensors) {
             self.pack(program, &tensors, round)?;
             let Exchange { ranks, sent, received, .. } = self;
-            let (bytes, room) =
-                (bytemuck::cast_slice(&sent.numbers), bytemuck::cast_slice_mut(&mut received.numbers));
+            let (bytes, room) = (bytemuck::cast_slice(&sent.numbers), bytemuck::cast_slice_mut(&mut received.numbers));
             ranks.transport().all_to_all(bytes, &sent.at, room, &received.at)?;
             self.add_up(program, &tensors, round)?;
         }

@@ -80,7 +80,8 @@ mod tests {
                     }
                 }
                 let all = numbers.iter().enumerate();
-                let expected: Vec<usize> = all.map(|(i, &count)| if tensors.contains(&i) { count } else { 0 }).collect();
+                let expected: Vec<usize> =
+                    all.map(|(i, &count)| if tensors.contains(&i) { count } else { 0 }).collect();
                 assert_eq!(found, expected, "{ranks} ranks, {tensors:?}");
             }
             let sizes: Vec<usize> = (0..ranks).map(|rank| shards.units(&(0..7), rank).len()).collect();

@@ -184,7 +184,8 @@ impl StepConfig {
     fn check(&self) -> Result<()> {
         let (size, count) = (self.micro_batch, self.micro_batches);
         self.lanes.check()?;
-        if size.checked_mul(count).and_then(|lane| lane.checked_mul(self.lanes.count())).is_none_or(|batch| batch == 0) {
+        if size.checked_mul(count).and_then(|lane| lane.checked_mul(self.lanes.count())).is_none_or(|batch| batch == 0)
+        {
             return Err(Error::Config(format!(
                 "a batch of {count} micro-batches of {size} examples is none; give a number from 1 up of each"
             )));

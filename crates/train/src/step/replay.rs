@@ -107,14 +107,27 @@ impl TrainingStep {
         let folds = config.lanes.folds().iter().map(Fold::routine).collect();
         let program = Program::link(plan, backend)?;
         let summed = traced.summed;
-        Ok(TrainingStep { program, config, fields, parameters, losses, folds, summed, exchange: None, reading, times: None })
+        Ok(TrainingStep {
+            program,
+            config,
+            fields,
+            parameters,
+            losses,
+            folds,
+            summed,
+            exchange: None,
+            reading,
+            times: None,
+        })
     }
 
     /// With other ranks, which have the other lanes: those of this step are these ranks' ([`crate::lanes::Lanes::at`]).
     pub fn with_ranks(mut self, ranks: Ranks) -> Result<TrainingStep> {
         if ranks.place() != self.config.lanes.place() {
             let (step, ranks) = (self.config.lanes.place(), ranks.place());
-            return Err(Error::Config(format!("the step is of {step:?}, and the ranks are of {ranks:?}; make both so")));
+            return Err(Error::Config(format!(
+                "the step is of {step:?}, and the ranks are of {ranks:?}; make both so"
+            )));
         }
         if ranks.place().ranks > 1 {
             self.exchange = Some(Box::new(Exchange::new(ranks, &self.config.lanes, &self.summed)));

@@ -36,12 +36,7 @@ impl Run {
         session.first_alone(|session| self.sample_here(session, hooks, observer))?.needed().map(drop)
     }
 
-    fn sample_here(
-        &mut self,
-        session: &mut Session,
-        hooks: &mut dyn Hooks,
-        observer: &mut dyn Observer,
-    ) -> Result<()> {
+    fn sample_here(&mut self, session: &mut Session, hooks: &mut dyn Hooks, observer: &mut dyn Observer) -> Result<()> {
         let start = Instant::now();
         // What is resident of the step's code makes room for that of the sample; a checkpoint does likewise.
         heap::give_back_code();
