@@ -61,7 +61,11 @@ fn step(config: &TrainConfig) -> String {
     let lanes = if config.lanes > 1 { format!(" in {} lanes", config.lanes) } else { String::new() };
     let at_once = if config.micro_batch < batch { format!(", {} at once", config.micro_batch) } else { String::new() };
     let precision = format!("{:?}", config.precision).to_lowercase();
-    format!("{batch} x {} tokens{lanes}{at_once}, {precision}, {}", count(config.sequence as u64), several(threads, "thread"))
+    format!(
+        "{batch} x {} tokens{lanes}{at_once}, {precision}, {}",
+        count(config.sequence as u64),
+        several(threads, "thread")
+    )
 }
 
 fn optimizer(config: &TrainConfig) -> String {

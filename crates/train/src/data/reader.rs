@@ -87,11 +87,8 @@ mod tests {
     #[test]
     fn ranks_read_their_rows_alone() {
         let folder = Folder::new("rank-rows");
-        let reader = |position| WindowReader {
-            file: counting(&folder, 1000),
-            windows: Windows::new(1000, 8, 5),
-            position,
-        };
+        let reader =
+            |position| WindowReader { file: counting(&folder, 1000), windows: Windows::new(1000, 8, 5), position };
         let (mut whole, mut part) = (reader(4), reader(4));
         let (mut batch, mut rows) = (room(6, 8), room(2, 8));
         for step in 0..50 {

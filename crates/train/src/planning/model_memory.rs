@@ -35,7 +35,8 @@ impl ModelMemory {
         let micro_batches = batch / config.lanes.count() / micro_batch;
         let smallest = StepConfig { micro_batch, micro_batches, ..config.clone() };
         let traced = smallest.traced(backend).map_err(|error| for_one_size(config, batch, error, backend))?;
-        let (of_batch, of_one) = (Batch::size(&traced.fields, config.lanes.rows(batch).len()), Batch::size(&traced.fields, 1));
+        let (of_batch, of_one) =
+            (Batch::size(&traced.fields, config.lanes.rows(batch).len()), Batch::size(&traced.fields, 1));
         let steps = traced.trace.to_graph().nodes().len() as u64 * STEPS_PER_NODE;
         let runtime = Held::now_resident().with_threads(backend.workers()) + steps * STEP_BYTES;
         let exchange = exchange_bytes(&config.lanes);
