@@ -211,6 +211,12 @@ pub struct TrainArgs {
     /// Threads [default: one for each core]
     #[arg(long, value_name = "N", value_parser = positive, help_heading = "Machine")]
     pub threads: Option<usize>,
+    /// Train by so many processes, started by mpirun, to the same bits as by any other number [default: 1]
+    #[arg(long, value_name = "N", value_parser = positive, help_heading = "Machine")]
+    pub ranks: Option<usize>,
+    /// How often to go on with one rank fewer after one was killed or stood still [default: 0]
+    #[arg(long, value_name = "N", requires = "ranks", help_heading = "Machine")]
+    pub restart: Option<usize>,
     /// What to compute again rather than keep: none, all, every:N layers, selective:N operations a byte, or auto: as
     /// little as the memory allows [default: auto]
     #[arg(long, value_name = "POLICY", help_heading = "Machine")]
@@ -455,7 +461,7 @@ pub struct CompletionsArgs {
 
 /// Options of a training run that change nothing in what a step takes. `gradus plan` takes them, so that the rest of a
 /// command line can stay as it is, but does not tell of them.
-const NOT_PLANNED: [&str; 24] = [
+const NOT_PLANNED: [&str; 26] = [
     "corpus",
     "text_field",
     "validation",
@@ -480,6 +486,8 @@ const NOT_PLANNED: [&str; 24] = [
     "keep",
     "tensorboard",
     "quiet",
+    "ranks",
+    "restart",
 ];
 
 /// An option of a training run as `gradus plan` tells of it.
@@ -494,7 +502,7 @@ fn planning_option(option: clap::Arg) -> clap::Arg {
 }
 
 /// Options of a training run that change nothing in a few steps.
-const NOT_PROFILED: [&str; 14] = [
+const NOT_PROFILED: [&str; 16] = [
     "epochs",
     "time",
     "learning_rate",
@@ -509,6 +517,8 @@ const NOT_PROFILED: [&str; 14] = [
     "save_every",
     "keep",
     "export_dtype",
+    "ranks",
+    "restart",
 ];
 
 /// An option of a training run as `gradus profile` tells of it.

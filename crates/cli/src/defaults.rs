@@ -1,6 +1,7 @@
 //! What is chosen where the user says nothing, to suit the size.
 
 use crate::args::TrainArgs;
+use crate::ranks;
 use gradus_train::config::OptimizerKind;
 use gradus_train::models::ModelConfig;
 
@@ -93,9 +94,9 @@ pub fn eval_every(steps: Option<u64>) -> u64 {
     every(steps, 10).max(SHORTEST_EVAL)
 }
 
-/// One thread for each core that the system gives.
+/// One thread for each core that the system gives, shared with the other ranks here.
 pub fn threads() -> usize {
-    std::thread::available_parallelism().map_or(1, |count| count.get())
+    ranks::share_of(std::thread::available_parallelism().map_or(1, |count| count.get()))
 }
 
 #[cfg(test)]

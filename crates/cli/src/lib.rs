@@ -19,6 +19,7 @@ mod numbers;
 mod plan;
 mod print;
 mod profile;
+mod ranks;
 mod resolve;
 mod settings;
 mod shell;
@@ -32,7 +33,7 @@ use args::{Cli, Command};
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
 use gradus_train::config::TrainConfig;
 use gradus_train::memory::heap;
-use gradus_train::run::{Observer, Unwatched};
+use gradus_train::run::Observer;
 use gradus_train::{Error, Result};
 use std::process::ExitCode;
 
@@ -64,7 +65,7 @@ pub fn main() -> ExitCode {
 /// Trains as `gradus train` does with these options, and tells someone else of everything too.
 pub fn train(options: &[&str], also: &mut dyn Observer) -> Result<()> {
     let matches = layers::train_options().try_get_matches_from(options);
-    train::run(&matches.map_err(|error| Error::Config(one_line(&error.to_string())))?, also)
+    train::run(&matches.map_err(|error| Error::Config(one_line(&error.to_string())))?, also, None)
 }
 
 /// The run that options of `gradus plan` state, without its folder. No text is read and nothing is written.
@@ -77,8 +78,8 @@ pub fn planned(options: &[&str]) -> Result<TrainConfig> {
 fn run(matches: &ArgMatches) -> Result<()> {
     let cli = Cli::from_arg_matches(matches).map_err(|error| Error::Config(one_line(&error.to_string())))?;
     match &cli.command {
-        None => train::run(&layers::nothing_given(), &mut Unwatched),
-        Some(Command::Train(_)) => train::run(matches.subcommand().expect("the command is there").1, &mut Unwatched),
+        None => ranks::take_part(&layers::nothing_given()),
+        Some(Command::Train(_)) => ranks::take_part(matches.subcommand().expect("the command is there").1),
         Some(Command::Plan(_)) => plan::run(matches.subcommand().expect("the command is there").1),
         Some(Command::Profile(_)) => profile::run(matches.subcommand().expect("the command is there").1),
         Some(Command::Generate(args)) => generate::run(args),
@@ -98,6 +99,7 @@ fn told(error: &Error) -> String {
 }
 
 fn refuse(problem: &str, code: u8) -> ExitCode {
+    ranks::before_an_error();
     print::note(format!("error: {problem}"));
     ExitCode::from(code)
 }
@@ -125,7 +127,7 @@ mod tests {
         let options = "model preset vocab-size width layers heads kv-heads feed-forward sequence batch micro-batch steps \
              epochs time learning-rate warmup-steps schedule weight-decay optimizer clip dropout tie-embeddings precision \
              device threads seed tokenizer validation eval-every sample-every save-every keep out resume init quiet json config \
-             text-field beta1 beta2 min-learning-rate-share memory dashboard tensorboard health";
+             text-field beta1 beta2 min-learning-rate-share memory dashboard tensorboard health ranks restart";
         has_options("train", options);
         has_options(
             "plan",

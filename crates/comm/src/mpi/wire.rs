@@ -92,7 +92,7 @@ impl<H: Handle> Messages<H> {
     /// no way on for this process.
     fn withdraw(&mut self, error: &Error) {
         let pause = Pause::new();
-        while !self.receives.iter_mut().fold(true, |all, stream| stream.is_withdrawn(self.mpi) && all) {
+        while !self.receives.iter_mut().all(|stream| stream.is_withdrawn(self.mpi)) {
             if pause.waited() > WITHDRAWAL {
                 eprintln!("error: {error}");
                 std::process::exit(2);
@@ -199,7 +199,7 @@ impl<H: Handle> Stream<H> {
         self.cancelled = true;
         // A request that failed is done with too.
         let given_up = |request: &mut H| !matches!(mpi.test(request), Ok(None));
-        (self.done..self.posted).fold(true, |all, number| given_up(&mut self.requests[number % WINDOW]) && all)
+        (self.done..self.posted).all(|number| given_up(&mut self.requests[number % WINDOW]))
     }
 }
 
