@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use gradus_engine::backend::GpuKind;
 use gradus_train::config::{
     BatchSize, Clip, DeviceChoice, EventFolder, ExportDtype, HealthInterval, MeasuredSpeeds, OptimizerKind, Precision,
-    Recomputation, ScheduleKind, TokenizerKind, Validation,
+    Recomputation, ScheduleKind, Sharding, TokenizerKind, Validation,
 };
 use gradus_train::memory::Budget;
 use gradus_train::models::{Family, PRESETS, RopeScaling};
@@ -146,9 +146,13 @@ pub struct TrainArgs {
     /// [default: 0]
     #[arg(long, value_name = "N", help_heading = "Training")]
     pub micro_batch: Option<usize>,
-    /// Parts of the batch, a power of two, whose sums are added by a tree: what ranks share out [default: 1]
+    /// Parts of the batch, a power of two, whose sums are added by a tree: what ranks share out [default: 1, with --ranks 8 or as
+    /// many as ranks]
     #[arg(long, value_name = "N", help_heading = "Training")]
     pub lanes: Option<usize>,
+    /// What each rank has only a part of: optimizer, what adamw, sgd or lion remember [default: none]
+    #[arg(long, value_enum, help_heading = "Training")]
+    pub shard: Option<ShardName>,
     /// Length of the run in steps [default: 900 for stories, else 2000]
     #[arg(long, value_name = "N", group = "length", help_heading = "Training")]
     pub steps: Option<u64>,
@@ -562,4 +566,6 @@ choices! {
     PrecisionName for Precision { F32, Bf16, F16, Tf32 }
     /// Element types of stored weights.
     ExportDtypeName for ExportDtype { F32, Bf16, F16 }
+    /// What ranks have parts of.
+    ShardName for Sharding { None, Optimizer }
 }

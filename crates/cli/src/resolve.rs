@@ -7,7 +7,7 @@ use crate::{dashboard, defaults, folders, no_effect};
 use clap::ArgMatches;
 use clap::parser::ValueSource;
 use gradus_train::config::{
-    BatchSize, CONFIG_FILE, Clip, EventFolder, ExportDtype, OptimizerKind, Precision, ScheduleKind,
+    BatchSize, CONFIG_FILE, Clip, EventFolder, ExportDtype, OptimizerKind, Precision, ScheduleKind, Sharding,
 };
 use gradus_train::config::{TokenizerKind, TrainConfig, Validation};
 use gradus_train::data::Corpus;
@@ -300,7 +300,8 @@ fn train_config(args: &TrainArgs, model: ModelConfig, sequence: usize, paths: Pa
         validation: validation(args, paths)?,
         batch: args.batch.unwrap_or(BatchSize::Fixed(BatchSize::USUAL)),
         micro_batch: args.micro_batch.unwrap_or(0),
-        lanes: args.lanes.unwrap_or(1),
+        lanes: args.lanes.unwrap_or_else(|| defaults::lanes(args)),
+        shard: args.shard.map_or(Sharding::None, Sharding::from),
         memory: args.memory,
         recompute: args.recompute.unwrap_or_default(),
         speeds: args.speeds.clone(),

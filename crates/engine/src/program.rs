@@ -323,6 +323,16 @@ impl Program {
         })
     }
 
+    /// The bytes of an output of the routine that ran last, or of a state or an input, where they lie: if the host can see them
+    /// there, and they lie one after another.
+    pub fn look<'a>(&self, key: impl Into<TensorKey<'a>>) -> Result<Option<&[u8]>> {
+        let operand = self.readable(key.into())?;
+        let (layout, size) = (&operand.layout, operand.dtype.size());
+        let (start, length) = (layout.offset * size, layout.shape.elements() * size);
+        let bytes = self.executable.look(operand.buffer).filter(|_| layout.is_dense());
+        Ok(bytes.map(|bytes| &bytes[start..start + length]))
+    }
+
     /// Reads an output of the routine that ran last, or a state or an input, into `numbers`.
     pub fn read_into<'a, T: Native>(&self, key: impl Into<TensorKey<'a>>, numbers: &mut [T]) -> Result<()> {
         let key = key.into();

@@ -4,6 +4,7 @@ use crate::lanes::{Fold, Lanes};
 use gradus_engine::ops::accumulated;
 use gradus_engine::{DType, Role, Routine, Tensor};
 use std::collections::HashSet;
+use std::ops::Range;
 
 /// Sums of gradients in states, over any named tensors: [`GradientAccumulator::first`] begins them,
 /// [`GradientAccumulator::accumulate`] goes on, and what is updated from [`GradientAccumulator::gradients`] follows the
@@ -114,6 +115,20 @@ impl GradientAccumulator {
     /// The gradients over all micro-batches, in the order of the tensors.
     pub fn gradients(&self) -> &[Tensor] {
         &self.gradients
+    }
+
+    /// Parts of the gradients over all micro-batches: some numbers of each, those of one tensor after another's. Of a tensor
+    /// without any there is nothing.
+    #[track_caller]
+    pub(crate) fn parts(&self, parts: &[Range<usize>]) -> Vec<Option<Tensor>> {
+        let mut sums = self.sums.iter();
+        let of_tensor = |(summed, part): (&Summed, &Range<usize>)| {
+            let states = sums.by_ref().take(summed.sums.len());
+            let of_sum = |sum: &Sum| sum.state.reshape([summed.numbers]).slice(0, part.clone());
+            let states: Vec<&Sum> = states.collect();
+            (!part.is_empty()).then(|| added_up(&states.into_iter().map(of_sum).collect::<Vec<_>>()))
+        };
+        self.summed.iter().zip(parts).map(of_tensor).collect()
     }
 
     /// Adds to a routine that it takes the values of the first micro-batch.

@@ -5,7 +5,7 @@ mod limits;
 mod speeds;
 
 pub(crate) use choices::OWN_EVENTS;
-pub use choices::{BatchSize, DeviceChoice, EventFolder, ExportDtype, Recomputation};
+pub use choices::{BatchSize, DeviceChoice, EventFolder, ExportDtype, Recomputation, Sharding};
 pub(crate) use limits::within;
 pub use speeds::MeasuredSpeeds;
 
@@ -62,6 +62,9 @@ pub struct TrainConfig {
     /// there were any have one.
     #[serde(default = "one")]
     pub lanes: usize,
+    /// What each of several ranks has only a part of.
+    #[serde(default)]
+    pub shard: Sharding,
     /// Memory to stay within.
     pub memory: Option<Budget>,
     /// What of the forward pass is computed again, rather than kept.
@@ -174,6 +177,15 @@ impl TrainConfig {
         }
         table.extend(model);
         table
+    }
+
+    /// Whether gradients are measured: if that is not stated, only where a rank has all of them.
+    pub fn measures_health(&self) -> bool {
+        match self.health {
+            HealthInterval::Off => false,
+            HealthInterval::Auto => self.shard == Sharding::None || self.place.ranks == 1,
+            HealthInterval::Steps(_) => true,
+        }
     }
 
     fn from_table(mut table: Table) -> Result<TrainConfig, String> {
@@ -468,6 +480,7 @@ mod tests {
             export_dtype: None,
             tensorboard: EventFolder::default(),
             lanes: 1,
+            shard: Sharding::None,
             observer_bytes: 0,
             place: Place::default(),
         }

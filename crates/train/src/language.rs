@@ -1,6 +1,6 @@
 //! A language model as what is trained.
 
-use crate::config::{BatchSize, Clip, HealthInterval, TrainConfig};
+use crate::config::{BatchSize, Clip, Sharding, TrainConfig};
 use crate::generate::{Decoder, Sampling, Texts};
 use crate::lanes::Lanes;
 use crate::models::{CausalModel, IGNORED_TARGET, ModelConfig};
@@ -149,11 +149,12 @@ impl StepConfig {
                 beta1: config.beta1 as f32,
                 beta2: config.beta2 as f32,
             }),
+            sharded: config.shard == Sharding::Optimizer,
             clip_value: if let Clip::Value(limit) = config.clip { Some(limit as f32) } else { None },
             precision: config.precision,
             loss_scale: None,
             relinkable: matches!(config.batch, BatchSize::Adaptive(_)),
-            health: config.health != HealthInterval::Off,
+            health: config.measures_health(),
         }
     }
 }

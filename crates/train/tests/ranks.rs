@@ -4,13 +4,13 @@ mod support;
 
 use gradus_comm::{Transport, in_process};
 use gradus_engine::backend::Cpu;
-use gradus_engine::{DType, Tensor};
+use gradus_engine::{DType, Role, Tensor};
 use gradus_train::Result;
-use gradus_train::config::{Clip, Precision, ScheduleKind, TrainConfig};
+use gradus_train::config::{Clip, HealthInterval, Precision, ScheduleKind, Sharding, TrainConfig};
 use gradus_train::language::LanguageModel;
 use gradus_train::layers::{BatchNorm, Linear};
 use gradus_train::models::ModelConfig;
-use gradus_train::optimizers::{AdamW, GroupedOptimizer};
+use gradus_train::optimizers::{Adafactor, AdamW, GroupedOptimizer, Lion, Sgd};
 use gradus_train::parameters::Parameters;
 use gradus_train::ranks::Ranks;
 use gradus_train::run::{Summary, Unwatched};
@@ -82,8 +82,17 @@ fn trained(ranks: usize, threads: usize, settings: &Settings) -> (States, Summar
         let summary = trainer.train(tokens, &mut Unwatched).unwrap();
         (states(&trainer), summary)
     });
-    assert!(all.iter().all(|(states, summary)| *states == all[0].0 && summary.loss == all[0].1.loss));
+    let is_sharded = settings.shard == Sharding::Optimizer;
+    assert!(all.iter().all(|(states, summary)| (is_sharded || *states == all[0].0) && summary.loss == all[0].1.loss));
+    assert!(all.iter().all(|(states, _)| weights(states) == weights(&all[0].0)));
     all.into_iter().next().unwrap()
+}
+
+/// The weights among the states: what no optimizer remembers.
+fn weights(states: &States) -> Vec<&(String, Vec<u8>)> {
+    let is_remembered =
+        |name: &str| ["optimizer.", "average.", "loss_scale"].iter().any(|start| name.starts_with(start));
+    states.iter().filter(|(name, _)| !is_remembered(name)).collect()
 }
 
 #[test]
@@ -138,6 +147,75 @@ fn a_run_goes_on_with_another_number_of_ranks() {
     assert!(refused[0].contains("was trained with `settings.lanes` 8, and has 4 now"), "{refused:?}");
 }
 
+#[test]
+fn parts_of_what_the_optimizer_remembers_give_the_same_bits() {
+    let adamw = GroupedOptimizer::new(AdamW::default()).average(0.9);
+    for optimizer in [adamw, Sgd::default().into(), Lion::default().into()] {
+        let whole = Settings { optimizer, ..settings() };
+        let sharded = Settings { shard: Sharding::Optimizer, ..whole.clone() };
+        let (expected, summary) = trained(1, 2, &whole);
+        for ranks in [2, 3, 8] {
+            let (states, other) = trained(ranks, 1, &sharded);
+            assert!(weights(&states) == weights(&expected), "{ranks} ranks");
+            assert_eq!(other.loss.to_bits(), summary.loss.to_bits());
+        }
+        assert!(trained(1, 1, &sharded).0 == expected, "one rank has all of it");
+    }
+    let refused = |settings: Settings| {
+        on_ranks(2, |ranks| {
+            let backend = Arc::new(Cpu::new(1).unwrap());
+            Trainer::on_ranks(language_model(), settings.clone(), backend, ranks).err().unwrap().to_string()
+        })
+    };
+    let sharded = || Settings { shard: Sharding::Optimizer, ..settings() };
+    let adafactor = refused(Settings { optimizer: Adafactor::default().into(), ..sharded() });
+    assert!(adafactor[0].contains("which adafactor has not; choose `settings.optimizer` adamw"), "{adafactor:?}");
+    let measured = refused(Settings { health: HealthInterval::Steps(3), ..sharded() });
+    assert!(measured[1].contains("choose `settings.health` off"), "{measured:?}");
+}
+
+#[test]
+fn checkpoints_of_parts_are_those_of_the_whole() {
+    let folder = Folder::new("ranks-sharded");
+    let within = |name: &str, steps: u64, shard: Sharding| Settings {
+        steps: Some(steps),
+        folder: Some(folder.path().join(name)),
+        schedule: ScheduleKind::Constant,
+        shard,
+        ..settings()
+    };
+    let (unbroken, _) = trained(1, 1, &within("unbroken", 12, Sharding::None));
+    let mut states = vec![];
+    for (ranks, steps, shard) in
+        [(4, 3, Sharding::Optimizer), (1, 5, Sharding::Optimizer), (3, 9, Sharding::Optimizer), (2, 12, Sharding::None)]
+    {
+        (states, _) = trained(ranks, 1, &within("pieces", steps, shard));
+    }
+    assert!(states == unbroken);
+}
+
+/// A rank remembers its share, to a unit of 1024 numbers a weight at most.
+#[test]
+fn a_rank_remembers_its_share() {
+    let remembered = |ranks: usize| -> Vec<usize> {
+        on_ranks(ranks, |ranks| {
+            let settings = Settings { shard: Sharding::Optimizer, ..settings() };
+            let backend = Arc::new(Cpu::new(1).unwrap());
+            let trainer = Trainer::on_ranks(language_model(), settings, backend, ranks).unwrap();
+            let states = trainer.program().states().filter(|(_, role, _)| *role == Role::Optimizer);
+            states.map(|(_, _, ty)| ty.bytes()).sum()
+        })
+    };
+    let whole = remembered(1)[0];
+    for ranks in [2, 4, 8] {
+        let parts = remembered(ranks);
+        // The steps are counted by each.
+        assert_eq!(parts.iter().sum::<usize>(), whole + 4 * (ranks - 1));
+        let largest = *parts.iter().max().unwrap();
+        assert!(largest <= whole / ranks + 2 * 4 * 1024 * 2, "{ranks} ranks: {parts:?} of {whole}");
+    }
+}
+
 /// Points with a network whose losses may be such that they are refused where they are computed.
 fn network(checked: bool) -> impl Objective {
     move |parameters: &Parameters, inputs: &Inputs| -> Tensor {
@@ -161,7 +239,8 @@ fn a_step_that_is_not_finite_on_one_rank_is_skipped_on_all() {
         Ok(())
     };
     let settings = Settings { micro_batch: 2, ..settings() };
-    for checked in [false, true] {
+    for (checked, shard) in [(false, Sharding::None), (true, Sharding::None), (false, Sharding::Optimizer)] {
+        let settings = Settings { shard, ..settings.clone() };
         let run = |ranks: usize| {
             on_ranks(ranks, |ranks| {
                 let mut trainer =
@@ -177,7 +256,11 @@ fn a_step_that_is_not_finite_on_one_rank_is_skipped_on_all() {
         let alone = run(1);
         assert_eq!(alone[0].1, [3]);
         for ranks in [2, 3, 8] {
-            assert!(run(ranks).iter().all(|rank| *rank == alone[0]), "{ranks} ranks, checked: {checked}");
+            let all = run(ranks);
+            let same = |(states, skipped): &(States, Vec<u64>)| {
+                weights(states) == weights(&alone[0].0) && *skipped == alone[0].1
+            };
+            assert!(all.iter().all(same), "{ranks} ranks, checked: {checked}, {shard:?}");
         }
     }
 }

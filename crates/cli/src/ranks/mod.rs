@@ -58,7 +58,7 @@ fn rank(command_line: &ArgMatches, mut heartbeat: Heartbeat) -> Result<()> {
 }
 
 /// How long a rank waits before it tells an error that another one tells better: then the launcher ends this one.
-const OTHERS_TELL: Duration = Duration::from_millis(500);
+const OTHERS_TELL: Duration = Duration::from_secs(2);
 
 /// Lets the one speak that knows best: of a rank that is gone its supervisor, and of all else the first rank.
 pub fn before_telling(error: &Error) {
@@ -67,6 +67,11 @@ pub fn before_telling(error: &Error) {
     if rank.is_some_and(|rank| rank > 0 || of_another) {
         std::thread::sleep(OTHERS_TELL);
     }
+}
+
+/// How many ranks a launcher started, if one did.
+pub fn started() -> Option<usize> {
+    gradus_comm::place().ok().flatten().map(|place| place.ranks)
 }
 
 /// Threads of a rank, if each core of the machine has one: those that are left for it by the ranks beside it.

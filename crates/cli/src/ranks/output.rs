@@ -11,8 +11,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub struct Seen {
     /// Whether a rank had a fault.
     pub fault: bool,
-    /// Whether a rank told an error.
-    error: bool,
+    /// An error that a rank told.
+    error: Option<String>,
     /// Whether a block of the launcher's own goes on.
     in_block: bool,
     /// What may be the beginning of one on standard output.
@@ -101,14 +101,18 @@ impl Seen {
             self.blocks.push(line.trim().to_string());
             return None;
         }
-        self.error |= line.starts_with("error: ");
-        // After a fault the others have nothing to add.
-        (!self.fault).then(|| line.to_string())
+        let first = self.error.is_none();
+        if first && line.starts_with("error: ") {
+            self.error = Some(line.to_string());
+        }
+        // After a fault the others have nothing to add, and after an error not the same again.
+        let again = !first && self.error.as_deref() == Some(line);
+        (!self.fault && !again).then(|| line.to_string())
     }
 
     /// What the launcher itself has to say of a failure, if no rank did; and whether it is a fault.
     pub fn explained(&mut self) -> Option<String> {
-        if self.fault || self.error {
+        if self.fault || self.error.is_some() {
             return None;
         }
         let text = self.blocks.iter().filter(|line| !line.is_empty()).cloned().collect::<Vec<_>>().join(" ");
@@ -130,6 +134,7 @@ const MPICH_FAILURE: &str = "=   BAD TERMINATION";
 /// Lines of launchers, and of libraries below MPI, outside of blocks.
 fn is_launchers(line: &str) -> bool {
     line.starts_with("YOUR APPLICATION TERMINATED WITH")
+        || line.contains(": Forwarding signal ")
         || line.starts_with("This typically refers to a problem with your application")
         || line.starts_with("Please see the FAQ page for debugging suggestions")
         || line.contains("more process") && line.contains("help message")
@@ -225,7 +230,7 @@ mod tests {
         assert!(seen(&slots).0.explained().unwrap().contains("fewer slots than ranks"));
         let (mut other, _) = seen(&format!("{rule}\nNo network\n\ninterfaces.\n{rule}\n"));
         assert_eq!(other.explained().unwrap(), "the launcher failed: No network interfaces.");
-        let (mut told, passed) = seen("error: no such file\n");
+        let (mut told, passed) = seen("error: no such file\nerror: no such file\n");
         assert_eq!((passed.len(), told.explained()), (1, None));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{ProcessMemory, heap};
 use crate::Result;
-use crate::config::{HealthInterval, TokenizerKind, TrainConfig};
+use crate::config::{Sharding, TokenizerKind, TrainConfig};
 use crate::data::PIECE_BYTES;
 use crate::lanes::Lanes;
 use crate::ranks::exchange_bytes;
@@ -86,8 +86,9 @@ impl Outside {
         let lanes = Lanes::at(config.lanes, config.place);
         let batch = of_sequences(config.batch.size());
         let batches = Batches::bytes(of_sequences(lanes.rows(config.batch.size()).len())) + batch as u64;
-        let data = batches + exchange_bytes(&lanes) + config.model.vocabulary as u64 * TOKEN_BYTES;
-        let health = if config.health == HealthInterval::Off { 0 } else { LAYER_HEALTH_BYTES };
+        let data =
+            batches + exchange_bytes(&lanes) + saving_bytes(config) + config.model.vocabulary as u64 * TOKEN_BYTES;
+        let health = if config.measures_health() { LAYER_HEALTH_BYTES } else { 0 };
         let plan = config.model.layers as u64 * (LAYER_BYTES + health);
         Outside { data, runtime: held.with_threads(config.threads) + plan + config.observer_bytes }
     }
@@ -96,6 +97,16 @@ impl Outside {
     pub fn total(&self) -> u64 {
         self.data + self.runtime
     }
+}
+
+/// What is held of what other ranks remember while a checkpoint is saved: a tensor at a time, the largest of which is the table
+/// of tokens or a matrix of the feed-forward part.
+fn saving_bytes(config: &TrainConfig) -> u64 {
+    if config.shard == Sharding::None || config.place.ranks == 1 || config.place.rank > 0 {
+        return 0;
+    }
+    let model = &config.model;
+    (size_of::<f32>() * model.width * model.vocabulary.max(model.context).max(2 * model.feed_forward)) as u64
 }
 
 /// What it takes to encode a piece of a corpus, as far as the tokenizer is known before it is there.

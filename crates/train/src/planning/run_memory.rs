@@ -134,7 +134,7 @@ impl RunMemory {
         self.planning = self.planning.max(ProcessMemory::read().anonymous.saturating_sub(before));
         let chosen = chosen.filter(|chosen| self.limit.fits(self.smallest_budget(config, chosen.arena())));
         let Some(chosen) = chosen else {
-            if config.health != HealthInterval::Auto {
+            if config.health != HealthInterval::Auto || !config.measures_health() {
                 return Err(self.refusal(&plans, config, backend)?);
             }
             config.health = HealthInterval::Off;

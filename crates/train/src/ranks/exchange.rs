@@ -4,6 +4,8 @@ use super::Ranks;
 use super::shards::{Piece, Shards};
 use crate::accumulation::{Summed, waiting_name};
 use crate::lanes::{Block, Lanes, Place, SQUARES_TOGETHER, additions};
+use crate::parameters::Parameter;
+use crate::step::{ALL_SQUARES, Parts};
 use crate::{Error, Result};
 use gradus_engine::Program;
 use std::borrow::Cow;
@@ -25,21 +27,32 @@ pub(crate) struct Exchange {
     blocks: Vec<usize>,
     /// By which the blocks of all ranks are added up.
     additions: Vec<(usize, usize)>,
-    sent: Parts,
-    received: Parts,
-    gathered: Parts,
+    sent: Numbers,
+    received: Numbers,
+    gathered: Numbers,
+    /// The parts of weights that are updated here, if those are parts.
+    updated: Option<Updated>,
+}
+
+/// Parts of weights that each rank updates.
+struct Updated {
+    parts: Parts,
+    /// By weight, its state, in the form that sums have.
+    weights: Vec<Vec<Vec<String>>>,
+    /// The squares of all gradients.
+    squares: Numbers,
 }
 
 /// Numbers of each rank, one after another.
-struct Parts {
+struct Numbers {
     numbers: Vec<f32>,
     /// Where they stand, in bytes.
     at: Vec<usize>,
 }
 
-impl Parts {
-    fn new(ranks: usize, numbers: usize) -> Parts {
-        Parts { numbers: vec![0.0; numbers], at: vec![0; ranks + 1] }
+impl Numbers {
+    fn new(ranks: usize, numbers: usize) -> Numbers {
+        Numbers { numbers: vec![0.0; numbers], at: vec![0; ranks + 1] }
     }
 
     /// Says how many numbers each rank has.
@@ -72,7 +85,8 @@ fn all_blocks(lanes: usize, ranks: usize) -> Vec<Block> {
 }
 
 impl Exchange {
-    pub fn new(ranks: Ranks, lanes: &Lanes, summed: &[Summed]) -> Exchange {
+    /// Of what is summed; `parts` are those of the weights of these names that are updated here, if those are parts.
+    pub fn new(ranks: Ranks, lanes: &Lanes, summed: &[Summed], parts: Option<(&Parts, &[Parameter])>) -> Exchange {
         let Place { ranks: count, .. } = ranks.place();
         let shards = Shards::new(summed.iter().map(|summed| summed.numbers).collect(), count);
         let blocks: Vec<usize> =
@@ -86,9 +100,10 @@ impl Exchange {
         // As much as a round can have at most.
         let round = units * SQUARES_TOGETHER * most_sums;
         Exchange {
-            sent: Parts::new(count, round * count * own),
-            received: Parts::new(count, round * all.len()),
-            gathered: Parts::new(count, round * count),
+            sent: Numbers::new(count, round * count * own),
+            received: Numbers::new(count, round * all.len()),
+            gathered: Numbers::new(count, round * count),
+            updated: parts.map(|(parts, weights)| Updated::new(parts, weights, count)),
             additions: additions(&all),
             ranks,
             shards,
@@ -102,11 +117,44 @@ impl Exchange {
         &mut self.ranks
     }
 
-    /// Adds up the sums of all ranks: every rank has all of them then. Allocates nothing.
+    /// Adds up the sums of all ranks. Every rank has all of them then, but for gradients of which it updates a part: of those it
+    /// has that part. Allocates nothing.
     pub fn sum(&mut self, program: &mut Program) -> Result<()> {
-        let all = 0..self.shards.tensors();
+        let weights = self.updated.as_ref().map_or(0, |updated| updated.weights.len());
         self.reduce(program)?;
-        self.gather(program, all)
+        let tensors = weights..self.shards.tensors();
+        let Exchange { ranks, shards, states, units, gathered, .. } = self;
+        let read = |program: &Program, piece: &Piece, sums: &[String], to: &mut [f32]| {
+            to.copy_from_slice(numbers_of(program, sums, &piece.numbers)?);
+            Ok(())
+        };
+        gather(ranks, (shards, *units, tensors), states, gathered, program, read)
+    }
+
+    /// After the routine that squares the parts of gradients that are here: those of all are written to the input that the
+    /// update reads. Allocates nothing.
+    pub fn share_squares(&mut self, program: &mut Program) -> Result<()> {
+        let Some(Updated { parts, squares, .. }) = &mut self.updated else { return Ok(()) };
+        let mut at = squares.start(self.ranks.place().rank);
+        for (name, count) in &parts.squares {
+            program.read_into(&name[..], &mut squares.numbers[at..at + count])?;
+            at += count;
+        }
+        self.ranks.transport().all_gather(bytemuck::cast_slice_mut(&mut squares.numbers), &squares.at)?;
+        Ok(program.write(ALL_SQUARES, &squares.numbers)?)
+    }
+
+    /// After the update: the new numbers of the parts of all ranks become the weights. Allocates nothing.
+    pub fn share_weights(&mut self, program: &mut Program) -> Result<()> {
+        let Exchange { ranks, shards, units, gathered, updated, .. } = self;
+        let Some(Updated { parts, weights, .. }) = updated else { return Ok(()) };
+        let read = |program: &Program, piece: &Piece, _: &[String], to: &mut [f32]| {
+            let part = program.look(&parts.outputs[piece.tensor][..])?.ok_or_else(out_of_sight)?;
+            let first = piece.numbers.start - parts.numbers[piece.tensor].start;
+            to.copy_from_slice(&bytemuck::cast_slice(part)[first..first + to.len()]);
+            Ok(())
+        };
+        gather(ranks, (shards, *units, 0..weights.len()), weights, gathered, program, read)
     }
 
     /// Makes the sums of all ranks such that the step is refused by all.
@@ -121,7 +169,7 @@ impl Exchange {
     /// Adds up the parts that this rank has.
     fn reduce(&mut self, program: &mut Program) -> Result<()> {
         let tensors = 0..self.shards.tensors();
-        for round in 0..self.rounds(&tensors) {
+        for round in 0..rounds(&self.shards, self.units, &tensors) {
             self.pack(program, &tensors, round)?;
             let Exchange { ranks, sent, received, .. } = self;
             let (bytes, room) = (bytemuck::cast_slice(&sent.numbers), bytemuck::cast_slice_mut(&mut received.numbers));
@@ -129,40 +177,6 @@ impl Exchange {
             self.add_up(program, &tensors, round)?;
         }
         Ok(())
-    }
-
-    /// Gives every rank the sums of some tensors.
-    fn gather(&mut self, program: &mut Program, tensors: Range<usize>) -> Result<()> {
-        let own = self.ranks.place().rank;
-        for round in 0..self.rounds(&tensors) {
-            let Exchange { ranks, shards, states, units, gathered, .. } = self;
-            let count = |rank: usize| sums_in(shards, states, chunk(shards, *units, &tensors, rank, round));
-            gathered.cut(count);
-            let mut at = gathered.start(own);
-            each_sum(shards, states, chunk(shards, *units, &tensors, own, round), |piece, sums| {
-                let sum = numbers_of(program, sums, &piece.numbers)?;
-                gathered.numbers[at..at + sum.len()].copy_from_slice(sum);
-                at += sum.len();
-                Ok(())
-            })?;
-            ranks.transport().all_gather(bytemuck::cast_slice_mut(&mut gathered.numbers), &gathered.at)?;
-            for rank in (0..ranks.place().ranks).filter(|rank| *rank != own) {
-                let mut at = gathered.start(rank);
-                each_sum(shards, states, chunk(shards, *units, &tensors, rank, round), |piece, sums| {
-                    let length = piece.numbers.len();
-                    write_to(program, sums, piece, &gathered.numbers[at..at + length])?;
-                    at += length;
-                    Ok(())
-                })?;
-            }
-        }
-        Ok(())
-    }
-
-    /// How often parts of some tensors are exchanged.
-    fn rounds(&self, tensors: &Range<usize>) -> usize {
-        let units = (0..self.blocks.len()).map(|rank| self.shards.units(tensors, rank).len());
-        units.max().unwrap_or(0).div_ceil(self.units)
     }
 
     /// Puts together what each rank is to have of the blocks that were computed here.
@@ -191,7 +205,7 @@ impl Exchange {
     fn add_up(&mut self, program: &mut Program, tensors: &Range<usize>, round: usize) -> Result<()> {
         let own = self.ranks.place().rank;
         let Exchange { shards, states, units, blocks, additions, received, .. } = self;
-        let Parts { numbers, at } = received;
+        let Numbers { numbers, at } = received;
         let mut before = 0;
         each_sum(shards, states, chunk(shards, *units, tensors, own, round), |piece, sums| {
             let length = piece.numbers.len();
@@ -218,6 +232,63 @@ impl Exchange {
             write_to(program, sums, piece, &numbers[first..first + length])
         })
     }
+}
+
+impl Updated {
+    fn new(parts: &Parts, weights: &[Parameter], ranks: usize) -> Updated {
+        let at = parts.squares_at(ranks);
+        let numbers = vec![0.0; at[ranks]];
+        Updated {
+            parts: parts.clone(),
+            weights: weights.iter().map(|weight| vec![vec![weight.name.clone()]]).collect(),
+            squares: Numbers { numbers, at: at.iter().map(|at| at * size_of::<f32>()).collect() },
+        }
+    }
+}
+
+/// Gives every rank all of some tensors, of which it has its own part: `read` gives a piece of that, and what comes is
+/// written to the last of each tensor's states.
+fn gather(
+    ranks: &mut Ranks,
+    (shards, units, tensors): (&Shards, usize, Range<usize>),
+    states: &[Vec<Vec<String>>],
+    gathered: &mut Numbers,
+    program: &mut Program,
+    read: impl Fn(&Program, &Piece, &[String], &mut [f32]) -> Result<()>,
+) -> Result<()> {
+    let Place { rank: own, ranks: count } = ranks.place();
+    for round in 0..rounds(shards, units, &tensors) {
+        let chunk = |rank: usize| chunk(shards, units, &tensors, rank, round);
+        gathered.cut(|rank| sums_in(shards, states, chunk(rank)));
+        let mut at = gathered.start(own);
+        each_sum(shards, states, chunk(own), |piece, sums| {
+            let length = piece.numbers.len();
+            read(program, piece, sums, &mut gathered.numbers[at..at + length])?;
+            at += length;
+            Ok(())
+        })?;
+        ranks.transport().all_gather(bytemuck::cast_slice_mut(&mut gathered.numbers), &gathered.at)?;
+        for rank in 0..count {
+            let mut at = gathered.start(rank);
+            each_sum(shards, states, chunk(rank), |piece, sums| {
+                let length = piece.numbers.len();
+                write_to(program, sums, piece, &gathered.numbers[at..at + length])?;
+                at += length;
+                Ok(())
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// How often parts of some tensors are exchanged.
+fn rounds(shards: &Shards, units: usize, tensors: &Range<usize>) -> usize {
+    let of_ranks = (0..shards.ranks()).map(|rank| shards.units(tensors, rank).len());
+    of_ranks.max().unwrap_or(0).div_ceil(units)
+}
+
+fn out_of_sight() -> Error {
+    Error::Config("ranks exchange what the host can see; take `settings.device` cpu".into())
 }
 
 /// The units of some tensors that a rank has in a round.
@@ -250,7 +321,7 @@ fn numbers_of<'p>(program: &'p Program, states: &[String], numbers: &Range<usize
     let state = states.last().expect("a sum has a state");
     match program.bytes(&state[..])? {
         Cow::Borrowed(bytes) => Ok(&bytemuck::cast_slice(bytes)[numbers.clone()]),
-        Cow::Owned(_) => Err(Error::Config("ranks exchange what the host can see; take `settings.device` cpu".into())),
+        Cow::Owned(_) => Err(out_of_sight()),
     }
 }
 

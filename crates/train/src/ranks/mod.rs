@@ -8,14 +8,17 @@ mod exchange;
 mod shards;
 
 pub(crate) use exchange::{Exchange, exchange_bytes};
+pub(crate) use shards::Shards;
 
 use crate::checkpoint::{Found, Store};
 use crate::lanes::Place;
 use crate::{Error, Result};
 use gradus_comm::Transport;
 use gradus_engine::backend::Backend;
+use std::borrow::Cow;
 use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -26,6 +29,7 @@ const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
 const AT_WORK: u8 = 0;
 const DONE: u8 = 1;
 const FAILED: u8 = 2;
+const ASKS: u8 = 3;
 
 /// The ranks of a run, as one of them sees them.
 pub struct Ranks {
@@ -107,7 +111,7 @@ impl Ranks {
         run_folder: &Path,
         open: impl FnOnce() -> Result<(Option<Found>, Store)>,
     ) -> Result<(Option<Found>, Option<Store>)> {
-        let opened = self.first_alone(open)?.needed()?;
+        let opened = self.first_by_itself(open)?.needed()?;
         let step = opened.as_ref().and_then(|(found, _)| found.as_ref()).map(|found| found.progress.step);
         // No run has so many steps.
         let step = self.first(step.unwrap_or(u64::MAX))?;
@@ -118,22 +122,33 @@ impl Ranks {
         }
     }
 
-    /// Has the first rank do something by itself, however long that takes; the others wait, and get nothing. Whether it failed
-    /// is known to all of them.
-    pub(crate) fn first_alone<T>(&mut self, work: impl FnOnce() -> Result<T>) -> Result<Alone<T>> {
+    /// Has the first rank do something by itself that takes nothing of the others.
+    pub(crate) fn first_by_itself<T>(&mut self, work: impl FnOnce() -> Result<T>) -> Result<Alone<T>> {
+        self.first_alone(&mut (), |_, _| work(), |_, _| Ok(Cow::Borrowed(&[])))
+    }
+
+    /// Has the first rank do something by itself, however long that takes; the others wait, and give it what it asks for by a
+    /// number. Whether it failed is known to all of them. Both work on the same, whatever that is.
+    pub(crate) fn first_alone<C, T>(
+        &mut self,
+        on: &mut C,
+        work: impl FnOnce(&mut C, &Asking<'_>) -> Result<T>,
+        give: impl Fn(&C, u64) -> Result<Cow<'_, [u8]>>,
+    ) -> Result<Alone<T>> {
         if !self.is_first() {
-            return self.wait_for_first();
+            return self.wait_for_first(&|number| give(on, number));
         }
         let (done, waits) = channel::<()>();
-        let transport = &mut *self.transport;
+        let asking = Asking { transport: Mutex::new(&mut *self.transport) };
         let (result, told) = thread::scope(|scope| {
+            let asking = &asking;
             let telling = scope.spawn(move || {
                 while let Err(RecvTimeoutError::Timeout) = waits.recv_timeout(SIGN_OF_LIFE) {
-                    transport.broadcast(&mut [AT_WORK], 0)?;
+                    asking.lock().broadcast(&mut [AT_WORK], 0)?;
                 }
                 Ok::<(), gradus_comm::Error>(())
             });
-            let result = work();
+            let result = work(on, asking);
             drop(done);
             (result, telling.join().expect("it says that there is work, and nothing else"))
         });
@@ -142,16 +157,46 @@ impl Ranks {
         result.map(Alone::Done)
     }
 
-    fn wait_for_first<T>(&mut self) -> Result<Alone<T>> {
+    fn wait_for_first<'g, T>(&mut self, give: &dyn Fn(u64) -> Result<Cow<'g, [u8]>>) -> Result<Alone<T>> {
         loop {
             let mut word = [AT_WORK];
             self.transport.broadcast(&mut word, 0)?;
             match word[0] {
                 AT_WORK => {}
+                ASKS => {
+                    let number = self.first(0)?;
+                    let given = give(number)?;
+                    if !given.is_empty() {
+                        self.transport.send(&given, 0)?;
+                    }
+                }
                 DONE => return Ok(Alone::Elsewhere),
                 _ => return Ok(Alone::Failed),
             }
         }
+    }
+}
+
+/// By which the first rank asks those that wait for it.
+pub(crate) struct Asking<'a> {
+    transport: Mutex<&'a mut dyn Transport>,
+}
+
+impl<'a> Asking<'a> {
+    /// Gets from each rank what it gives for a number, but for the first: it has its own part, and that of each rank ends
+    /// where the next one's begins.
+    pub fn ask(&self, number: u64, bytes: &mut [u8], at: &[usize]) -> Result<()> {
+        let mut transport = self.lock();
+        transport.broadcast(&mut [ASKS], 0)?;
+        transport.broadcast(&mut number.to_le_bytes(), 0)?;
+        for rank in (1..transport.ranks()).filter(|rank| at[*rank] < at[rank + 1]) {
+            transport.receive(&mut bytes[at[rank]..at[rank + 1]], rank)?;
+        }
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, &'a mut dyn Transport> {
+        self.transport.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

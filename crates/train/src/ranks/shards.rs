@@ -30,6 +30,10 @@ impl Shards {
         Shards { numbers, starts, ranks }
     }
 
+    pub fn ranks(&self) -> usize {
+        self.ranks
+    }
+
     pub fn tensors(&self) -> usize {
         self.numbers.len()
     }
@@ -41,6 +45,18 @@ impl Shards {
         let (first, end) = (self.starts[tensors.start], self.starts[tensors.end]);
         let start = own.start.clamp(first, end);
         start..own.end.clamp(start, end)
+    }
+
+    /// The first unit of a tensor, and how many it has.
+    pub fn units_of(&self, tensor: usize) -> Range<usize> {
+        self.starts[tensor]..self.starts[tensor + 1]
+    }
+
+    /// The numbers of a tensor that a rank has.
+    pub fn part(&self, tensor: usize, rank: usize) -> Range<usize> {
+        let units = self.units(&(tensor..tensor + 1), rank);
+        let number = |unit: usize| ((unit - self.starts[tensor]) * SQUARES_TOGETHER).min(self.numbers[tensor]);
+        number(units.start)..number(units.end)
     }
 
     /// What some units hold, in order.
@@ -83,6 +99,14 @@ mod tests {
                 let expected: Vec<usize> =
                     all.map(|(i, &count)| if tensors.contains(&i) { count } else { 0 }).collect();
                 assert_eq!(found, expected, "{ranks} ranks, {tensors:?}");
+            }
+            for (tensor, count) in numbers.iter().enumerate() {
+                let parts = (0..ranks).map(|rank| shards.part(tensor, rank)).filter(|part| !part.is_empty());
+                let end = parts.fold(0, |end, part| {
+                    assert_eq!(part.start, end);
+                    part.end
+                });
+                assert_eq!(end, *count);
             }
             let sizes: Vec<usize> = (0..ranks).map(|rank| shards.units(&(0..7), rank).len()).collect();
             assert!(sizes.iter().max().unwrap() - sizes.iter().min().unwrap() <= 1, "{sizes:?}");

@@ -1,6 +1,6 @@
 //! The linked training step.
 
-use super::{Batch, DIAGNOSE, Field, MEASURED, StepConfig, StepTimes};
+use super::{Batch, DIAGNOSE, Field, MEASURED, Parts, SQUARES, StepConfig, StepTimes};
 use crate::accumulation::Summed;
 use crate::lanes::Fold;
 use crate::loss_scale::{BACK_OFF, SCALE, SKIPPED_STEPS};
@@ -85,6 +85,8 @@ pub struct TrainingStep {
     folds: Arc<[Option<String>]>,
     /// What is summed over lanes.
     summed: Vec<Summed>,
+    /// The parts of weights that are updated here, if those are parts.
+    pub(super) parts: Option<Parts>,
     /// The other ranks of the run, if there are any.
     exchange: Option<Box<Exchange>>,
     /// Where the times of each step of the plan go, while they are asked for.
@@ -106,7 +108,7 @@ impl TrainingStep {
         let (fields, parameters, losses, reading) = (traced.fields, traced.parameters, traced.losses, traced.reading);
         let folds = config.lanes.folds().iter().map(Fold::routine).collect();
         let program = Program::link(plan, backend)?;
-        let summed = traced.summed;
+        let (summed, parts) = (traced.summed, traced.parts);
         Ok(TrainingStep {
             program,
             config,
@@ -115,6 +117,7 @@ impl TrainingStep {
             losses,
             folds,
             summed,
+            parts,
             exchange: None,
             reading,
             times: None,
@@ -130,7 +133,10 @@ impl TrainingStep {
             )));
         }
         if ranks.place().ranks > 1 {
-            self.exchange = Some(Box::new(Exchange::new(ranks, &self.config.lanes, &self.summed)));
+            self.exchange = {
+                let parts = self.parts.as_ref().map(|parts| (parts, &self.parameters[..]));
+                Some(Box::new(Exchange::new(ranks, &self.config.lanes, &self.summed, parts)))
+            };
         }
         Ok(self)
     }
@@ -294,17 +300,23 @@ impl TrainingStep {
     fn replay(&mut self, last: &str, batch: &Batch, inputs: &StepScalars) -> Result<()> {
         self.times.iter_mut().for_each(|times| times.begin());
         let replayed = self.replay_lanes(batch, inputs);
-        let Some(exchange) = &mut self.exchange else {
-            replayed?;
-            return self.run_routine(last);
-        };
         match replayed {
             // The others hear of it by the sums.
-            Err(error) if is_not_finite(&error) => exchange.spoil(&mut self.program)?,
+            Err(error) if is_not_finite(&error) && self.exchange.is_some() => self.exchanged(Exchange::spoil)?,
             replayed => replayed?,
         }
-        exchange.sum(&mut self.program)?;
-        self.run_routine(last)
+        self.exchanged(Exchange::sum)?;
+        if self.parts.as_ref().is_some_and(|parts| !parts.squares.is_empty()) {
+            self.run_routine(SQUARES)?;
+        }
+        self.exchanged(Exchange::share_squares)?;
+        self.run_routine(last)?;
+        self.exchanged(Exchange::share_weights)
+    }
+
+    /// Does something with the other ranks, if there are any.
+    fn exchanged(&mut self, exchanged: impl FnOnce(&mut Exchange, &mut Program) -> Result<()>) -> Result<()> {
+        self.exchange.as_mut().map_or(Ok(()), |exchange| exchanged(exchange, &mut self.program))
     }
 
     /// Replays the lanes that are computed here, and adds their sums up.
@@ -392,21 +404,48 @@ impl TrainingStep {
     /// After a step that was refused: the weight that is not finite itself, the first layer's first; else the one whose
     /// gradient is not, the last layer's first, since that is where a gradient starts.
     pub fn culprit(&mut self) -> Result<Culprit<'_>> {
-        for parameter in &self.parameters {
+        if let Some(index) = self.weight_not_finite()? {
+            return Ok(Culprit::Weight(&self.parameters[index].name));
+        }
+        let place = self.last_not_finite()?;
+        // Where a rank has a part of each gradient, the others may have found another.
+        let place = match &mut self.exchange {
+            Some(exchange) => exchange.ranks().numbers(place)?.iter().copied().max().unwrap_or(place),
+            None => place,
+        };
+        Ok(match place {
+            0 => Culprit::Norm,
+            place => Culprit::Gradient(&self.parameters[place as usize - 1].name),
+        })
+    }
+
+    /// The first weight that is not finite.
+    fn weight_not_finite(&self) -> Result<Option<usize>> {
+        for (index, parameter) in self.parameters.iter().enumerate() {
             let numbers = self.program.bytes(&parameter.name)?;
             let mut numbers =
                 numbers.chunks_exact(4).map(|bytes| f32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
             if !numbers.all(f32::is_finite) {
-                return Ok(Culprit::Weight(&parameter.name));
+                return Ok(Some(index));
             }
+        }
+        Ok(None)
+    }
+
+    /// The place of the last weight whose gradient is not finite, as far as that is here, from 1; 0: that of all is.
+    fn last_not_finite(&mut self) -> Result<u64> {
+        let is_here = |index: usize| self.parts.as_ref().is_none_or(|parts| !parts.numbers[index].is_empty());
+        let here: Vec<usize> = (0..self.parameters.len()).filter(|index| is_here(*index)).collect();
+        if here.is_empty() {
+            return Ok(0);
         }
         self.program.run(DIAGNOSE)?;
-        for parameter in self.parameters.iter().rev() {
-            if !self.program.scalar(&parameter.name)?.is_finite() {
-                return Ok(Culprit::Gradient(&parameter.name));
+        for index in here.into_iter().rev() {
+            if !self.program.scalar(&self.parameters[index].name)?.is_finite() {
+                return Ok(index as u64 + 1);
             }
         }
-        Ok(Culprit::Norm)
+        Ok(0)
     }
 }
 

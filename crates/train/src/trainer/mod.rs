@@ -46,7 +46,7 @@ pub(crate) use run::Run;
 pub(crate) use session::{Every, Identity, Limits, RunFolder, Session};
 pub use settings::Settings;
 
-use crate::checkpoint::{Contents, Store};
+use crate::checkpoint::Store;
 use crate::memory::guard::{self, Doing};
 use crate::memory::heap;
 use crate::parameters::Parameters;
@@ -145,7 +145,7 @@ impl Trainer {
             None => training,
         };
         let is_first = training.is_first_rank();
-        let contents = Contents::of_program(training.program());
+        let contents = training.contents();
         let with_contents =
             |(path, store): (&PathBuf, Store)| RunFolder { path: path.clone(), store, contents, keep: settings.keep };
         let mut session = Session {

@@ -355,7 +355,7 @@ impl Run {
         // First, so that nothing that follows can lose what was trained.
         self.save(session, hooks, observer)?;
         heap::give_back_code();
-        session.first_alone(|session| hooks.export(&session.training))?.needed()?;
+        session.first_alone(|session, _| hooks.export(&session.training))?.needed()?;
         // Measured with the last step, unless that was taken before this session.
         if self.done && self.step == self.first_step {
             self.validate(session, hooks, observer, VALIDATION_AT_END)?;

@@ -7,8 +7,9 @@ use super::session::{Identity, Session};
 use crate::checkpoint::Progress;
 use crate::files::atomic;
 use crate::memory::heap;
-use crate::ranks::Alone;
+use crate::ranks::{Alone, Asking};
 use crate::run::{Event, Observer, StepReport};
+use crate::step::Collected;
 use crate::{Error, Result};
 use std::path::Path;
 use std::time::Instant;
@@ -33,7 +34,7 @@ impl Run {
         hooks: &mut dyn Hooks,
         observer: &mut dyn Observer,
     ) -> Result<()> {
-        session.first_alone(|session| self.sample_here(session, hooks, observer))?.needed().map(drop)
+        session.first_alone(|session, _| self.sample_here(session, hooks, observer))?.needed().map(drop)
     }
 
     fn sample_here(&mut self, session: &mut Session, hooks: &mut dyn Hooks, observer: &mut dyn Observer) -> Result<()> {
@@ -95,10 +96,16 @@ impl Run {
         hooks: &dyn Hooks,
         observer: &mut dyn Observer,
     ) -> Result<Alone<()>> {
-        session.first_alone(|session| self.save_here(session, hooks, observer))
+        session.first_alone(|session, asking| self.save_here(session, asking, hooks, observer))
     }
 
-    fn save_here(&mut self, session: &mut Session, hooks: &dyn Hooks, observer: &mut dyn Observer) -> Result<()> {
+    fn save_here(
+        &mut self,
+        session: &mut Session,
+        asking: Option<&Asking<'_>>,
+        hooks: &dyn Hooks,
+        observer: &mut dyn Observer,
+    ) -> Result<()> {
         let start = Instant::now();
         let progress = self.progress(session, hooks);
         let Some(folder) = &mut session.folder else { return Ok(()) };
@@ -107,7 +114,12 @@ impl Run {
         let _ = self.log.as_ref().map(|log| log.sync());
         let _ = self.events.as_ref().map(|events| events.sync());
         let settings = |folder: &Path| hooks.write_settings(&session.training, folder);
-        let path = folder.store.save(&folder.contents, session.training.program(), &progress, &settings)?;
+        let path = folder.store.save(
+            &folder.contents,
+            &Collected { training: &session.training, asking },
+            &progress,
+            &settings,
+        )?;
         session.saved = Some(progress.step);
         observer.event(&Event::Saved { step: self.step, path: &path });
         if let Err(error) = folder.store.prune(progress.step, folder.keep) {

@@ -8,7 +8,7 @@ use crate::config::Clip;
 use crate::memory::Account;
 use crate::memory::guard::Armed;
 use crate::models::ModelConfig;
-use crate::ranks::Alone;
+use crate::ranks::{Alone, Asking};
 use crate::schedule::{Length, Schedule};
 use crate::step::TrainingStep;
 use gradus_engine::backend::Backend;
@@ -94,8 +94,8 @@ pub(crate) struct RunFolder {
 impl Session {
     /// Goes on from a checkpoint.
     pub fn restore(&mut self, found: Found) -> Result<()> {
-        let contents = Contents::of_program(self.training.program());
-        found.restore(&contents, self.training.program_mut())?;
+        let contents = self.training.contents();
+        found.restore(&contents, &mut self.training)?;
         self.saved = Some(found.progress.step);
         self.resumed = Some(found.progress);
         Ok(())
@@ -107,9 +107,16 @@ impl Session {
     }
 
     /// Has the first rank do something by itself, for which the others wait.
-    pub fn first_alone<T>(&mut self, work: impl FnOnce(&mut Session) -> Result<T>) -> Result<Alone<T>> {
-        let Some(mut exchange) = self.training.take_exchange() else { return work(self).map(Alone::Done) };
-        let done = exchange.ranks().first_alone(|| work(self));
+    pub fn first_alone<T>(
+        &mut self,
+        work: impl FnOnce(&mut Session, Option<&Asking<'_>>) -> Result<T>,
+    ) -> Result<Alone<T>> {
+        let Some(mut exchange) = self.training.take_exchange() else { return work(self, None).map(Alone::Done) };
+        let done = exchange.ranks().first_alone(
+            self,
+            |session, asking| work(session, Some(asking)),
+            |session, number| session.training.part_here(number as usize),
+        );
         self.training.give_exchange(exchange);
         done
     }

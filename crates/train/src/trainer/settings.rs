@@ -2,7 +2,7 @@
 
 use super::session::{Identity, Limits};
 use crate::checkpoint::{Found, Progress};
-use crate::config::{Clip, HealthInterval, Precision, ScheduleKind, within};
+use crate::config::{Clip, HealthInterval, Precision, ScheduleKind, Sharding, within};
 use crate::lanes::{self, Lanes, Place};
 use crate::loss_scale::LossScale;
 use crate::memory::Budget;
@@ -24,6 +24,8 @@ pub struct Settings {
     pub micro_batch: usize,
     /// Parts of the batch, a power of two, whose sums are added by a tree ([`crate::lanes`]).
     pub lanes: usize,
+    /// What each of several ranks has only a part of.
+    pub shard: Sharding,
     /// Steps of the whole run.
     pub steps: Option<u64>,
     /// Seconds of training.
@@ -74,6 +76,7 @@ impl Default for Settings {
             batch: 32,
             micro_batch: 0,
             lanes: 1,
+            shard: Sharding::None,
             steps: None,
             seconds: None,
             learning_rate: 1e-3,
@@ -153,14 +156,21 @@ impl Settings {
 
     /// The step, its micro-batch still to be chosen unless it is stated.
     pub(super) fn step(&self, objective: Rc<dyn Objective>, place: Place) -> StepConfig {
+        let health = match self.health {
+            HealthInterval::Off => false,
+            // No rank has all gradients where each updates a part.
+            HealthInterval::Auto => self.shard == Sharding::None || place.ranks == 1,
+            HealthInterval::Steps(_) => true,
+        };
         StepConfig {
             micro_batch: self.micro_batch,
             micro_batches: (self.batch / self.lanes.max(1)).checked_div(self.micro_batch).unwrap_or(0),
             lanes: Lanes::at(self.lanes, place),
+            sharded: self.shard == Sharding::Optimizer,
             clip_value: if let Clip::Value(limit) = self.clip { Some(limit as f32) } else { None },
             precision: self.precision,
             loss_scale: self.loss_scale,
-            health: self.health != HealthInterval::Off,
+            health,
             ..StepConfig::new(objective, 0, self.optimizer.clone())
         }
     }

@@ -5,8 +5,8 @@ use super::resume;
 use super::text::Text;
 use super::vocabulary;
 use super::watched::Watched;
-use crate::checkpoint::{Contents, Found, Store};
-use crate::config::{BatchSize, CONFIG_FILE, TokenizerKind, TrainConfig, Validation};
+use crate::checkpoint::{Found, Store};
+use crate::config::{BatchSize, CONFIG_FILE, HealthInterval, TokenizerKind, TrainConfig, Validation};
 use crate::data::{self, Corpus, Encoding, Stories, TokenFile, Windows};
 use crate::device;
 use crate::export;
@@ -87,7 +87,7 @@ struct Told {
 
 /// Has the first rank begin the run, and the others find what it has made.
 fn begin_on(ranks: &mut Ranks, config: &TrainConfig, begin: impl FnOnce() -> Result<Begun>) -> Result<Begun> {
-    let begun = ranks.first_alone(begin)?.needed()?;
+    let begun = ranks.first_by_itself(begin)?.needed()?;
     let told = begun.as_ref().map(|Begun { text, found, .. }| Told {
         config: text.config.clone(),
         fingerprint: text.train.fingerprint(),
@@ -212,7 +212,11 @@ fn assemble(
         config.micro_batch = micro_batch;
         chosen = memory.choose(&mut config, &*backend)?;
     }
-    if config.health != asked {
+    let measures = TrainConfig { health: asked, ..config.clone() }.measures_health();
+    if asked == HealthInterval::Auto && !measures {
+        observer
+            .event(&Event::Note("gradients are not measured: with `settings.shard` optimizer no rank has all of them"));
+    } else if config.health != asked {
         observer
             .event(&Event::Note("gradients are not measured (`settings.health` off): the memory has no room for it"));
     }
@@ -226,7 +230,7 @@ fn assemble(
         Some(ranks) => training.with_ranks(ranks)?,
         None => training,
     };
-    let contents = Contents::of_program(training.program());
+    let contents = training.contents();
     let steps = steps_of(&config, &Windows::new(train.len(), config.sequence, config.seed));
     let schedule = resume::schedule(&mut config, steps, found.as_ref().map(|found| &found.progress));
     let is_first = training.is_first_rank();

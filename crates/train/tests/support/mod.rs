@@ -80,6 +80,7 @@ pub fn tiny(folder: &Path, name: &str) -> TrainConfig {
         export_dtype: None,
         tensorboard: EventFolder::default(),
         lanes: 1,
+        shard: Default::default(),
         observer_bytes: 0,
         place: Default::default(),
     }
