@@ -11,6 +11,9 @@ pub const FAULTY: u8 = 3;
 /// What lines about faults end with.
 const END: &str = "; what was saved before is whole";
 
+/// What lines for the launcher begin with.
+const STATUS: &str = "gradus: a rank ended with status ";
+
 /// A rank that a signal ended; none if it ended by itself, having said why.
 pub fn killed(peer: &Peer, step: Option<u64>, status: ExitStatus) -> Option<String> {
     let signal = status.signal()?;
@@ -30,6 +33,16 @@ pub fn noticed(who: &str, signal: i32) -> String {
 /// Whether a line that a rank's process printed is about a fault.
 pub fn is_one(line: &str) -> bool {
     line.starts_with("error: ") && line.ends_with(END)
+}
+
+/// What a supervisor tells the launcher of a rank that failed: not all launchers pass the status on.
+pub fn status_line(code: i32) -> String {
+    format!("{STATUS}{code}")
+}
+
+/// The status in such a line.
+pub fn status_in(line: &str) -> Option<i32> {
+    line.strip_prefix(STATUS)?.parse().ok()
 }
 
 fn at(step: Option<u64>) -> String {
@@ -63,6 +76,7 @@ mod tests {
             "rank 2 (process 123 on node7) was ended by signal 9 (SIGKILL: killed, or out of memory) after step 17";
         assert!(line.starts_with(expected), "{line}");
         assert!(is_one(&format!("error: {line}")) && !is_one("error: no such file"));
+        assert_eq!((status_in(&status_line(130)), status_in("step 1")), (Some(130), None));
         assert_eq!(killed(&peer, Some(17), ExitStatus::from_raw(2 << 8)), None, "it has said why itself");
         let line = stalled(&peer, None, Duration::from_secs(4));
         assert!(line.contains("has stood still for 4 seconds before the first step"), "{line}");

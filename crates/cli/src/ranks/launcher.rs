@@ -30,13 +30,11 @@ pub fn launch(command_line: &ArgMatches, ranks: usize, restarts: usize) -> Resul
     let (mut ranks, mut restarts) = (ranks, restarts);
     loop {
         let ended = attempt(mpirun.command(ranks, &arguments(&folder, resumes))?)?;
-        if ended.status.success() {
+        if ended.code == 0 {
             return Ok(());
         }
         if !ended.fault || restarts == 0 || ranks == 1 || signals::times_asked() > 0 {
-            let code =
-                if ended.fault { fault::FAULTY.into() } else { ended.status.code().unwrap_or(crate::REFUSED.into()) };
-            std::process::exit(code);
+            std::process::exit(ended.code);
         }
         (ranks, restarts) = (ranks - 1, restarts - 1);
         resumes |= has_steps(&folder);
@@ -60,7 +58,7 @@ fn has_steps(folder: &Path) -> bool {
 
 /// How the ranks ended together.
 struct Ended {
-    status: ExitStatus,
+    code: i32,
     fault: bool,
 }
 
@@ -86,7 +84,10 @@ fn attempt(mut command: Command) -> Result<Ended> {
     {
         print::note(format!("error: {line}"));
     }
-    Ok(Ended { status, fault: seen.fault || status.code() == Some(fault::FAULTY.into()) })
+    let told = seen.code.or(status.code()).unwrap_or(crate::REFUSED.into());
+    let failed = if seen.fault { fault::FAULTY.into() } else { told };
+    let code = if status.success() { 0 } else { failed };
+    Ok(Ended { code, fault: code == i32::from(fault::FAULTY) })
 }
 
 /// Waits for the launcher, passes on what this process is asked, and ends it if it cannot end the ranks after a fault.

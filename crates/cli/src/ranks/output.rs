@@ -13,6 +13,8 @@ pub struct Seen {
     pub fault: bool,
     /// An error that a rank told.
     error: Option<String>,
+    /// What the first rank that failed ended with.
+    pub code: Option<i32>,
     /// Whether a block of the launcher's own goes on.
     in_block: bool,
     /// What may be the beginning of one on standard output.
@@ -90,6 +92,10 @@ impl Seen {
         let line = line.trim_end_matches('\r');
         if is_rule(line) {
             self.in_block = !self.in_block;
+            return None;
+        }
+        if let Some(code) = fault::status_in(line) {
+            self.code.get_or_insert(code);
             return None;
         }
         if fault::is_one(line) {

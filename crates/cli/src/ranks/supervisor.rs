@@ -23,7 +23,8 @@ const UCX_ERRORS: &str = "UCX_HANDLE_ERRORS";
 
 /// Starts this rank, watches it and ends as it does.
 pub fn supervise(place: &Place) -> Result<()> {
-    signals::listen(std::env::var_os(LAUNCHED).is_some());
+    let is_launched = std::env::var_os(LAUNCHED).is_some();
+    signals::listen(is_launched);
     let (reports, their_end) = std::io::pipe().map_err(failed("open"))?;
     let mut child = start(their_end)?;
     let pulse = Arc::new(Pulse::default());
@@ -47,7 +48,11 @@ pub fn supervise(place: &Place) -> Result<()> {
         }
         tell(&line);
     }
-    std::process::exit(status.code().unwrap_or(fault::FAULTY.into()));
+    let code = status.code().unwrap_or(fault::FAULTY.into());
+    if code != 0 && is_launched {
+        print::note(fault::status_line(code));
+    }
+    std::process::exit(code);
 }
 
 fn tell(line: &str) {
