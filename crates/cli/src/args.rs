@@ -146,7 +146,8 @@ pub struct TrainArgs {
     /// [default: 0]
     #[arg(long, value_name = "N", help_heading = "Training")]
     pub micro_batch: Option<usize>,
-    /// Parts of the batch, a power of two, whose sums are added by a tree: what ranks share out [default: 1]
+    /// Parts of the batch, a power of two, whose sums are added by a tree: what ranks share out [default: 1; with --ranks 8,
+    /// or as many more as there are ranks]
     #[arg(long, value_name = "N", help_heading = "Training")]
     pub lanes: Option<usize>,
     /// What each rank has only a part of: optimizer, what adamw, sgd or lion remember [default: none]
@@ -461,7 +462,7 @@ pub struct CompletionsArgs {
 
 /// Options of a training run that change nothing in what a step takes. `gradus plan` takes them, so that the rest of a
 /// command line can stay as it is, but does not tell of them.
-const NOT_PLANNED: [&str; 26] = [
+const NOT_PLANNED: [&str; 25] = [
     "corpus",
     "text_field",
     "validation",
@@ -486,7 +487,6 @@ const NOT_PLANNED: [&str; 26] = [
     "keep",
     "tensorboard",
     "quiet",
-    "ranks",
     "restart",
 ];
 
@@ -496,13 +496,14 @@ fn planning_option(option: clap::Arg) -> clap::Arg {
         "out" => option.value_name("FILE").help("Where to write the page [default: plan.html]"),
         "json" => option.help("Print one JSON object"),
         "dashboard" => option.help("Count what the page of a run takes of its memory"),
+        "ranks" => option.help("Plan for the first of so many processes [default: 1]"),
         name if NOT_PLANNED.contains(&name) => option.hide(true),
         _ => option,
     }
 }
 
 /// Options of a training run that change nothing in a few steps.
-const NOT_PROFILED: [&str; 16] = [
+const NOT_PROFILED: [&str; 17] = [
     "epochs",
     "time",
     "learning_rate",
@@ -519,6 +520,7 @@ const NOT_PROFILED: [&str; 16] = [
     "export_dtype",
     "ranks",
     "restart",
+    "shard",
 ];
 
 /// An option of a training run as `gradus profile` tells of it.

@@ -15,6 +15,18 @@ const STEPS: u64 = 2000;
 /// Fewest steps between validations that are not asked for.
 const SHORTEST_EVAL: u64 = 50;
 
+/// Lanes of a run on several ranks: so that others can go on with it.
+const LANES: usize = 8;
+
+/// Parts of a batch: one, unless there are ranks to share them out to.
+pub fn lanes(args: &TrainArgs) -> usize {
+    let place = gradus_comm::place().ok().flatten();
+    match place.map_or(args.ranks.unwrap_or(1), |place| place.ranks) {
+        1 => 1,
+        ranks => ranks.next_power_of_two().max(LANES),
+    }
+}
+
 /// The preset of a run that names none.
 pub fn preset(args: &TrainArgs) -> &'static str {
     if args.corpus.is_empty() { "tiny" } else { "small" }

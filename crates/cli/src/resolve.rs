@@ -87,6 +87,7 @@ pub fn resolve_for_planning(command_line: &ArgMatches) -> Result<Planned> {
     no_effect::refuse(command_line, &args, &config)?;
     config.model.vocabulary = planned_vocabulary(&config)?;
     config.model.validate()?;
+    config.place.ranks = args.ranks.unwrap_or(1);
     Ok(Planned { config, json: args.json.unwrap_or(false) })
 }
 
@@ -300,7 +301,7 @@ fn train_config(args: &TrainArgs, model: ModelConfig, sequence: usize, paths: Pa
         validation: validation(args, paths)?,
         batch: args.batch.unwrap_or(BatchSize::Fixed(BatchSize::USUAL)),
         micro_batch: args.micro_batch.unwrap_or(0),
-        lanes: args.lanes.unwrap_or(1),
+        lanes: args.lanes.unwrap_or_else(|| defaults::lanes(args)),
         shard: args.shard.map_or(Sharding::None, Sharding::from),
         memory: args.memory,
         recompute: args.recompute.unwrap_or_default(),

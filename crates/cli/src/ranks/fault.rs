@@ -59,7 +59,8 @@ mod tests {
     fn a_fault_says_who_where_how_and_when() {
         let peer = Peer { rank: 2, host: Some("node7".into()), pid: Some(123) };
         let line = killed(&peer, Some(17), ExitStatus::from_raw(9)).unwrap();
-        let expected = "rank 2 (process 123 on node7) was ended by signal 9 (SIGKILL: killed, or out of memory) after step 17";
+        let expected =
+            "rank 2 (process 123 on node7) was ended by signal 9 (SIGKILL: killed, or out of memory) after step 17";
         assert!(line.starts_with(expected), "{line}");
         assert!(is_one(&format!("error: {line}")) && !is_one("error: no such file"));
         assert_eq!(killed(&peer, Some(17), ExitStatus::from_raw(2 << 8)), None, "it has said why itself");

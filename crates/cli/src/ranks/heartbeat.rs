@@ -27,7 +27,8 @@ impl Heartbeat {
     pub fn of_supervised() -> Result<Option<Heartbeat>> {
         let Ok(text) = std::env::var(REPORTS) else { return Ok(None) };
         let descriptor = text.parse().ok().filter(|descriptor| *descriptor > 2);
-        let descriptor = descriptor.ok_or(Error::Config(format!("{REPORTS}={text} is set by gradus alone; unset it")))?;
+        let descriptor =
+            descriptor.ok_or(Error::Config(format!("{REPORTS}={text} is set by gradus alone; unset it")))?;
         // SAFETY: the supervisor left it open for this process, where nothing else knows of it.
         let reports = Arc::new(unsafe { File::from_raw_fd(descriptor) });
         let step = Arc::new(AtomicU64::new(NO_STEP));

@@ -11,8 +11,8 @@ use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Between looks at the launcher.
@@ -34,7 +34,8 @@ pub fn launch(command_line: &ArgMatches, ranks: usize, restarts: usize) -> Resul
             return Ok(());
         }
         if !ended.fault || restarts == 0 || ranks == 1 || signals::times_asked() > 0 {
-            let code = if ended.fault { fault::FAULTY.into() } else { ended.status.code().unwrap_or(crate::REFUSED.into()) };
+            let code =
+                if ended.fault { fault::FAULTY.into() } else { ended.status.code().unwrap_or(crate::REFUSED.into()) };
             std::process::exit(code);
         }
         (ranks, restarts) = (ranks - 1, restarts - 1);

@@ -27,7 +27,11 @@ impl Mpirun {
         match std::env::var(STATED) {
             Ok(stated) => {
                 let words: Vec<String> = stated.split_whitespace().map(str::to_string).collect();
-                let unusable = || Error::Config(format!("{STATED}={stated} is no launcher of Open MPI or MPICH; give one, or unset it"));
+                let unusable = || {
+                    Error::Config(format!(
+                        "{STATED}={stated} is no launcher of Open MPI or MPICH; give one, or unset it"
+                    ))
+                };
                 Mpirun::of(words).ok_or_else(unusable)?.with_library()
             }
             Err(_) => Mpirun::first(USUAL.iter().filter_map(|name| Mpirun::of(vec![name.to_string()]))),
@@ -35,7 +39,8 @@ impl Mpirun {
     }
 
     fn first(found: impl Iterator<Item = Mpirun>) -> Result<Mpirun> {
-        let none = "--ranks needs MPI, and there is no mpirun here; `apt install openmpi-bin`, or mpich, or leave --ranks out";
+        let none =
+            "--ranks needs MPI, and there is no mpirun here; `apt install openmpi-bin`, or mpich, or leave --ranks out";
         let mut without_library = Err(Error::Config(none.into()));
         for mpirun in found {
             match mpirun.with_library() {

@@ -93,13 +93,17 @@ fn noticed(text: &str) -> Option<String> {
     let word = |text: &str| text.split([' ', ',', ')', '.']).next().unwrap_or("").to_string();
     let number = |text: &str| word(text).parse::<i32>().ok();
     // Open MPI: "mpirun noticed that process rank 1 with PID 77 on node host exited on signal 9 (Killed)."
-    if let (Some(rank), Some(signal)) = (after("process rank").and_then(number), after("exited on signal").and_then(number)) {
-        let host = after("on node").map_or(String::new(), |host| format!(" (on {})", host.split(' ').next().unwrap_or("")));
+    if let (Some(rank), Some(signal)) =
+        (after("process rank").and_then(number), after("exited on signal").and_then(number))
+    {
+        let host =
+            after("on node").map_or(String::new(), |host| format!(" (on {})", host.split(' ').next().unwrap_or("")));
         return Some(fault::noticed(&format!("rank {rank}{host}"), signal));
     }
     // MPICH: "BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES PID 77 RUNNING AT host EXIT CODE: 9".
     let (pid, code) = (after("PID").and_then(number)?, after("EXIT CODE:").and_then(number)?);
-    let host = after("RUNNING AT").map_or(String::new(), |host| format!(" on {}", host.split(' ').next().unwrap_or("")));
+    let host =
+        after("RUNNING AT").map_or(String::new(), |host| format!(" on {}", host.split(' ').next().unwrap_or("")));
     Some(fault::noticed(&format!("a rank (its supervisor, process {pid}{host})"), code))
 }
 
@@ -146,7 +150,8 @@ mod tests {
     #[test]
     fn other_failures_of_the_launcher_are_one_line() {
         let rule = "-".repeat(76);
-        let slots = format!("{rule}\nThere are not enough slots available in the system to satisfy the 9\nslots\n{rule}\n");
+        let slots =
+            format!("{rule}\nThere are not enough slots available in the system to satisfy the 9\nslots\n{rule}\n");
         assert!(seen(&slots).0.explained().unwrap().contains("fewer slots than ranks"));
         let (mut other, _) = seen(&format!("{rule}\nNo network\n\ninterfaces.\n{rule}\n"));
         assert_eq!(other.explained().unwrap(), "the launcher failed: No network interfaces.");
