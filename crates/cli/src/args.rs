@@ -146,8 +146,8 @@ pub struct TrainArgs {
     /// [default: 0]
     #[arg(long, value_name = "N", help_heading = "Training")]
     pub micro_batch: Option<usize>,
-    /// Parts of the batch, a power of two, whose sums are added by a tree: what ranks share out [default: 1; with --ranks 8,
-    /// or as many more as there are ranks]
+    /// Parts of the batch, a power of two, whose sums are added by a tree: what ranks share out [default: 1, with --ranks 8 or as
+    /// many as ranks]
     #[arg(long, value_name = "N", help_heading = "Training")]
     pub lanes: Option<usize>,
     /// What each rank has only a part of: optimizer, what adamw, sgd or lion remember [default: none]

@@ -2,7 +2,7 @@
 
 use crate::args::TrainArgs;
 use crate::ranks;
-use gradus_train::config::OptimizerKind;
+use gradus_train::config::{BatchSize, OptimizerKind};
 use gradus_train::models::ModelConfig;
 
 /// Steps of the run on the built-in stories: about 100 seconds on two cores.
@@ -14,18 +14,6 @@ const STEPS: u64 = 2000;
 
 /// Fewest steps between validations that are not asked for.
 const SHORTEST_EVAL: u64 = 50;
-
-/// Lanes of a run on several ranks: so that others can go on with it.
-const LANES: usize = 8;
-
-/// Parts of a batch: one, unless there are ranks to share them out to.
-pub fn lanes(args: &TrainArgs) -> usize {
-    let place = gradus_comm::place().ok().flatten();
-    match place.map_or(args.ranks.unwrap_or(1), |place| place.ranks) {
-        1 => 1,
-        ranks => ranks.next_power_of_two().max(LANES),
-    }
-}
 
 /// The preset of a run that names none.
 pub fn preset(args: &TrainArgs) -> &'static str {
@@ -104,6 +92,19 @@ pub fn every(steps: Option<u64>, times: u64) -> u64 {
 /// Steps between validations: a tenth of the run, but one takes as long as several steps.
 pub fn eval_every(steps: Option<u64>) -> u64 {
     every(steps, 10).max(SHORTEST_EVAL)
+}
+
+/// Lanes of a run that asks for ranks: so many that it can go on with other numbers of them, if its batch has as many parts.
+pub fn lanes(args: &TrainArgs) -> usize {
+    const USUAL: usize = 8;
+    let Some(ranks) = args.ranks.or_else(ranks::started) else { return 1 };
+    let batch = args.batch.unwrap_or(BatchSize::Fixed(BatchSize::USUAL)).size();
+    let needed = ranks.next_power_of_two();
+    let mut lanes = needed.max(USUAL);
+    while lanes > needed && !batch.is_multiple_of(lanes) {
+        lanes /= 2;
+    }
+    lanes
 }
 
 /// One thread for each core that the system gives, shared with the other ranks here.

@@ -56,9 +56,10 @@ pub fn main() -> ExitCode {
     };
     match run(&matches) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error @ Error::Diverged(_)) => refuse(&told(&error), DIVERGED),
-        Err(error @ Error::Stopped(_)) => refuse(&told(&error), interrupt::ENDED),
-        Err(error) => refuse(&told(&error), REFUSED),
+        Err(error) => {
+            ranks::before_telling(&error);
+            refuse(&told(&error), code(&error))
+        }
     }
 }
 
@@ -98,8 +99,17 @@ fn told(error: &Error) -> String {
     in_options::in_options(&one_line(&error.to_string()))
 }
 
+/// What a run ends with that ended so.
+fn code(error: &Error) -> u8 {
+    match error {
+        Error::Diverged(_) => DIVERGED,
+        Error::Stopped(_) => interrupt::ENDED,
+        Error::Ranks(error) if error.is_fault() => ranks::fault::FAULTY,
+        _ => REFUSED,
+    }
+}
+
 fn refuse(problem: &str, code: u8) -> ExitCode {
-    ranks::before_an_error();
     print::note(format!("error: {problem}"));
     ExitCode::from(code)
 }

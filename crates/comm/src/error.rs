@@ -156,6 +156,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether another rank had a fault, so that the same run may well go on without it.
+    pub fn is_fault(&self) -> bool {
+        matches!(self, Error::Gone { .. } | Error::Silent { .. } | Error::Lost { .. } | Error::Alone { .. })
+    }
+
     /// The rank that it is about, if it is about one.
     pub fn rank(&self) -> Option<usize> {
         match self {

@@ -1,5 +1,6 @@
 //! A rank's reports to its supervisor: the step after each of them, and every half second that it lives.
 
+use super::fault;
 use gradus_train::run::{Event, Observer, Stop};
 use gradus_train::{Error, Result};
 use std::fs::File;
@@ -34,10 +35,11 @@ impl Heartbeat {
         let step = Arc::new(AtomicU64::new(NO_STEP));
         let (their_reports, their_step) = (Arc::clone(&reports), Arc::clone(&step));
         let beat = move || {
-            loop {
-                report(&their_reports, their_step.load(Ordering::Relaxed));
+            while report(&their_reports, their_step.load(Ordering::Relaxed)) {
                 std::thread::sleep(INTERVAL);
             }
+            // Without a supervisor there is no launcher any more, and there are no other ranks.
+            std::process::exit(fault::FAULTY.into());
         };
         let thread = std::thread::Builder::new().name("heartbeat".into()).stack_size(64 << 10).spawn(beat);
         thread.map_err(Error::io("start", std::path::Path::new("a thread")))?;
@@ -45,9 +47,9 @@ impl Heartbeat {
     }
 }
 
-/// Nobody who listens is no reason to stop.
-fn report(mut reports: &File, step: u64) {
-    let _ = reports.write_all(&step.to_le_bytes());
+/// Whether the supervisor is there to be told.
+fn report(mut reports: &File, step: u64) -> bool {
+    reports.write_all(&step.to_le_bytes()).is_ok()
 }
 
 impl Observer for Heartbeat {

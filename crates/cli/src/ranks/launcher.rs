@@ -1,7 +1,7 @@
 //! `--ranks`: starts `mpirun` with the same arguments, and after a fault again with as many ranks as are left.
 
 use super::mpirun::Mpirun;
-use super::output::Seen;
+use super::output::{self, Seen};
 use super::{LAUNCHED, fault, signals};
 use crate::print;
 use crate::resolve::resolve;
@@ -11,8 +11,8 @@ use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// Between looks at the launcher.
@@ -25,7 +25,7 @@ pub fn launch(command_line: &ArgMatches, ranks: usize, restarts: usize) -> Resul
     // What can be refused is refused before anything is started, and once. The folder is chosen for all ranks here.
     let resolved = resolve(command_line)?;
     let mpirun = Mpirun::find()?;
-    signals::listen();
+    signals::listen(false);
     let (folder, mut resumes) = (resolved.config.out, resolved.resume);
     let (mut ranks, mut restarts) = (ranks, restarts);
     loop {
@@ -67,24 +67,30 @@ struct Ended {
 fn attempt(mut command: Command) -> Result<Ended> {
     let failed = |action| Error::io(action, Path::new("mpirun"));
     // In a group of its own, it does not get the terminal's Ctrl-C, by which it would end the ranks at once.
-    command.env(LAUNCHED, "1").stderr(Stdio::piped()).process_group(0);
+    command.env(LAUNCHED, "1").stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let mut child = command.spawn().map_err(failed("start"))?;
-    let stderr = child.stderr.take().expect("it is piped");
-    let fault = Arc::new(AtomicBool::new(false));
-    let theirs = Arc::clone(&fault);
-    let reader = std::thread::spawn(move || Seen::read(stderr, || theirs.store(true, Ordering::Relaxed)));
-    let status = wait(&mut child, &fault).map_err(failed("watch"))?;
-    let mut seen = reader.join().expect("reading does not panic");
+    let (stdout, stderr) = (child.stdout.take().expect("it is piped"), child.stderr.take().expect("it is piped"));
+    let seen = Arc::new(Mutex::new(Seen::default()));
+    let (of_stdout, of_stderr) = (Arc::clone(&seen), Arc::clone(&seen));
+    let readers = [
+        thread::spawn(move || output::pass_on(stdout, &of_stdout)),
+        thread::spawn(move || output::note(stderr, &of_stderr)),
+    ];
+    let status = wait(&mut child, &seen).map_err(failed("watch"))?;
+    for reader in readers {
+        reader.join().expect("reading does not panic");
+    }
+    let mut seen = output::lock(&seen);
     if !status.success()
         && let Some(line) = seen.explained()
     {
         print::note(format!("error: {line}"));
     }
-    Ok(Ended { status, fault: seen.fault })
+    Ok(Ended { status, fault: seen.fault || status.code() == Some(fault::FAULTY.into()) })
 }
 
 /// Waits for the launcher, passes on what this process is asked, and ends it if it cannot end the ranks after a fault.
-fn wait(child: &mut Child, fault: &AtomicBool) -> std::io::Result<ExitStatus> {
+fn wait(child: &mut Child, seen: &Mutex<Seen>) -> std::io::Result<ExitStatus> {
     let group = -(child.id() as i32);
     let (mut passed_on, mut fault_since) = (signals::times_asked(), None);
     loop {
@@ -96,12 +102,12 @@ fn wait(child: &mut Child, fault: &AtomicBool) -> std::io::Result<ExitStatus> {
             // The first time the ranks stop and save; the second time they end.
             signals::send(child.id() as i32, if passed_on == 1 { libc::SIGUSR1 } else { libc::SIGTERM });
         }
-        if fault.load(Ordering::Relaxed) {
+        if output::lock(seen).fault {
             let since: Instant = *fault_since.get_or_insert_with(Instant::now);
             if since.elapsed() > CLEARING {
                 signals::send(group, libc::SIGKILL);
             }
         }
-        std::thread::sleep(TICK);
+        thread::sleep(TICK);
     }
 }

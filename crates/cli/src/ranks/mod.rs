@@ -5,7 +5,7 @@
 //! - `supervisor`: `mpirun` started it, and it starts the rank as a process of its own, watches it and says how it ended;
 //! - `rank`: it trains as one of the ranks, and reports to its supervisor (`heartbeat`).
 
-mod fault;
+pub mod fault;
 mod heartbeat;
 mod launcher;
 mod mpirun;
@@ -30,7 +30,7 @@ const LAUNCHED: &str = "GRADUS_LAUNCHED";
 /// Does this process's part of a training command.
 pub fn take_part(command_line: &ArgMatches) -> Result<()> {
     let args = merged(command_line, &[])?;
-    let Some(place) = gradus_comm::place().map_err(told)? else {
+    let Some(place) = gradus_comm::place()? else {
         return match args.ranks {
             None | Some(1) => train::run(command_line, &mut Unwatched, None),
             Some(ranks) => launcher::launch(command_line, ranks, args.restart.unwrap_or(0)),
@@ -51,21 +51,27 @@ pub fn take_part(command_line: &ArgMatches) -> Result<()> {
 
 /// Trains as one of the ranks.
 fn rank(command_line: &ArgMatches, mut heartbeat: Heartbeat) -> Result<()> {
-    let mut transport = gradus_comm::join().map_err(told)?.expect("a rank has a place");
-    agree(transport.as_mut(), "program (gradus)", program()?).map_err(told)?;
+    let mut transport = gradus_comm::join()?.expect("a rank has a place");
+    agree(transport.as_mut(), "program (gradus)", program()?)?;
     train::run(command_line, &mut heartbeat, Some(transport))?;
-    gradus_comm::leave().map_err(told)
+    Ok(gradus_comm::leave()?)
 }
 
-/// How long other ranks than the first wait before they tell an error. What goes wrong everywhere is told by the first, and
-/// then the launcher ends the others.
-const FIRST_TELLS: Duration = Duration::from_millis(500);
+/// How long a rank waits before it tells an error that another one tells better: then the launcher ends this one.
+const OTHERS_TELL: Duration = Duration::from_secs(2);
 
-/// Lets the first rank speak first.
-pub fn before_an_error() {
-    if gradus_comm::place().is_ok_and(|place| place.is_some_and(|place| place.rank > 0)) {
-        std::thread::sleep(FIRST_TELLS);
+/// Lets the one speak that knows best: of a rank that is gone its supervisor, and of all else the first rank.
+pub fn before_telling(error: &Error) {
+    let rank = gradus_comm::place().ok().flatten().map(|place| place.rank);
+    let of_another = matches!(error, Error::Ranks(error) if error.is_fault());
+    if rank.is_some_and(|rank| rank > 0 || of_another) {
+        std::thread::sleep(OTHERS_TELL);
     }
+}
+
+/// How many ranks a launcher started, if one did.
+pub fn started() -> Option<usize> {
+    gradus_comm::place().ok().flatten().map(|place| place.ranks)
 }
 
 /// Threads of a rank, if each core of the machine has one: those that are left for it by the ranks beside it.
@@ -85,8 +91,4 @@ fn program() -> Result<Fingerprint> {
             read => fingerprint.add(&piece[..read]),
         }
     }
-}
-
-fn told(error: gradus_comm::Error) -> Error {
-    Error::Config(error.to_string())
 }

@@ -1,20 +1,54 @@
-//! What comes out of a launcher's standard error: the ranks' own lines are passed on, its own blocks are kept, and told in one line
-//! if nothing else says what happened.
+//! What comes out of a launcher: the ranks' own lines are passed on, its own blocks are kept, and told in one line if nothing else
+//! says what happened.
 
 use super::fault;
 use crate::print;
 use std::io::{BufRead, BufReader, Read};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What was seen.
 #[derive(Default)]
 pub struct Seen {
     /// Whether a rank had a fault.
     pub fault: bool,
-    /// Whether a rank told an error.
-    error: bool,
-    /// Whether a block of the launcher's own goes on, and all of its lines so far.
+    /// An error that a rank told.
+    error: Option<String>,
+    /// Whether a block of the launcher's own goes on.
     in_block: bool,
+    /// What may be the beginning of one on standard output.
+    held: Vec<u8>,
+    /// The lines of all blocks so far.
     blocks: Vec<String>,
+}
+
+/// What is locked is whole whatever happens to whoever holds it.
+pub fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
+    seen.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Passes standard output on until it ends, byte for byte but for what the launcher itself says.
+pub fn pass_on(reader: impl Read, seen: &Mutex<Seen>) {
+    let mut reader = BufReader::new(reader);
+    loop {
+        let mut line = vec![];
+        let more = reader.read_until(b'\n', &mut line).is_ok_and(|bytes| bytes > 0);
+        let passed = if more { lock(seen).pass(line) } else { std::mem::take(&mut lock(seen).held) };
+        // Where nobody reads it any more, the ranks need not be ended for that.
+        let _ = print::out(passed);
+        if !more {
+            return;
+        }
+    }
+}
+
+/// Takes standard error until it ends.
+pub fn note(reader: impl Read, seen: &Mutex<Seen>) {
+    for line in BufReader::new(reader).split(b'\n').map_while(Result::ok) {
+        let taken = lock(seen).take(&String::from_utf8_lossy(&line));
+        if let Some(line) = taken {
+            print::note(line);
+        }
+    }
 }
 
 /// Lines of one character, as launchers draw them around what they say.
@@ -24,21 +58,34 @@ fn is_rule(line: &str) -> bool {
 }
 
 impl Seen {
-    /// Reads until the launcher has ended.
-    pub fn read(reader: impl Read, mut on_fault: impl FnMut()) -> Seen {
-        let mut seen = Seen::default();
-        for line in BufReader::new(reader).split(b'\n').map_while(Result::ok) {
-            if let Some(line) = seen.take(&String::from_utf8_lossy(&line)) {
-                print::note(line);
-            }
-            if seen.fault {
-                on_fault();
-            }
+    /// Of a line of standard output and what was held before it, what is passed on. MPICH tells of failures there: an empty
+    /// line, one of `=` and then what these stand around. A text may have such lines too, with other lines after them.
+    fn pass(&mut self, line: Vec<u8>) -> Vec<u8> {
+        let text = String::from_utf8_lossy(&line).trim_end().to_string();
+        let rule = is_rule(&text) && text.starts_with('=');
+        if self.in_block || text.starts_with(MPICH_FAILURE) && self.held.ends_with(b"=\n") {
+            self.in_block = !rule;
+            self.held.clear();
+            self.blocks.push(text.trim_start_matches(['=', ' ']).to_string());
+            return vec![];
         }
-        seen
+        if is_launchers(&text) && !self.blocks.is_empty() {
+            self.blocks.push(text);
+            return vec![];
+        }
+        let mut passed = vec![];
+        // Only an empty line and a rule are held, in this order.
+        if !(rule && self.held == b"\n") {
+            passed = std::mem::take(&mut self.held);
+        }
+        match rule || text.is_empty() {
+            true => self.held.extend(line),
+            false => passed.extend(line),
+        }
+        passed
     }
 
-    /// A line as it is passed on, if it is.
+    /// A line of standard error as it is passed on, if it is.
     fn take(&mut self, line: &str) -> Option<String> {
         let line = line.trim_end_matches('\r');
         if is_rule(line) {
@@ -51,17 +98,21 @@ impl Seen {
             return first.then(|| line.to_string());
         }
         if self.in_block || is_launchers(line) {
-            self.blocks.push(line.trim().trim_start_matches("= ").to_string());
+            self.blocks.push(line.trim().to_string());
             return None;
         }
-        self.error |= line.starts_with("error: ");
-        // After a fault the others have nothing to add.
-        (!self.fault).then(|| line.to_string())
+        let first = self.error.is_none();
+        if first && line.starts_with("error: ") {
+            self.error = Some(line.to_string());
+        }
+        // After a fault the others have nothing to add, and after an error not the same again.
+        let again = !first && self.error.as_deref() == Some(line);
+        (!self.fault && !again).then(|| line.to_string())
     }
 
     /// What the launcher itself has to say of a failure, if no rank did; and whether it is a fault.
     pub fn explained(&mut self) -> Option<String> {
-        if self.fault || self.error {
+        if self.fault || self.error.is_some() {
             return None;
         }
         let text = self.blocks.iter().filter(|line| !line.is_empty()).cloned().collect::<Vec<_>>().join(" ");
@@ -77,14 +128,18 @@ impl Seen {
     }
 }
 
-/// Lines of launchers outside of their blocks.
+/// What MPICH tells of a rank that failed begins so.
+const MPICH_FAILURE: &str = "=   BAD TERMINATION";
+
+/// Lines of launchers, and of libraries below MPI, outside of blocks.
 fn is_launchers(line: &str) -> bool {
     line.starts_with("YOUR APPLICATION TERMINATED WITH")
+        || line.contains(": Forwarding signal ")
         || line.starts_with("This typically refers to a problem with your application")
         || line.starts_with("Please see the FAQ page for debugging suggestions")
         || line.contains("more process") && line.contains("help message")
         || line.contains("Set MCA parameter \"orte_base_help_aggregate\"")
-        || line.starts_with('[') && (line.contains("HYDU_") || line.contains("HYD_") || line.contains("HYDT_"))
+        || line.starts_with('[') && ["HYDU_", "HYD_", "HYDT_", ":0:"].iter().any(|mark| line.contains(mark))
 }
 
 /// A process that the launcher saw the end of, when its supervisor was killed too.
@@ -137,14 +192,34 @@ mod tests {
         let line = open.explained().unwrap();
         assert!(open.fault && line.starts_with("rank 1 (on host.net) was ended by signal 9 (SIGKILL"), "{line}");
         let rule = "=".repeat(80);
-        let mpich = format!(
-            "{rule}\n=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n=   PID 77 RUNNING AT host\n=   EXIT CODE: 9\n\
+        let said = format!(
+            "step 1\n\n{rule}\n=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n=   PID 77 RUNNING AT host\n=   EXIT CODE: 9\n\
              =   CLEANING UP REMAINING PROCESSES\n{rule}\nYOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)\n"
         );
-        let (mut mpich, passed) = seen(&mpich);
-        assert!(passed.is_empty());
+        let (mut mpich, passed) = passed(&said);
+        assert_eq!(passed, "step 1\n");
         let line = mpich.explained().unwrap();
         assert!(line.contains("process 77 on host) was ended by signal 9"), "{line}");
+    }
+
+    /// What is passed on of standard output.
+    fn passed(text: &str) -> (Seen, String) {
+        let mut seen = Seen::default();
+        let mut passed = vec![];
+        text.split_inclusive('\n').for_each(|line| passed.extend(seen.pass(line.into())));
+        passed.extend(&seen.held);
+        (seen, String::from_utf8(passed).unwrap())
+    }
+
+    #[test]
+    fn standard_output_is_passed_on_byte_for_byte() {
+        let rule = "=".repeat(80);
+        for text in ["", "a\n\n\nb", "\n", "a\r\n\tb\n"] {
+            assert_eq!(passed(text).1, text);
+        }
+        for text in [format!("\n{rule}\nA title\n{rule}\n\n"), format!("{rule}\n{rule}\n"), format!("\n\n{rule}\n\n")] {
+            assert_eq!(passed(&text).1, text);
+        }
     }
 
     #[test]
@@ -155,7 +230,7 @@ mod tests {
         assert!(seen(&slots).0.explained().unwrap().contains("fewer slots than ranks"));
         let (mut other, _) = seen(&format!("{rule}\nNo network\n\ninterfaces.\n{rule}\n"));
         assert_eq!(other.explained().unwrap(), "the launcher failed: No network interfaces.");
-        let (mut told, passed) = seen("error: no such file\n");
+        let (mut told, passed) = seen("error: no such file\nerror: no such file\n");
         assert_eq!((passed.len(), told.explained()), (1, None));
     }
 }

@@ -2,13 +2,13 @@
 //! the rank ended, and who is not stopped with it.
 
 use super::heartbeat::{Pulse, REPORTS};
-use super::{fault, signals};
+use super::{LAUNCHED, fault, signals};
 use crate::print;
 use gradus_comm::{Peer, Place, host_name};
 use gradus_train::{Error, Result};
 use std::io::PipeWriter;
 use std::os::fd::AsRawFd;
-use std::os::unix::process::{CommandExt, parent_id};
+use std::os::unix::process::{CommandExt, ExitStatusExt, parent_id};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
@@ -18,10 +18,12 @@ use std::time::Duration;
 const TICK: Duration = Duration::from_millis(50);
 /// A rank that reports nothing for so many of them has stalled.
 const PATIENT_TICKS: u64 = 80;
+/// What a library below MPI does with errors and signals: unless this says otherwise it prints pages of addresses.
+const UCX_ERRORS: &str = "UCX_HANDLE_ERRORS";
 
 /// Starts this rank, watches it and ends as it does.
 pub fn supervise(place: &Place) -> Result<()> {
-    signals::listen();
+    signals::listen(std::env::var_os(LAUNCHED).is_some());
     let (reports, their_end) = std::io::pipe().map_err(failed("open"))?;
     let mut child = start(their_end)?;
     let pulse = Arc::new(Pulse::default());
@@ -38,10 +40,11 @@ pub fn supervise(place: &Place) -> Result<()> {
             std::process::exit(fault::FAULTY.into());
         }
     };
-    // What it was asked to do is no fault.
-    if let Some(line) = fault::killed(&peer, pulse.step(), status)
-        && signals::times_asked() == 0
-    {
+    if let Some(line) = fault::killed(&peer, pulse.step(), status) {
+        // MPI aborts where another rank is gone: that one is to be named, and then this process is ended.
+        if status.signal() == Some(libc::SIGABRT) {
+            std::thread::sleep(super::OTHERS_TELL);
+        }
         tell(&line);
     }
     std::process::exit(status.code().unwrap_or(fault::FAULTY.into()));
@@ -60,7 +63,11 @@ fn start(reports: PipeWriter) -> Result<Child> {
     let program = std::env::current_exe().map_err(failed("find"))?;
     let descriptor = reports.as_raw_fd();
     let mut command = Command::new(program);
-    command.args(std::env::args_os().skip(1)).env(REPORTS, descriptor.to_string());
+    // In a group of its own, it is not reached by what the launcher sends to all that it started.
+    command.args(std::env::args_os().skip(1)).env(REPORTS, descriptor.to_string()).process_group(0);
+    if std::env::var_os(UCX_ERRORS).is_none() {
+        command.env(UCX_ERRORS, "none");
+    }
     // SAFETY: between fork and exec these calls allocate nothing and lock nothing.
     unsafe {
         command.pre_exec(move || {
@@ -77,8 +84,8 @@ fn start(reports: PipeWriter) -> Result<Child> {
 enum Ended {
     ByItself(ExitStatus),
     Stalled,
-    /// Whoever started this process is gone, and with it the others.
-    Orphaned,
+    /// The launcher ends all ranks, or is gone itself.
+    Told,
 }
 
 fn watch(child: &mut Child, pulse: &Pulse) -> std::io::Result<Ended> {
@@ -92,6 +99,9 @@ fn watch(child: &mut Child, pulse: &Pulse) -> std::io::Result<Ended> {
             passed_on += 1;
             signals::send(child.id() as i32, libc::SIGTERM);
         }
+        if signals::times_told() > 0 {
+            return Ok(Ended::Told);
+        }
         // Ticks are counted, not time: where this process is stopped too, nothing is said.
         let reports = pulse.reports();
         silent_ticks = if reports > heard || reports == 0 { 0 } else { silent_ticks + 1 };
@@ -100,7 +110,7 @@ fn watch(child: &mut Child, pulse: &Pulse) -> std::io::Result<Ended> {
             return Ok(Ended::Stalled);
         }
         if parent_id() != launcher {
-            return Ok(Ended::Orphaned);
+            return Ok(Ended::Told);
         }
         std::thread::sleep(TICK);
     }
