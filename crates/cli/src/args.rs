@@ -462,7 +462,7 @@ pub struct CompletionsArgs {
 
 /// Options of a training run that change nothing in what a step takes. `gradus plan` takes them, so that the rest of a
 /// command line can stay as it is, but does not tell of them.
-const NOT_PLANNED: [&str; 26] = [
+const NOT_PLANNED: [&str; 25] = [
     "corpus",
     "text_field",
     "validation",
@@ -487,7 +487,6 @@ const NOT_PLANNED: [&str; 26] = [
     "keep",
     "tensorboard",
     "quiet",
-    "ranks",
     "restart",
 ];
 
@@ -497,13 +496,14 @@ fn planning_option(option: clap::Arg) -> clap::Arg {
         "out" => option.value_name("FILE").help("Where to write the page [default: plan.html]"),
         "json" => option.help("Print one JSON object"),
         "dashboard" => option.help("Count what the page of a run takes of its memory"),
+        "ranks" => option.help("Plan for the first of so many processes [default: 1]"),
         name if NOT_PLANNED.contains(&name) => option.hide(true),
         _ => option,
     }
 }
 
 /// Options of a training run that change nothing in a few steps.
-const NOT_PROFILED: [&str; 16] = [
+const NOT_PROFILED: [&str; 17] = [
     "epochs",
     "time",
     "learning_rate",
@@ -520,6 +520,7 @@ const NOT_PROFILED: [&str; 16] = [
     "export_dtype",
     "ranks",
     "restart",
+    "shard",
 ];
 
 /// An option of a training run as `gradus profile` tells of it.

@@ -87,6 +87,7 @@ pub fn resolve_for_planning(command_line: &ArgMatches) -> Result<Planned> {
     no_effect::refuse(command_line, &args, &config)?;
     config.model.vocabulary = planned_vocabulary(&config)?;
     config.model.validate()?;
+    config.place.ranks = args.ranks.unwrap_or(1);
     Ok(Planned { config, json: args.json.unwrap_or(false) })
 }
 

@@ -12,19 +12,21 @@ use gradus_train::config::TrainConfig;
 use gradus_train::memory::{Account, Kind};
 use gradus_train::ranks::Ranks;
 use gradus_train::run::{Event, Observer, Stop, Summary};
-use gradus_train::training::train_on;
+use gradus_train::training::{follow, train_on};
 use std::mem;
 use std::path::Path;
 
 /// Trains as the options say, as one of several ranks if there is a transport; someone else is told of everything too.
 pub fn run(command_line: &ArgMatches, also: &mut dyn Observer, transport: Option<Box<dyn Transport>>) -> Result<()> {
+    let ranks = match transport.map(Ranks::new) {
+        Some(ranks) if !ranks.is_first() => {
+            // The first decides what the run is and when it stops; whoever asks, asks all of them.
+            interrupt::listen(None);
+            return follow(ranks, also).map(drop);
+        }
+        ranks => ranks,
+    };
     let resolved = resolve(command_line)?;
-    let ranks = transport.map(Ranks::new);
-    if ranks.as_ref().is_some_and(|ranks| !ranks.is_first()) {
-        // The first decides when the run stops; whoever asks, asks all of them.
-        interrupt::listen(None);
-        return train_on(ranks, &resolved.config, resolved.resume, also).map(drop);
-    }
     let mut page = match resolved.dashboard {
         None => Page::None,
         Some(stated) => Page::Reserved(Reserved::at(stated)?),

@@ -16,7 +16,7 @@ use gradus_train::ranks::Ranks;
 use gradus_train::run::{Summary, Unwatched};
 use gradus_train::step::{Batch, Inputs, Objective};
 use gradus_train::trainer::{Settings, Trainer};
-use gradus_train::training::train_on;
+use gradus_train::training::{follow, train_on};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -306,7 +306,10 @@ fn a_run_on_text_has_the_same_files_on_any_number_of_ranks() {
     let run = |ranks: usize, config: &TrainConfig, resume: bool| {
         on_ranks(ranks, |ranks| {
             let mut watcher = Watcher::default();
-            let summary = train_on(Some(ranks), config, resume, &mut watcher).unwrap();
+            let summary = match ranks.is_first() {
+                true => train_on(Some(ranks), config, resume, &mut watcher).unwrap(),
+                false => follow(ranks, &mut watcher).unwrap(),
+            };
             (summary.loss.to_bits(), summary.validation_loss.map(f32::to_bits), watcher.validations)
         })
     };

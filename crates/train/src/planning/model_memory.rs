@@ -39,7 +39,9 @@ impl ModelMemory {
             (Batch::size(&traced.fields, config.lanes.rows(batch).len()), Batch::size(&traced.fields, 1));
         let steps = traced.trace.to_graph().nodes().len() as u64 * STEPS_PER_NODE;
         let runtime = Held::now_resident().with_threads(backend.workers()) + steps * STEP_BYTES;
-        let exchange = exchange_bytes(&config.lanes);
+        let most_sums = traced.summed.iter().map(|summed| summed.sums.len()).max().unwrap_or(1);
+        let numbers = traced.summed.iter().map(|summed| summed.numbers).collect();
+        let exchange = exchange_bytes(&config.lanes, numbers, most_sums);
         let outside = Outside { data: Batches::bytes(of_batch) + of_one as u64 + exchange, runtime };
         let limit = Limit::of(stated);
         let guard = stated.map(|_| guard::arm(&limit, "`settings.memory`"));

@@ -67,16 +67,25 @@ impl Numbers {
     }
 }
 
-/// Bytes that an exchange takes besides the arena.
-pub(crate) fn exchange_bytes(lanes: &Lanes) -> u64 {
+/// Bytes that an exchange takes besides the arena, if it is of tensors of these numbers, with so many sums each at most.
+pub(crate) fn exchange_bytes(lanes: &Lanes, numbers: Vec<usize>, most_sums: usize) -> u64 {
     let Place { ranks, .. } = lanes.place();
     if ranks == 1 {
         return 0;
     }
+    let round = units(&Shards::new(numbers, ranks), most_sums) * SQUARES_TOGETHER * most_sums;
     let all = all_blocks(lanes.count(), ranks).len();
     // What is sent, received and gathered.
-    let numbers = ROUND * lanes.blocks().len() + (ROUND * all).div_ceil(ranks) + ROUND;
+    let numbers = round * (ranks * lanes.blocks().len() + all + ranks);
     (size_of::<f32>() * numbers) as u64
+}
+
+/// Units that a rank has in a round.
+fn units(shards: &Shards, most_sums: usize) -> usize {
+    let most = ROUND / (SQUARES_TOGETHER * shards.ranks() * most_sums);
+    let all = 0..shards.tensors();
+    let largest = (0..shards.ranks()).map(|rank| shards.units(&all, rank).len()).max();
+    most.min(largest.unwrap_or(0)).max(1)
 }
 
 /// The blocks of all ranks, in the order of the lanes.
@@ -95,7 +104,7 @@ impl Exchange {
         let of_sum = |sum: &String| (0..own - 1).map(|place| waiting_name(place, sum)).chain([sum.clone()]).collect();
         let states = summed.iter().map(|summed| summed.sums.iter().map(of_sum).collect()).collect();
         let most_sums = summed.iter().map(|summed| summed.sums.len()).max().unwrap_or(1);
-        let units = (ROUND / (SQUARES_TOGETHER * count * most_sums)).max(1);
+        let units = units(&shards, most_sums);
         let all: Vec<Block> = all_blocks(lanes.count(), count);
         // As much as a round can have at most.
         let round = units * SQUARES_TOGETHER * most_sums;

@@ -13,7 +13,7 @@ pub(crate) use shards::Shards;
 use crate::checkpoint::{Found, Store};
 use crate::lanes::Place;
 use crate::{Error, Result};
-use gradus_comm::Transport;
+pub use gradus_comm::{Transport, in_process, join};
 use gradus_engine::backend::Backend;
 use std::borrow::Cow;
 use std::path::Path;

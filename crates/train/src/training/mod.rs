@@ -24,14 +24,25 @@ pub fn train(config: &TrainConfig, resume: bool, observer: &mut dyn Observer) ->
     train_on(None, config, resume, observer)
 }
 
-/// As [`train`], on one of several ranks if there are any: each is told the same configuration, and the first writes all files.
+/// As [`train`], on the first of several ranks if there are any, which writes all files; the others [`follow`] it.
 pub fn train_on(
-    ranks: Option<Ranks>,
+    mut ranks: Option<Ranks>,
     config: &TrainConfig,
     resume: bool,
     observer: &mut dyn Observer,
 ) -> Result<Summary> {
     config.validate()?;
+    ranks.as_mut().map_or(Ok(()), |ranks| setup::tell(ranks, config))?;
+    trained(ranks, config, resume, observer)
+}
+
+/// Takes part in the run that the first rank states.
+pub fn follow(mut ranks: Ranks, observer: &mut dyn Observer) -> Result<Summary> {
+    let config = setup::hear(&mut ranks)?;
+    trained(Some(ranks), &config, false, observer)
+}
+
+fn trained(ranks: Option<Ranks>, config: &TrainConfig, resume: bool, observer: &mut dyn Observer) -> Result<Summary> {
     let (mut session, mut text) = setup::prepare(ranks, config, resume, observer)?;
     let mut run = Run::new(&session)?;
     observer.event(&Event::Resolved(&text.config));

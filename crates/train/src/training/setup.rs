@@ -22,12 +22,29 @@ use crate::tokenizer::{LEARNING_BYTES_MIN, Tokenizer};
 use crate::trainer::{Adaptive, Every, Identity, Limits, RunFolder, Session, predicted};
 use crate::{Error, Result};
 use gradus_engine::backend::Backend;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The folder of a run that holds its tokens.
 const DATA: &str = "data";
+
+/// Tells the other ranks what the run is.
+pub(super) fn tell(ranks: &mut Ranks, config: &TrainConfig) -> Result<()> {
+    let told = serde_json::to_vec(config).expect("a configuration can be written");
+    ranks.bytes_of_first(told).map(drop)
+}
+
+/// The run that the first rank tells of.
+pub(super) fn hear(ranks: &mut Ranks) -> Result<TrainConfig> {
+    understood(&ranks.bytes_of_first(vec![])?)
+}
+
+fn understood<T: DeserializeOwned>(told: &[u8]) -> Result<T> {
+    let other = |_| Error::Config("the first rank is of another version; give all ranks the same program".into());
+    serde_json::from_slice(told).map_err(other)
+}
 
 /// Makes everything ready, saying what takes time. A new run that cannot begin leaves nothing behind, and one that
 /// cannot go on is as it was.
@@ -98,8 +115,7 @@ fn begin_on(ranks: &mut Ranks, config: &TrainConfig, begin: impl FnOnce() -> Res
     if let Some(begun) = begun {
         return Ok(begun);
     }
-    let told: Told = serde_json::from_slice(&told)
-        .map_err(|_| Error::Config("the first rank is of another version; give all ranks the same program".into()))?;
+    let told: Told = understood(&told)?;
     let config = TrainConfig { place: config.place, ..told.config };
     let Some((train, validation)) = own_tokens(&config, told.fingerprint) else {
         let problem = "the tokens of the first rank are not there; give `settings.out` a folder that all ranks see";
