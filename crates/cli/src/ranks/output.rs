@@ -202,14 +202,14 @@ mod tests {
             "step 1\n\n{rule}\n=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n=   PID 77 RUNNING AT host\n=   EXIT CODE: 9\n\
              =   CLEANING UP REMAINING PROCESSES\n{rule}\nYOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)\n"
         );
-        let (mut mpich, passed) = passed(&said);
+        let (mut mpich, passed) = passed_on(&said);
         assert_eq!(passed, "step 1\n");
         let line = mpich.explained().unwrap();
         assert!(line.contains("process 77 on host) was ended by signal 9"), "{line}");
     }
 
     /// What is passed on of standard output.
-    fn passed(text: &str) -> (Seen, String) {
+    fn passed_on(text: &str) -> (Seen, String) {
         let mut seen = Seen::default();
         let mut passed = vec![];
         text.split_inclusive('\n').for_each(|line| passed.extend(seen.pass(line.into())));
@@ -221,10 +221,10 @@ mod tests {
     fn standard_output_is_passed_on_byte_for_byte() {
         let rule = "=".repeat(80);
         for text in ["", "a\n\n\nb", "\n", "a\r\n\tb\n"] {
-            assert_eq!(passed(text).1, text);
+            assert_eq!(passed_on(text).1, text);
         }
         for text in [format!("\n{rule}\nA title\n{rule}\n\n"), format!("{rule}\n{rule}\n"), format!("\n\n{rule}\n\n")] {
-            assert_eq!(passed(&text).1, text);
+            assert_eq!(passed_on(&text).1, text);
         }
     }
 
