@@ -91,7 +91,7 @@ pub enum Error {
         variables: String,
     },
     /// A patience that cannot be.
-    #[error("{variable}={text} is not a number of seconds; give one, such as 30, or leave it out")]
+    #[error("{variable}={text} is not a number of seconds; give one, such as 300, or leave it out")]
     Patience {
         /// The variable.
         variable: &'static str,

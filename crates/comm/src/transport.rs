@@ -3,8 +3,9 @@
 use crate::error::{Peer, Result};
 use std::time::Duration;
 
-/// How long a wait lasts without a byte coming or going before it is given up, unless it is stated.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a wait lasts without a byte coming or going before it is given up, unless it is stated: longer than one rank computes
+/// while another is done already. A process that is killed or stopped is known to its supervisor long before.
+pub const PATIENCE: Duration = Duration::from_secs(300);
 
 /// One rank's end of a group of ranks. Every call is collective: all ranks make the same calls in the same order, except for
 /// `send` and `receive`, which two of them make. Nothing is allocated by a call. Every wait has an end: a peer that is gone

@@ -8,6 +8,7 @@ use crate::resolve::resolve;
 use clap::ArgMatches;
 use gradus_train::{Error, Result};
 use std::ffi::OsString;
+use std::io::IsTerminal;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -66,6 +67,10 @@ fn attempt(mut command: Command) -> Result<Ended> {
     let failed = |action| Error::io(action, Path::new("mpirun"));
     // In a group of its own, it does not get the terminal's Ctrl-C, by which it would end the ranks at once.
     command.env(LAUNCHED, "1").stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    // And a process outside of the terminal's group would be stopped when it reads from there.
+    if std::io::stdin().is_terminal() {
+        command.stdin(Stdio::null());
+    }
     let mut child = command.spawn().map_err(failed("start"))?;
     let (stdout, stderr) = (child.stdout.take().expect("it is piped"), child.stderr.take().expect("it is piped"));
     let seen = Arc::new(Mutex::new(Seen::default()));
