@@ -19,6 +19,10 @@ mod numbers;
 mod plan;
 mod print;
 mod profile;
+#[cfg(unix)]
+mod ranks;
+#[cfg(not(unix))]
+#[path = "no_ranks.rs"]
 mod ranks;
 mod resolve;
 mod settings;

@@ -55,6 +55,9 @@ impl Incoming<'_> {
     }
 }
 
+/// What is told to all by its root alone if it is less: shares would cost more in waiting than they save.
+const SHARED_BYTES: usize = 64 << 10;
+
 /// A transport over a wire.
 pub(crate) struct Group<W> {
     wire: W,
@@ -89,6 +92,16 @@ impl<W: Wire> Group<W> {
     fn exchange(&mut self, sent: &[u8], received: &mut [u8]) -> Result<()> {
         let incoming = Incoming { before: received, hole: 0, after: &mut [], places: &self.incoming };
         self.wire.exchange(Outgoing { bytes: sent, places: &self.outgoing }, incoming)
+    }
+
+    /// Every rank's own part, at every rank.
+    fn gather(&mut self, all: &mut [u8], part: impl Fn(usize) -> Range<usize>) -> Result<()> {
+        let own = part(self.wire.rank());
+        self.list(|_| Some(0..own.len()), |rank| Some(part(rank)));
+        let (before, rest) = all.split_at_mut(own.start);
+        let (bytes, after) = rest.split_at_mut(own.len());
+        let incoming = Incoming { before, hole: own.len(), after, places: &self.incoming };
+        self.wire.exchange(Outgoing { bytes, places: &self.outgoing }, incoming)
     }
 
     fn check_other(&self, rank: usize) -> Result<()> {
@@ -126,26 +139,37 @@ impl<W: Wire> Transport for Group<W> {
 
     fn all_gather(&mut self, all: &mut [u8], at: &[usize]) -> Result<()> {
         check_parts(at, all.len(), self.ranks())?;
-        let own = part(at, self.rank());
-        self.list(|_| Some(0..own.len()), |rank| Some(part(at, rank)));
-        let (before, rest) = all.split_at_mut(own.start);
-        let (bytes, after) = rest.split_at_mut(own.len());
-        let incoming = Incoming { before, hole: own.len(), after, places: &self.incoming };
-        self.wire.exchange(Outgoing { bytes, places: &self.outgoing }, incoming)
+        self.gather(all, |rank| part(at, rank))
     }
 
     fn broadcast(&mut self, bytes: &mut [u8], root: usize) -> Result<()> {
         if root >= self.ranks() {
             return Err(Error::Misuse("the root of a broadcast is one of the ranks"));
         }
-        let whole = 0..bytes.len();
-        if root == self.rank() {
-            self.list(|_| Some(whole.clone()), |_| None);
-            self.exchange(bytes, &mut [])
-        } else {
-            self.list(|_| None, |rank| (rank == root).then(|| whole.clone()));
-            self.exchange(&[], bytes)
+        let (own, whole) = (self.rank(), 0..bytes.len());
+        if bytes.len() < SHARED_BYTES || self.ranks() == 2 {
+            return match root == own {
+                true => {
+                    self.list(|_| Some(whole.clone()), |_| None);
+                    self.exchange(bytes, &mut [])
+                }
+                false => {
+                    self.list(|_| None, |rank| (rank == root).then(|| whole.clone()));
+                    self.exchange(&[], bytes)
+                }
+            };
         }
+        // The root gives each its share, and each gives its own to all: so nobody sends much more than the whole once.
+        let bytes_each = bytes.len().div_ceil(self.ranks());
+        let share = |rank: usize| (rank * bytes_each).min(whole.end)..((rank + 1) * bytes_each).min(whole.end);
+        if root == own {
+            self.list(|rank| Some(share(rank)), |_| None);
+            self.exchange(bytes, &mut [])?;
+        } else {
+            self.list(|_| None, |rank| (rank == root).then(|| share(own)));
+            self.exchange(&[], bytes)?;
+        }
+        self.gather(bytes, share)
     }
 
     fn send(&mut self, bytes: &[u8], to: usize) -> Result<()> {
