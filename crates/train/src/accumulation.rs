@@ -170,7 +170,7 @@ impl GradientAccumulator {
                 let left = fold.waiting - fold.added;
                 let added = places[left..fold.waiting].iter().rev();
                 let sum = added.fold((*state).clone(), |sum, earlier| earlier + sum);
-                routine.assign(if fold.waits { &places[left] } else { *state }, &sum)
+                routine.assign(if fold.waits { &places[left] } else { state }, &sum)
             })
         };
         different.into_iter().map(routine).collect()

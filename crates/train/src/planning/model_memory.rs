@@ -42,7 +42,9 @@ impl ModelMemory {
         let most_sums = traced.summed.iter().map(|summed| summed.sums.len()).max().unwrap_or(1);
         let numbers = traced.summed.iter().map(|summed| summed.numbers).collect();
         let exchange = exchange_bytes(&config.lanes, numbers, most_sums);
-        let outside = Outside { data: Batches::bytes(of_batch) + of_one as u64 + exchange, runtime };
+        // Of a source that has only whole batches, a rank takes its rows.
+        let whole = if config.lanes.place().ranks > 1 { Batch::size(&traced.fields, batch) as u64 } else { 0 };
+        let outside = Outside { data: Batches::bytes(of_batch) + of_one as u64 + whole + exchange, runtime };
         let limit = Limit::of(stated);
         let guard = stated.map(|_| guard::arm(&limit, "`settings.memory`"));
         guard::doing(Doing::Planning);

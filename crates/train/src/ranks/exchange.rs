@@ -11,8 +11,9 @@ use gradus_engine::Program;
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// Numbers that are under way at once: those of all ranks, of one block each.
-const ROUND: usize = 1 << 20;
+/// Numbers that are under way at once: those of all ranks, of one block each. So few stay in the cache from when they are packed
+/// until they are where they belong.
+const ROUND: usize = 1 << 18;
 
 /// What ranks exchange, a round at a time: in a round every rank gives every other one a part of its blocks, and adds up what it
 /// gets.
@@ -129,15 +130,28 @@ impl Exchange {
     /// Adds up the sums of all ranks. Every rank has all of them then, but for gradients of which it updates a part: of those it
     /// has that part. Allocates nothing.
     pub fn sum(&mut self, program: &mut Program) -> Result<()> {
-        let weights = self.updated.as_ref().map_or(0, |updated| updated.weights.len());
-        self.reduce(program)?;
-        let tensors = weights..self.shards.tensors();
-        let Exchange { ranks, shards, states, units, gathered, .. } = self;
+        let tensors = 0..self.shards.tensors();
+        for round in 0..rounds(&self.shards, self.units, &tensors) {
+            self.pack(program, &tensors, round)?;
+            let Exchange { ranks, sent, received, .. } = self;
+            let (bytes, room) = (bytemuck::cast_slice(&sent.numbers), bytemuck::cast_slice_mut(&mut received.numbers));
+            ranks.transport().all_to_all(bytes, &sent.at, room, &received.at)?;
+            self.add_up(&tensors, round)?;
+            self.spread(program, &tensors, round)?;
+        }
+        self.share_others(program)
+    }
+
+    /// Gives every rank the sums that are of no weight, if it has only its part of them.
+    fn share_others(&mut self, program: &mut Program) -> Result<()> {
+        let Exchange { ranks, shards, states, units, gathered, updated, .. } = self;
+        let Some(Updated { weights, .. }) = updated else { return Ok(()) };
+        let others = weights.len()..shards.tensors();
         let read = |program: &Program, piece: &Piece, sums: &[String], to: &mut [f32]| {
             to.copy_from_slice(numbers_of(program, sums, &piece.numbers)?);
             Ok(())
         };
-        gather(ranks, (shards, *units, tensors), states, gathered, program, read)
+        gather(ranks, (shards, *units, others), states, gathered, program, read)
     }
 
     /// After the routine that squares the parts of gradients that are here: those of all are written to the input that the
@@ -175,19 +189,6 @@ impl Exchange {
         })
     }
 
-    /// Adds up the parts that this rank has.
-    fn reduce(&mut self, program: &mut Program) -> Result<()> {
-        let tensors = 0..self.shards.tensors();
-        for round in 0..rounds(&self.shards, self.units, &tensors) {
-            self.pack(program, &tensors, round)?;
-            let Exchange { ranks, sent, received, .. } = self;
-            let (bytes, room) = (bytemuck::cast_slice(&sent.numbers), bytemuck::cast_slice_mut(&mut received.numbers));
-            ranks.transport().all_to_all(bytes, &sent.at, room, &received.at)?;
-            self.add_up(program, &tensors, round)?;
-        }
-        Ok(())
-    }
-
     /// Puts together what each rank is to have of the blocks that were computed here.
     fn pack(&mut self, program: &Program, tensors: &Range<usize>, round: usize) -> Result<()> {
         let own = self.ranks.place().rank;
@@ -210,13 +211,15 @@ impl Exchange {
         Ok(())
     }
 
-    /// Adds up the blocks of all ranks, and puts their sum where that of this rank was.
-    fn add_up(&mut self, program: &mut Program, tensors: &Range<usize>, round: usize) -> Result<()> {
+    /// Adds up the blocks of all ranks, to what this one gives to be gathered.
+    fn add_up(&mut self, tensors: &Range<usize>, round: usize) -> Result<()> {
         let own = self.ranks.place().rank;
-        let Exchange { shards, states, units, blocks, additions, received, .. } = self;
+        let Exchange { shards, states, units, blocks, additions, received, gathered, .. } = self;
+        gathered.cut(|rank| sums_in(shards, states, chunk(shards, *units, tensors, rank, round)));
+        let start = gathered.start(own);
         let Numbers { numbers, at } = received;
         let mut before = 0;
-        each_sum(shards, states, chunk(shards, *units, tensors, own, round), |piece, sums| {
+        each_sum(shards, states, chunk(shards, *units, tensors, own, round), |piece, _| {
             let length = piece.numbers.len();
             // Where a block of this sum begins, counted over all ranks.
             let place = |mut block: usize| {
@@ -236,10 +239,27 @@ impl Exchange {
                 let pairs = first[left..left + length].iter_mut().zip(&second[..length]);
                 pairs.for_each(|(sum, number)| *sum += number);
             }
-            let first = place(0);
+            let (first, to) = (place(0), start + before);
             before += length;
-            write_to(program, sums, piece, &numbers[first..first + length])
+            gathered.numbers[to..to + length].copy_from_slice(&numbers[first..first + length]);
+            Ok(())
         })
+    }
+
+    /// Puts sums where those of this rank were: all of them, or those of its part.
+    fn spread(&mut self, program: &mut Program, tensors: &Range<usize>, round: usize) -> Result<()> {
+        let Place { rank, ranks: count } = self.ranks.place();
+        let Exchange { ranks, shards, states, units, gathered, updated, .. } = self;
+        let known = if updated.is_none() {
+            ranks.transport().all_gather(bytemuck::cast_slice_mut(&mut gathered.numbers), &gathered.at)?;
+            0..count
+        } else {
+            rank..rank + 1
+        };
+        for rank in known {
+            write_part(program, shards, states, chunk(shards, *units, tensors, rank, round), gathered, rank)?;
+        }
+        Ok(())
     }
 }
 
@@ -278,16 +298,28 @@ fn gather(
         })?;
         ranks.transport().all_gather(bytemuck::cast_slice_mut(&mut gathered.numbers), &gathered.at)?;
         for rank in 0..count {
-            let mut at = gathered.start(rank);
-            each_sum(shards, states, chunk(rank), |piece, sums| {
-                let length = piece.numbers.len();
-                write_to(program, sums, piece, &gathered.numbers[at..at + length])?;
-                at += length;
-                Ok(())
-            })?;
+            write_part(program, shards, states, chunk(rank), gathered, rank)?;
         }
     }
     Ok(())
+}
+
+/// Writes what was gathered of a rank to where it belongs.
+fn write_part(
+    program: &mut Program,
+    shards: &Shards,
+    states: &[Vec<Vec<String>>],
+    units: Range<usize>,
+    gathered: &Numbers,
+    rank: usize,
+) -> Result<()> {
+    let mut at = gathered.start(rank);
+    each_sum(shards, states, units, |piece, sums| {
+        let length = piece.numbers.len();
+        write_to(program, sums, piece, &gathered.numbers[at..at + length])?;
+        at += length;
+        Ok(())
+    })
 }
 
 /// How often parts of some tensors are exchanged.
