@@ -79,6 +79,7 @@
 //!   [`ops::Operation`], [`Tensor::elementwise`], [`custom_gradient`]; and how they are tested: [`testing`].
 //! - What time and memory go to: [`Profiler`], [`Benchmark`], [`Trainer::profile`].
 //! - What training does to a model, and what goes wrong in it: [`watch`].
+//! - Gradients in fewer bytes, for slow links: [`compression::Compressor`].
 //! - Other machines: [`backend::Backend`], and what a planner asks of one: [`plan::Machine`].
 //! - The library behind the command `gradus`: [`train`].
 
@@ -88,6 +89,7 @@
 #[doc = include_str!("../docs/guide.md")]
 struct Examples;
 
+pub use gradus_comm::compression;
 pub use gradus_engine::{
     Array, DType, Error, GradientTape, Handles, Layout, Mismatch, Native, Program, Result, Role, Routine, RoutineKey,
     Shape, Tensor, TensorKey, TensorType, Trace, custom_gradient, gradient, gradient_or_zeros, gradient_terms,

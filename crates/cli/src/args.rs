@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use gradus_engine::backend::GpuKind;
 use gradus_train::config::{
     BatchSize, Clip, DeviceChoice, EventFolder, ExportDtype, HealthInterval, MeasuredSpeeds, OptimizerKind, Precision,
-    Recomputation, ScheduleKind, TokenizerKind, Validation,
+    Recomputation, ScheduleKind, Sharding, TokenizerKind, Validation,
 };
 use gradus_train::memory::Budget;
 use gradus_train::models::{Family, PRESETS, RopeScaling};
@@ -142,9 +142,17 @@ pub struct TrainArgs {
     /// as the memory allows [default: 16]
     #[arg(long, value_name = "N|auto|adaptive", help_heading = "Training")]
     pub batch: Option<BatchSize>,
-    /// Sequences computed at once; must divide the batch; 0: as suits the memory and the speed [default: 0]
+    /// Sequences computed at once; must divide a lane's part of the batch; 0: as suits the memory and the speed
+    /// [default: 0]
     #[arg(long, value_name = "N", help_heading = "Training")]
     pub micro_batch: Option<usize>,
+    /// Parts of the batch, a power of two, whose sums are added by a tree: what ranks share out [default: 1, with --ranks 8 or as
+    /// many as ranks]
+    #[arg(long, value_name = "N", help_heading = "Training")]
+    pub lanes: Option<usize>,
+    /// What each rank has only a part of: optimizer, what adamw, sgd or lion remember [default: none]
+    #[arg(long, value_enum, help_heading = "Training")]
+    pub shard: Option<ShardName>,
     /// Length of the run in steps [default: 900 for stories, else 2000]
     #[arg(long, value_name = "N", group = "length", help_heading = "Training")]
     pub steps: Option<u64>,
@@ -204,6 +212,12 @@ pub struct TrainArgs {
     /// Threads [default: one for each core]
     #[arg(long, value_name = "N", value_parser = positive, help_heading = "Machine")]
     pub threads: Option<usize>,
+    /// Train by so many processes, started by mpirun, to the same bits as by any other number [default: 1]
+    #[arg(long, value_name = "N", value_parser = positive, help_heading = "Machine")]
+    pub ranks: Option<usize>,
+    /// How often to go on with one rank fewer after one was killed or stood still [default: 0]
+    #[arg(long, value_name = "N", requires = "ranks", help_heading = "Machine")]
+    pub restart: Option<usize>,
     /// What to compute again rather than keep: none, all, every:N layers, selective:N operations a byte, or auto: as
     /// little as the memory allows [default: auto]
     #[arg(long, value_name = "POLICY", help_heading = "Machine")]
@@ -448,7 +462,7 @@ pub struct CompletionsArgs {
 
 /// Options of a training run that change nothing in what a step takes. `gradus plan` takes them, so that the rest of a
 /// command line can stay as it is, but does not tell of them.
-const NOT_PLANNED: [&str; 24] = [
+const NOT_PLANNED: [&str; 25] = [
     "corpus",
     "text_field",
     "validation",
@@ -473,6 +487,7 @@ const NOT_PLANNED: [&str; 24] = [
     "keep",
     "tensorboard",
     "quiet",
+    "restart",
 ];
 
 /// An option of a training run as `gradus plan` tells of it.
@@ -481,13 +496,14 @@ fn planning_option(option: clap::Arg) -> clap::Arg {
         "out" => option.value_name("FILE").help("Where to write the page [default: plan.html]"),
         "json" => option.help("Print one JSON object"),
         "dashboard" => option.help("Count what the page of a run takes of its memory"),
+        "ranks" => option.help("Plan for the first of so many processes [default: 1]"),
         name if NOT_PLANNED.contains(&name) => option.hide(true),
         _ => option,
     }
 }
 
 /// Options of a training run that change nothing in a few steps.
-const NOT_PROFILED: [&str; 14] = [
+const NOT_PROFILED: [&str; 17] = [
     "epochs",
     "time",
     "learning_rate",
@@ -502,6 +518,9 @@ const NOT_PROFILED: [&str; 14] = [
     "save_every",
     "keep",
     "export_dtype",
+    "ranks",
+    "restart",
+    "shard",
 ];
 
 /// An option of a training run as `gradus profile` tells of it.
@@ -548,4 +567,6 @@ choices! {
     PrecisionName for Precision { F32, Bf16, F16, Tf32 }
     /// Element types of stored weights.
     ExportDtypeName for ExportDtype { F32, Bf16, F16 }
+    /// What ranks have parts of.
+    ShardName for Sharding { None, Optimizer }
 }

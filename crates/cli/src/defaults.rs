@@ -1,7 +1,8 @@
 //! What is chosen where the user says nothing, to suit the size.
 
 use crate::args::TrainArgs;
-use gradus_train::config::OptimizerKind;
+use crate::ranks;
+use gradus_train::config::{BatchSize, OptimizerKind};
 use gradus_train::models::ModelConfig;
 
 /// Steps of the run on the built-in stories: about 100 seconds on two cores.
@@ -93,9 +94,22 @@ pub fn eval_every(steps: Option<u64>) -> u64 {
     every(steps, 10).max(SHORTEST_EVAL)
 }
 
-/// One thread for each core that the system gives.
+/// Lanes of a run that asks for ranks: so many that it can go on with other numbers of them, if its batch has as many parts.
+pub fn lanes(args: &TrainArgs) -> usize {
+    const USUAL: usize = 8;
+    let Some(ranks) = args.ranks.or_else(ranks::started) else { return 1 };
+    let batch = args.batch.unwrap_or(BatchSize::Fixed(BatchSize::USUAL)).size();
+    let needed = ranks.next_power_of_two();
+    let mut lanes = needed.max(USUAL);
+    while lanes > needed && !batch.is_multiple_of(lanes) {
+        lanes /= 2;
+    }
+    lanes
+}
+
+/// One thread for each core that the system gives, shared with the other ranks here.
 pub fn threads() -> usize {
-    std::thread::available_parallelism().map_or(1, |count| count.get())
+    ranks::share_of(std::thread::available_parallelism().map_or(1, |count| count.get()))
 }
 
 #[cfg(test)]

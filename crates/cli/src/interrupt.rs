@@ -9,14 +9,16 @@ static ASKED: AtomicBool = AtomicBool::new(false);
 pub const ENDED: u8 = 130;
 
 /// From now on, being asked to end is a question first.
-/// It is told what happens then.
-pub fn listen(then: &'static str) {
+/// It is told what happens then, if there is anything to tell.
+pub fn listen(then: Option<&'static str>) {
     let ignored = ignored::signals();
     let listening = ctrlc::set_handler(move || {
         if ASKED.swap(true, Ordering::Relaxed) {
             std::process::exit(ENDED.into());
         }
-        print::note(format!("\n{then}; Ctrl-C again ends at once"));
+        if let Some(then) = then {
+            print::note(format!("\n{then}; Ctrl-C again ends at once"));
+        }
     });
     if let Err(error) = listening {
         print::note(format!("warning: Ctrl-C will end the run without saving: {error}"));

@@ -19,6 +19,11 @@ mod numbers;
 mod plan;
 mod print;
 mod profile;
+#[cfg(unix)]
+mod ranks;
+#[cfg(not(unix))]
+#[path = "no_ranks.rs"]
+mod ranks;
 mod resolve;
 mod settings;
 mod shell;
@@ -32,7 +37,7 @@ use args::{Cli, Command};
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
 use gradus_train::config::TrainConfig;
 use gradus_train::memory::heap;
-use gradus_train::run::{Observer, Unwatched};
+use gradus_train::run::Observer;
 use gradus_train::{Error, Result};
 use std::process::ExitCode;
 
@@ -55,16 +60,17 @@ pub fn main() -> ExitCode {
     };
     match run(&matches) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error @ Error::Diverged(_)) => refuse(&told(&error), DIVERGED),
-        Err(error @ Error::Stopped(_)) => refuse(&told(&error), interrupt::ENDED),
-        Err(error) => refuse(&told(&error), REFUSED),
+        Err(error) => {
+            ranks::before_telling(&error);
+            refuse(&told(&error), code(&error))
+        }
     }
 }
 
 /// Trains as `gradus train` does with these options, and tells someone else of everything too.
 pub fn train(options: &[&str], also: &mut dyn Observer) -> Result<()> {
     let matches = layers::train_options().try_get_matches_from(options);
-    train::run(&matches.map_err(|error| Error::Config(one_line(&error.to_string())))?, also)
+    train::run(&matches.map_err(|error| Error::Config(one_line(&error.to_string())))?, also, None)
 }
 
 /// The run that options of `gradus plan` state, without its folder. No text is read and nothing is written.
@@ -77,8 +83,8 @@ pub fn planned(options: &[&str]) -> Result<TrainConfig> {
 fn run(matches: &ArgMatches) -> Result<()> {
     let cli = Cli::from_arg_matches(matches).map_err(|error| Error::Config(one_line(&error.to_string())))?;
     match &cli.command {
-        None => train::run(&layers::nothing_given(), &mut Unwatched),
-        Some(Command::Train(_)) => train::run(matches.subcommand().expect("the command is there").1, &mut Unwatched),
+        None => ranks::take_part(&layers::nothing_given()),
+        Some(Command::Train(_)) => ranks::take_part(matches.subcommand().expect("the command is there").1),
         Some(Command::Plan(_)) => plan::run(matches.subcommand().expect("the command is there").1),
         Some(Command::Profile(_)) => profile::run(matches.subcommand().expect("the command is there").1),
         Some(Command::Generate(args)) => generate::run(args),
@@ -95,6 +101,16 @@ fn run(matches: &ArgMatches) -> Result<()> {
 /// An error of the library as the command tells it.
 fn told(error: &Error) -> String {
     in_options::in_options(&one_line(&error.to_string()))
+}
+
+/// What a run ends with that ended so.
+fn code(error: &Error) -> u8 {
+    match error {
+        Error::Diverged(_) => DIVERGED,
+        Error::Stopped(_) => interrupt::ENDED,
+        Error::Ranks(error) if error.is_fault() => ranks::fault::FAULTY,
+        _ => REFUSED,
+    }
 }
 
 fn refuse(problem: &str, code: u8) -> ExitCode {
@@ -125,7 +141,7 @@ mod tests {
         let options = "model preset vocab-size width layers heads kv-heads feed-forward sequence batch micro-batch steps \
              epochs time learning-rate warmup-steps schedule weight-decay optimizer clip dropout tie-embeddings precision \
              device threads seed tokenizer validation eval-every sample-every save-every keep out resume init quiet json config \
-             text-field beta1 beta2 min-learning-rate-share memory dashboard tensorboard health";
+             text-field beta1 beta2 min-learning-rate-share memory dashboard tensorboard health ranks restart";
         has_options("train", options);
         has_options(
             "plan",

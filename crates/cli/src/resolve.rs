@@ -7,7 +7,7 @@ use crate::{dashboard, defaults, folders, no_effect};
 use clap::ArgMatches;
 use clap::parser::ValueSource;
 use gradus_train::config::{
-    BatchSize, CONFIG_FILE, Clip, EventFolder, ExportDtype, OptimizerKind, Precision, ScheduleKind,
+    BatchSize, CONFIG_FILE, Clip, EventFolder, ExportDtype, OptimizerKind, Precision, ScheduleKind, Sharding,
 };
 use gradus_train::config::{TokenizerKind, TrainConfig, Validation};
 use gradus_train::data::Corpus;
@@ -87,6 +87,7 @@ pub fn resolve_for_planning(command_line: &ArgMatches) -> Result<Planned> {
     no_effect::refuse(command_line, &args, &config)?;
     config.model.vocabulary = planned_vocabulary(&config)?;
     config.model.validate()?;
+    config.place.ranks = args.ranks.unwrap_or(1);
     Ok(Planned { config, json: args.json.unwrap_or(false) })
 }
 
@@ -300,6 +301,8 @@ fn train_config(args: &TrainArgs, model: ModelConfig, sequence: usize, paths: Pa
         validation: validation(args, paths)?,
         batch: args.batch.unwrap_or(BatchSize::Fixed(BatchSize::USUAL)),
         micro_batch: args.micro_batch.unwrap_or(0),
+        lanes: args.lanes.unwrap_or_else(|| defaults::lanes(args)),
+        shard: args.shard.map_or(Sharding::None, Sharding::from),
         memory: args.memory,
         recompute: args.recompute.unwrap_or_default(),
         speeds: args.speeds.clone(),
@@ -331,6 +334,7 @@ fn train_config(args: &TrainArgs, model: ModelConfig, sequence: usize, paths: Pa
         health: args.health.unwrap_or_default(),
         export_dtype: args.export_dtype.map(ExportDtype::from),
         tensorboard: event_folder(args, paths)?,
+        place: Default::default(),
         observer_bytes: if args.dashboard.is_some() { dashboard::MEMORY_BYTES } else { 0 },
         corpus,
         model: ModelConfig { vocabulary, ..model },

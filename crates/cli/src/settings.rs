@@ -58,9 +58,15 @@ fn data(config: &TrainConfig) -> String {
 
 fn step(config: &TrainConfig) -> String {
     let (batch, threads) = (config.batch.size(), config.threads);
+    let lanes = if config.lanes > 1 { format!(" in {} lanes", config.lanes) } else { String::new() };
     let at_once = if config.micro_batch < batch { format!(", {} at once", config.micro_batch) } else { String::new() };
     let precision = format!("{:?}", config.precision).to_lowercase();
-    format!("{batch} x {} tokens{at_once}, {precision}, {}", count(config.sequence as u64), several(threads, "thread"))
+    let ranks = match config.place.ranks {
+        1 => String::new(),
+        ranks => format!("{ranks} ranks of "),
+    };
+    let threads = several(threads, "thread");
+    format!("{batch} x {} tokens{lanes}{at_once}, {precision}, {ranks}{threads}", count(config.sequence as u64))
 }
 
 fn optimizer(config: &TrainConfig) -> String {

@@ -6,34 +6,45 @@ use crate::numbers::{bytes, bytes_to_three_digits, count, duration, rounded};
 use crate::resolve::{Resolved, resolve};
 use crate::{interrupt, print, terminal};
 use clap::ArgMatches;
+use gradus_comm::Transport;
 use gradus_train::Result;
 use gradus_train::config::TrainConfig;
 use gradus_train::memory::{Account, Kind};
+use gradus_train::ranks::Ranks;
 use gradus_train::run::{Event, Observer, Stop, Summary};
+use gradus_train::training::{follow, train_on};
 use std::mem;
 use std::path::Path;
 
-/// Trains as the options say; someone else is told of everything too.
-pub fn run(command_line: &ArgMatches, also: &mut dyn Observer) -> Result<()> {
+/// Trains as the options say, as one of several ranks if there is a transport; someone else is told of everything too.
+pub fn run(command_line: &ArgMatches, also: &mut dyn Observer, transport: Option<Box<dyn Transport>>) -> Result<()> {
+    let ranks = match transport.map(Ranks::new) {
+        Some(ranks) if !ranks.is_first() => {
+            // The first decides what the run is and when it stops; whoever asks, asks all of them.
+            interrupt::listen(None);
+            return follow(ranks, also).map(drop);
+        }
+        ranks => ranks,
+    };
     let resolved = resolve(command_line)?;
     let mut page = match resolved.dashboard {
         None => Page::None,
         Some(stated) => Page::Reserved(Reserved::at(stated)?),
     };
-    let trained = train(resolved, &mut page, also);
+    let trained = train(resolved, ranks, &mut page, also);
     if let Page::Live(live) = page {
         live.end();
     }
     trained
 }
 
-fn train(resolved: Resolved, page: &mut Page, also: &mut dyn Observer) -> Result<()> {
+fn train(resolved: Resolved, ranks: Option<Ranks>, page: &mut Page, also: &mut dyn Observer) -> Result<()> {
     let Resolved { config, resume, quiet, json, notes, .. } = resolved;
-    interrupt::listen("stopping after this step and saving");
+    interrupt::listen(Some("stopping after this step and saving"));
     let mut observer = terminal::observer(quiet, json);
     let mut in_options = InOptions(observer.as_mut());
     let mut noting = Noting { observer: &mut in_options, also, notes, page, folder: &config.out };
-    let summary = gradus_train::training::train(&config, resume, &mut noting)?;
+    let summary = train_on(ranks, &config, resume, &mut noting)?;
     // The bar goes before the last lines come.
     drop(observer);
     let mut lines = String::new();

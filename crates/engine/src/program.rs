@@ -283,12 +283,11 @@ impl Program {
         key: impl Into<TensorKey<'a>>,
         fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
     ) -> Result<(), E> {
-        let operand = self.leaf(key.into())?;
-        let (buffer, length) = (operand.buffer, operand.ty().bytes());
+        let buffer = self.leaf(key.into())?.buffer;
         if let Some(bytes) = self.executable.look_mut(buffer) {
             return fill(bytes);
         }
-        let mut bytes = vec![0; length];
+        let mut bytes = vec![0; self.plan.buffers[buffer].ty.bytes()];
         fill(&mut bytes)?;
         Ok(self.executable.write(buffer, &bytes)?)
     }
@@ -322,6 +321,16 @@ impl Program {
                 Cow::Owned(bytes)
             }
         })
+    }
+
+    /// The bytes of an output of the routine that ran last, or of a state or an input, where they lie: if the host can see them
+    /// there, and they lie one after another.
+    pub fn look<'a>(&self, key: impl Into<TensorKey<'a>>) -> Result<Option<&[u8]>> {
+        let operand = self.readable(key.into())?;
+        let (layout, size) = (&operand.layout, operand.dtype.size());
+        let (start, length) = (layout.offset * size, layout.shape.elements() * size);
+        let bytes = self.executable.look(operand.buffer).filter(|_| layout.is_dense());
+        Ok(bytes.map(|bytes| &bytes[start..start + length]))
     }
 
     /// Reads an output of the routine that ran last, or a state or an input, into `numbers`.

@@ -5,10 +5,11 @@ mod limits;
 mod speeds;
 
 pub(crate) use choices::OWN_EVENTS;
-pub use choices::{BatchSize, DeviceChoice, EventFolder, ExportDtype, Recomputation};
+pub use choices::{BatchSize, DeviceChoice, EventFolder, ExportDtype, Recomputation, Sharding};
 pub(crate) use limits::within;
 pub use speeds::MeasuredSpeeds;
 
+use crate::lanes::Place;
 use crate::loss_scale::LossScale;
 use crate::memory::Budget;
 use crate::models::ModelConfig;
@@ -55,8 +56,15 @@ pub struct TrainConfig {
     pub validation: Validation,
     /// Sequences a step.
     pub batch: BatchSize,
-    /// Sequences computed at once; must divide the batch. 0 until chosen to fit the memory.
+    /// Sequences computed at once; must divide a lane's part of the batch. 0 until chosen to fit the memory.
     pub micro_batch: usize,
+    /// Parts of the batch, a power of two, whose sums are added by a tree: what a rank computes whole. Runs of before
+    /// there were any have one.
+    #[serde(default = "one")]
+    pub lanes: usize,
+    /// What each of several ranks has only a part of.
+    #[serde(default)]
+    pub shard: Sharding,
     /// Memory to stay within.
     pub memory: Option<Budget>,
     /// What of the forward pass is computed again, rather than kept.
@@ -125,6 +133,9 @@ pub struct TrainConfig {
     /// Bytes that whoever watches the run may come to hold in its process: part of a budget, and of nothing that is saved.
     #[serde(skip)]
     pub observer_bytes: u64,
+    /// Which of how many ranks this process is: as little part of what is saved.
+    #[serde(skip)]
+    pub place: Place,
 }
 
 impl TrainConfig {
@@ -168,6 +179,15 @@ impl TrainConfig {
         table
     }
 
+    /// Whether gradients are measured: if that is not stated, only where a rank has all of them.
+    pub fn measures_health(&self) -> bool {
+        match self.health {
+            HealthInterval::Off => false,
+            HealthInterval::Auto => self.shard == Sharding::None || self.place.ranks == 1,
+            HealthInterval::Steps(_) => true,
+        }
+    }
+
     fn from_table(mut table: Table) -> Result<TrainConfig, String> {
         let mut model = Table::from_iter([("vocabulary".to_string(), Value::Integer(0))]);
         for (key, option) in MODEL_KEYS {
@@ -180,6 +200,10 @@ impl TrainConfig {
         table.insert("model".into(), Value::Table(model));
         table.try_into().map_err(|error: toml::de::Error| error.message().to_string())
     }
+}
+
+fn one() -> usize {
+    1
 }
 
 /// The keys of a model's sizes and the options that state them.
@@ -455,7 +479,10 @@ mod tests {
             health: HealthInterval::Steps(5),
             export_dtype: None,
             tensorboard: EventFolder::default(),
+            lanes: 1,
+            shard: Sharding::None,
             observer_bytes: 0,
+            place: Place::default(),
         }
     }
 

@@ -41,6 +41,9 @@ pub enum Error {
     /// A run that was asked to stop before there was anything to save.
     #[error("{0}")]
     Stopped(String),
+    /// Another rank that is gone or does something else.
+    #[error(transparent)]
+    Ranks(#[from] gradus_comm::Error),
     /// A file that the system would not read or write.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {

@@ -1,7 +1,8 @@
 //! A language model as what is trained.
 
-use crate::config::{BatchSize, Clip, HealthInterval, TrainConfig};
+use crate::config::{BatchSize, Clip, Sharding, TrainConfig};
 use crate::generate::{Decoder, Sampling, Texts};
+use crate::lanes::Lanes;
 use crate::models::{CausalModel, IGNORED_TARGET, ModelConfig};
 use crate::optimizers::{Hyperparameters, OptimizerKind};
 use crate::parameters::Parameters;
@@ -141,17 +142,19 @@ impl StepConfig {
         StepConfig {
             objective: Rc::new(LanguageModel::of(config)),
             micro_batch: config.micro_batch,
-            micro_batches: config.batch.size().checked_div(config.micro_batch).unwrap_or(0),
+            micro_batches: (config.batch.size() / config.lanes.max(1)).checked_div(config.micro_batch).unwrap_or(0),
+            lanes: Lanes::at(config.lanes, config.place),
             optimizer: config.optimizer.grouped(Hyperparameters {
                 weight_decay: config.weight_decay as f32,
                 beta1: config.beta1 as f32,
                 beta2: config.beta2 as f32,
             }),
+            sharded: config.shard == Sharding::Optimizer,
             clip_value: if let Clip::Value(limit) = config.clip { Some(limit as f32) } else { None },
             precision: config.precision,
             loss_scale: None,
             relinkable: matches!(config.batch, BatchSize::Adaptive(_)),
-            health: config.health != HealthInterval::Off,
+            health: config.measures_health(),
         }
     }
 }

@@ -2,12 +2,15 @@
 
 mod support;
 
-use gradus_engine::DType;
+use gradus_comm::{Transport, in_process};
 use gradus_engine::backend::Cpu;
-use gradus_train::config::{HealthInterval, TrainConfig};
+use gradus_engine::{DType, Tensor};
+use gradus_train::Result;
+use gradus_train::config::{HealthInterval, Sharding, TrainConfig};
 use gradus_train::optimizers::{AdamW, GroupedOptimizer};
 use gradus_train::parameters::{Initializer, Parameters};
-use gradus_train::run::{Event, Observer, Stop};
+use gradus_train::ranks::Ranks;
+use gradus_train::run::{Event, Observer, Stop, Unwatched};
 use gradus_train::step::{Batch, Inputs};
 use gradus_train::trainer::{Settings, Trainer};
 use gradus_train::training::train;
@@ -65,22 +68,21 @@ impl Observer for FromStepToStep {
     }
 }
 
+fn losses(parameters: &Parameters, inputs: &Inputs) -> Tensor {
+    let x = inputs.get("x", DType::F32, [8]); // [b, 8]
+    let weight = parameters.get("w", [8, 8], Initializer::Normal { deviation: 0.1 });
+    let error = parameters.dropout(&x.matmul(&weight).tanh(), 0.1) - x; // [b, 8]
+    &error * &error
+}
+
+fn fill(step: u64, batch: &mut Batch) -> Result<()> {
+    let numbers = batch.numbers_mut::<f32>("x")?.iter_mut().enumerate();
+    numbers.for_each(|(index, x)| *x = (step as f32 + index as f32).sin());
+    Ok(())
+}
+
 /// A model of one's own, on batches that are filled in place, ahead and by the caller.
 fn own_model() {
-    let losses = |parameters: &Parameters, inputs: &Inputs| {
-        let x = inputs.get("x", DType::F32, [8]); // [b, 8]
-        let weight = parameters.get("w", [8, 8], Initializer::Normal { deviation: 0.1 });
-        let error = parameters.dropout(&x.matmul(&weight).tanh(), 0.1) - x; // [b, 8]
-        &error * &error
-    };
-    let fill = |step: u64, batch: &mut Batch| {
-        batch
-            .numbers_mut::<f32>("x")?
-            .iter_mut()
-            .enumerate()
-            .for_each(|(index, x)| *x = (step as f32 + index as f32).sin());
-        Ok(())
-    };
     for micro_batch in [16, 4] {
         let optimizer = GroupedOptimizer::new(AdamW::default()).average(0.99);
         let health = HealthInterval::Steps(3);
@@ -101,6 +103,28 @@ fn own_model() {
     }
 }
 
+/// Ranks that exchange their sums, with all of what the optimizer remembers and with parts of it.
+fn several_ranks() {
+    for shard in [Sharding::None, Sharding::Optimizer] {
+        let settings = Settings { batch: 16, micro_batch: 2, lanes: 4, steps: Some(100), shard, ..Settings::default() };
+        std::thread::scope(|scope| {
+            for end in in_process(3) {
+                let settings = settings.clone();
+                scope.spawn(move || {
+                    let is_first = end.rank() == 0;
+                    let (ranks, backend) = (Ranks::new(Box::new(end)), Arc::new(Cpu::new(1).unwrap()));
+                    let mut trainer = Trainer::on_ranks(losses, settings, backend, ranks).unwrap();
+                    match is_first {
+                        true => trainer.train(fill, &mut FromStepToStep).unwrap(),
+                        false => trainer.train(fill, &mut Unwatched).unwrap(),
+                    }
+                });
+            }
+        });
+        assert_eq!(CALLS.swap(0, Ordering::SeqCst), 0, "calls in steps 4..=99 of three ranks, {shard:?}");
+    }
+}
+
 fn main() {
     let folder = Folder::new("no-allocation");
     for (name, micro_batch, threads) in [("one", 4, 1), ("several", 2, 2), ("more", 1, 4)] {
@@ -108,7 +132,11 @@ fn main() {
         train(&config, false, &mut FromStepToStep).unwrap();
         assert_eq!(CALLS.swap(0, Ordering::SeqCst), 0, "calls in steps 4..=99, {name}");
     }
+    let config = TrainConfig { steps: Some(100), micro_batch: 1, lanes: 2, ..tiny(folder.path(), "lanes") };
+    train(&config, false, &mut FromStepToStep).unwrap();
+    assert_eq!(CALLS.swap(0, Ordering::SeqCst), 0, "calls in steps 4..=99, two lanes");
     own_model();
+    several_ranks();
     // The counter itself must count, or the test could not fail.
     COUNTED.store(true, Ordering::SeqCst);
     drop(std::hint::black_box(vec![0u8; 100]));

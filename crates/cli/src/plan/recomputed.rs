@@ -40,7 +40,7 @@ pub fn recomputed(chosen: &Chosen) -> Vec<Recomputed> {
         entry.count += 1;
         entry.bytes += remade.map(|id| chosen.plan.buffers[id].bytes() as u64).sum::<u64>();
         // Every micro-batch is computed in the same way.
-        entry.seconds += step.seconds * chosen.config.micro_batches as f64;
+        entry.seconds += step.seconds * chosen.config.passes() as f64;
     }
     found.into_values().collect()
 }

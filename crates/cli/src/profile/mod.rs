@@ -34,7 +34,7 @@ pub fn run(command_line: &ArgMatches) -> Result<()> {
     for path in [Some(page), stated.trace.as_deref(), stated.save_speeds.as_deref()].into_iter().flatten() {
         atomic::check_writable(folder_of(path))?;
     }
-    interrupt::listen("stopping after this step");
+    interrupt::listen(Some("stopping after this step"));
     let mut observer = terminal::observer(resolved.quiet || resolved.json, false);
     let profiled = training::profile(&resolved.config, steps, &mut InOptions(observer.as_mut()))?;
     // The bar goes before the report comes.

@@ -152,6 +152,21 @@ pub struct Skipped {
 }
 
 impl Found {
+    /// That of a step of a run, which another rank has found to be whole.
+    pub(crate) fn at(run_folder: &Path, step: u64) -> Result<Found> {
+        let folder = folder_of(&checkpoints_of(run_folder), step);
+        match Record::read(&folder.join(RECORD)) {
+            Ok(record) => Ok(Found { folder, progress: record.progress, skipped: vec![] }),
+            Err(reason) => {
+                let problem = format!(
+                    "the first rank has found a checkpoint there, and this one cannot read it ({reason}); give a folder \
+                     that all ranks see"
+                );
+                Err(Error::checkpoint(&folder, problem))
+            }
+        }
+    }
+
     /// Reads the weights and the other states, which must be those of the checkpoint.
     pub fn restore(&self, contents: &Contents, tensors: &mut dyn TensorsMut) -> Result<()> {
         TensorFile::open(&self.folder.join(WEIGHTS))?.read(&contents.weights, tensors)?;

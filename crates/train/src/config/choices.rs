@@ -82,6 +82,17 @@ impl ExportDtype {
     }
 }
 
+/// What each of several ranks has only a part of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Sharding {
+    /// Nothing: each has all of it.
+    #[default]
+    None,
+    /// What the optimizer remembers; each updates its part of the weights.
+    Optimizer,
+}
+
 /// What a run is computed on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]

@@ -2,6 +2,7 @@
 //! two that must fit together fitting. Checked before anything is computed, whoever states the run.
 
 use super::{BatchSize, Clip, EventFolder, HealthInterval, Recomputation, TokenizerKind, TrainConfig, Validation};
+use crate::lanes;
 use crate::models::MOST_LAYERS;
 use crate::{Error, Result};
 use gradus_engine::backend::Cpu;
@@ -92,6 +93,7 @@ impl TrainConfig {
 
     fn validate_batch(&self) -> Result<()> {
         let (batch, micro_batch) = (self.batch, self.micro_batch);
+        lanes::check_count(self.lanes)?;
         if batch == BatchSize::Auto {
             return match micro_batch {
                 0 => Ok(()),
@@ -106,6 +108,7 @@ impl TrainConfig {
                 "`settings.batch` {batch} is not divisible by `settings.micro_batch` {micro_batch}; choose a divisor, or leave `settings.micro_batch` out"
             ));
         }
+        lanes::check_batch(self.lanes, batch.size(), micro_batch)?;
         self.model.validate_work(batch.size(), self.sequence)
     }
 
@@ -206,7 +209,7 @@ mod tests {
     #[test]
     fn what_cannot_be_is_named() {
         type Change = fn(&mut TrainConfig);
-        let cases: [(Change, &str); 24] = [
+        let cases: [(Change, &str); 26] = [
             (
                 |c| (c.batch, c.micro_batch) = (BatchSize::Fixed(4), 5),
                 "`settings.batch` 4 is not divisible by `settings.micro_batch` 5",
@@ -215,6 +218,11 @@ mod tests {
             (
                 |c| (c.batch, c.micro_batch) = (BatchSize::Fixed(1 << 60), 1),
                 "`settings.batch` 1152921504606846976 is out of range",
+            ),
+            (|c| c.lanes = 6, "`settings.lanes` 6 is not a power of two"),
+            (
+                |c| (c.batch, c.micro_batch, c.lanes) = (BatchSize::Fixed(12), 4, 2),
+                "`settings.micro_batch` 4 does not divide the 6",
             ),
             (|c| c.batch = BatchSize::Fixed(0), "`settings.batch` 0 is out of range"),
             (|c| c.steps = Some(u64::MAX), "`settings.steps` 18446744073709551615 is out of range"),

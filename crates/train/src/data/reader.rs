@@ -5,6 +5,7 @@ use crate::Result;
 use crate::language::{TARGETS, TOKENS};
 use crate::step::Batch;
 use crate::trainer::BatchSource;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Reads windows of tokens, and for each token the one that follows it, from a position on.
@@ -19,13 +20,26 @@ pub struct WindowReader {
 
 impl BatchSource for WindowReader {
     fn fill(&mut self, _: u64, batch: &mut Batch) -> Result<bool> {
+        let all = 0..batch.rows();
+        self.fill_with(all.clone(), all.len(), batch)
+    }
+
+    fn fill_rows(&mut self, _: u64, rows: Range<usize>, of: usize, batch: &mut Batch) -> Option<Result<bool>> {
+        Some(self.fill_with(rows, of, batch))
+    }
+}
+
+impl WindowReader {
+    /// Reads these of the next windows, of which a step has so many.
+    fn fill_with(&mut self, rows: Range<usize>, of: usize, batch: &mut Batch) -> Result<bool> {
         let sequence = self.windows.sequence();
         for (name, ahead) in [(TOKENS, 0), (TARGETS, 1)] {
             for (row, tokens) in batch.numbers_mut::<i32>(name)?.chunks_exact_mut(sequence).enumerate() {
-                self.file.read(self.windows.start(self.position + row as u64) + ahead, tokens)?;
+                let position = self.position + (rows.start + row) as u64;
+                self.file.read(self.windows.start(position) + ahead, tokens)?;
             }
         }
-        self.position += batch.rows() as u64;
+        self.position += of as u64;
         Ok(true)
     }
 }
@@ -68,6 +82,22 @@ mod tests {
             let following: Vec<i32> = tokens.iter().map(|token| token + 1).collect();
             assert_eq!(batch.numbers::<i32>(TARGETS).unwrap(), following);
         }
+    }
+
+    #[test]
+    fn ranks_read_their_rows_alone() {
+        let folder = Folder::new("rank-rows");
+        let reader =
+            |position| WindowReader { file: counting(&folder, 1000), windows: Windows::new(1000, 8, 5), position };
+        let (mut whole, mut part) = (reader(4), reader(4));
+        let (mut batch, mut rows) = (room(6, 8), room(2, 8));
+        for step in 0..50 {
+            whole.fill(step, &mut batch).unwrap();
+            assert!(part.fill_rows(step, 3..5, 6, &mut rows).unwrap().unwrap());
+            let tokens = batch.numbers::<i32>(TOKENS).unwrap();
+            assert_eq!(rows.numbers::<i32>(TOKENS).unwrap(), &tokens[3 * 8..5 * 8]);
+        }
+        assert_eq!(whole.position, part.position);
     }
 
     #[test]

@@ -49,6 +49,11 @@ impl Tensors for Program {
 pub trait TensorsMut {
     /// Gives `fill` the bytes of a tensor to be written, where they lie if they can be, and the type of its elements there.
     fn fill(&mut self, entry: &Entry, fill: Fill<'_>) -> Result<()>;
+
+    /// The first number of a tensor that there is room for, of which there may be only for a part.
+    fn first(&self, _: &Entry) -> usize {
+        0
+    }
 }
 
 /// Writes the bytes of elements of this type.
@@ -263,9 +268,10 @@ impl TensorFile {
         Some(TensorType::new(known_type(info.dtype)?, &info.shape[..]))
     }
 
-    /// Reads a tensor that is there, as it is stored.
-    fn read_tensor(&self, name: &str, bytes: &mut [u8]) -> Result<()> {
-        read_at(&self.file, bytes, self.offset(name)).map_err(Error::io("read", &self.path))
+    /// Reads a tensor that is there, as it is stored, or as much of it from a number on as there is room for.
+    fn read_tensor(&self, name: &str, first: usize, bytes: &mut [u8]) -> Result<()> {
+        let before = first * self.ty(name).map_or(0, |ty| ty.dtype.size());
+        read_at(&self.file, bytes, self.offset(name) + before as u64).map_err(Error::io("read", &self.path))
     }
 
     /// Reads a tensor that is there in f32, f16 or bf16, as the bytes of its numbers in one of these types. They are rounded a
@@ -340,9 +346,10 @@ impl TensorFile {
     pub fn read(&self, expected: &[Entry], tensors: &mut dyn TensorsMut) -> Result<()> {
         self.check(expected)?;
         expected.iter().try_for_each(|entry| {
+            let first = tensors.first(entry);
             tensors.fill(entry, &mut |dtype, bytes| {
                 assert_eq!(dtype, entry.ty.dtype, "elements of {:?}", entry.name);
-                self.read_tensor(&entry.name, bytes)
+                self.read_tensor(&entry.name, first, bytes)
             })
         })
     }

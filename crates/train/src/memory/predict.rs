@@ -2,8 +2,11 @@
 
 use super::{ProcessMemory, heap};
 use crate::Result;
-use crate::config::{HealthInterval, TokenizerKind, TrainConfig};
+use crate::config::{Sharding, TokenizerKind, TrainConfig};
 use crate::data::PIECE_BYTES;
+use crate::lanes::Lanes;
+use crate::models::CausalModel;
+use crate::ranks::exchange_bytes;
 use crate::tokenizer::LEARNING_BYTES_MIN;
 use crate::trainer::Batches;
 
@@ -80,10 +83,12 @@ impl Outside {
     /// What a run will take. Its batch and its model's vocabulary must be known.
     pub fn predict(config: &TrainConfig, held: Held) -> Outside {
         // Tokens and targets; batches of the training text, and one of the held-out text.
-        let batch = 2 * config.batch.size() * config.sequence * size_of::<i32>();
-        let batches = Batches::bytes(batch) + batch as u64;
-        let data = batches + config.model.vocabulary as u64 * TOKEN_BYTES;
-        let health = if config.health == HealthInterval::Off { 0 } else { LAYER_HEALTH_BYTES };
+        let of_sequences = |sequences: usize| 2 * sequences * config.sequence * size_of::<i32>();
+        let lanes = Lanes::at(config.lanes, config.place);
+        let batch = of_sequences(config.batch.size());
+        let batches = Batches::bytes(of_sequences(lanes.rows(config.batch.size()).len())) + batch as u64;
+        let data = batches + ranks_bytes(config, &lanes) + config.model.vocabulary as u64 * TOKEN_BYTES;
+        let health = if config.measures_health() { LAYER_HEALTH_BYTES } else { 0 };
         let plan = config.model.layers as u64 * (LAYER_BYTES + health);
         Outside { data, runtime: held.with_threads(config.threads) + plan + config.observer_bytes }
     }
@@ -92,6 +97,22 @@ impl Outside {
     pub fn total(&self) -> u64 {
         self.data + self.runtime
     }
+}
+
+/// What it takes to have other ranks: what is exchanged with them, and where each remembers a part, what the first holds of that
+/// while it saves a checkpoint, a tensor at a time.
+fn ranks_bytes(config: &TrainConfig, lanes: &Lanes) -> u64 {
+    if config.place.ranks == 1 {
+        return 0;
+    }
+    let parameters = config.model.parameters();
+    let weights = parameters.iter().map(|parameter| parameter.shape.elements());
+    let largest = weights.clone().max().unwrap_or(0);
+    // Tied embeddings have a sum for each of their uses; the loss is a number.
+    let most_sums = if config.model.tie_embeddings { 2 } else { 1 };
+    let saves_parts = config.shard == Sharding::Optimizer && config.place.rank == 0;
+    let saving = if saves_parts { size_of::<f32>() * largest } else { 0 };
+    exchange_bytes(lanes, weights.chain([1]).collect(), most_sums) + saving as u64
 }
 
 /// What it takes to encode a piece of a corpus, as far as the tokenizer is known before it is there.

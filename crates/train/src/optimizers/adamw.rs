@@ -31,4 +31,8 @@ impl Optimizer for AdamW {
         let new = AdamW { weight_decay, ..*self }.update(inputs);
         Updated { weight: new.weight, states: vec![new.first_moment, new.second_moment] }
     }
+
+    fn is_element_wise(&self) -> bool {
+        true
+    }
 }

@@ -49,12 +49,24 @@ pub struct StepNumbers {
     pub one: Tensor,
 }
 
+/// A weight, or a part of one.
+pub(crate) struct Part<'a> {
+    pub name: &'a str,
+    /// The shape of the whole weight.
+    pub shape: Shape,
+    pub numbers: Tensor,
+}
+
 /// What an update of all weights gives.
 pub(crate) struct UpdatedAll {
     /// The new weights, in their order.
     pub weights: Vec<Tensor>,
     /// Each state besides, and its new value.
     pub states: Vec<(Tensor, Tensor)>,
+}
+
+fn state_name(kind: &str, weight: &str) -> String {
+    format!("optimizer.{kind}.{weight}")
 }
 
 impl StepNumbers {
@@ -106,6 +118,12 @@ impl GroupedOptimizer {
         &*self.rule
     }
 
+    /// What is remembered of a weight of this shape, by the names of the states.
+    pub(crate) fn states_of(&self, name: &str, shape: &Shape) -> Vec<String> {
+        let states = self.rule.states(shape).into_iter().map(|(kind, _)| state_name(kind, name));
+        states.chain(self.average.map(|_| WeightAverage::name(name))).collect()
+    }
+
     /// The factor of the learning rate, and the decay, of a weight.
     fn settings(&self, name: &str, shape: &Shape) -> (f32, f32) {
         let usual = self.rule.weight_decay();
@@ -125,7 +143,8 @@ impl GroupedOptimizer {
         numbers: &StepNumbers,
     ) -> Routine {
         let weights: Vec<(&str, &Tensor)> = weights.into_iter().collect();
-        let updated = self.updated(&weights, gradients, numbers, |_, _| ());
+        let parts: Vec<Part<'_>> = weights.iter().map(|(name, weight)| Part::whole(name, weight)).collect();
+        let updated = self.updated(&parts, gradients, numbers, |_, _| ());
         let assigned = weights.iter().map(|(_, weight)| *weight).zip(&updated.weights);
         let assigned = assigned.chain(updated.states.iter().map(|(state, new)| (state, new)));
         assigned.fold(routine, |routine, (state, new)| routine.assign(state, new))
@@ -136,7 +155,7 @@ impl GroupedOptimizer {
     #[track_caller]
     pub(crate) fn updated(
         &self,
-        weights: &[(&str, &Tensor)],
+        weights: &[Part<'_>],
         gradients: &[Tensor],
         numbers: &StepNumbers,
         mut each: impl FnMut(usize, &Tensor),
@@ -153,18 +172,17 @@ impl GroupedOptimizer {
         if let Some(WeightAverage { decay }) = self.average.filter(|average| !(0.0..1.0).contains(&average.decay)) {
             count.parameter_error("average", format!("the decay is {decay}; give a number from 0 to below 1"));
         }
-        for (&(name, weight), gradient) in weights.iter().zip(gradients) {
-            let shape = weight.shape();
-            let (factor, weight_decay) = self.settings(name, &shape);
+        for (Part { name, shape, numbers: weight }, gradient) in weights.iter().zip(gradients) {
+            let (factor, weight_decay) = self.settings(name, shape);
             if !(0.0..=f32::MAX).contains(&factor) || !(0.0..=f32::MAX).contains(&weight_decay) {
                 let problem =
                     format!("rate factor {factor} and decay {weight_decay} of {name:?} must be finite, from 0 up");
                 weight.parameter_error("a group of weights", problem);
             }
             let state = |(kind, shape): (&str, Shape)| {
-                trace.zero_state_with_role(&format!("optimizer.{kind}.{name}"), Role::Optimizer, DType::F32, shape)
+                trace.zero_state_with_role(&state_name(kind, name), Role::Optimizer, DType::F32, shape)
             };
-            let states: Vec<Tensor> = self.rule.states(&shape).into_iter().map(state).collect();
+            let states: Vec<Tensor> = self.rule.states(&weight.shape()).into_iter().map(state).collect();
             let (states, learning_rate) = (&states[..], &rates.of(factor));
             let scale = &numbers.scale;
             let new = self.rule.update(Update { weight, gradient, states, learning_rate, weight_decay, scale, step });
@@ -179,6 +197,13 @@ impl GroupedOptimizer {
             updated.weights.push(new.weight);
         }
         updated
+    }
+}
+
+impl Part<'_> {
+    /// All of a weight.
+    pub fn whole<'a>(name: &'a str, weight: &Tensor) -> Part<'a> {
+        Part { name, shape: weight.shape(), numbers: weight.clone() }
     }
 }
 

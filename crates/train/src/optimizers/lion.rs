@@ -30,4 +30,8 @@ impl Optimizer for Lion {
         let new = Lion { weight_decay, ..*self }.update(inputs);
         Updated { weight: new.weight, states: vec![new.moment] }
     }
+
+    fn is_element_wise(&self) -> bool {
+        true
+    }
 }

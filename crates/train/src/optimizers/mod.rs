@@ -8,6 +8,7 @@ mod groups;
 
 pub use average::WeightAverage;
 pub use gradus_engine::ops::{Adafactor, AdamW, Lion, Sgd};
+pub(crate) use groups::Part;
 pub use groups::{Group, GroupedOptimizer, StepNumbers};
 
 use gradus_engine::{Shape, Tensor};
@@ -54,6 +55,12 @@ pub trait Optimizer: Debug + Send + Sync {
 
     /// Moves a weight and its states on by one step.
     fn update(&self, at: Update<'_>) -> Updated;
+
+    /// Whether what becomes of a number depends on its own gradient and states alone, all of which are of the weight's shape:
+    /// then ranks can have a part of every weight each.
+    fn is_element_wise(&self) -> bool {
+        false
+    }
 }
 
 /// What an update of a weight goes by.

@@ -30,4 +30,8 @@ impl Optimizer for Sgd {
         let new = Sgd { weight_decay, ..*self }.update(inputs);
         Updated { weight: new.weight, states: vec![new.buffer] }
     }
+
+    fn is_element_wise(&self) -> bool {
+        true
+    }
 }

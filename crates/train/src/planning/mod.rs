@@ -1,6 +1,6 @@
 //! A training step within a stated memory: which micro-batch, and what is kept or computed again.
 //!
-//! Every divisor of the batch is a way to take the step, and each has its own ladder of plans. The ladders do not
+//! Every divisor of a lane's part of the batch is a way to take the step, and each has its own ladder of plans. The ladders do not
 //! depend on the budget, so a larger budget never gets a slower plan.
 
 mod curve;
@@ -21,6 +21,7 @@ pub use rehearsal::small as small_model;
 pub use run_memory::RunMemory;
 
 use crate::Result;
+use crate::lanes::Lanes;
 use crate::step::StepConfig;
 use gradus_engine::backend::Backend;
 use gradus_engine::plan::{Estimate, Options, Plan, Planner, Recompute};
@@ -28,6 +29,25 @@ use gradus_engine::plan::{Estimate, Options, Plan, Planner, Recompute};
 /// Without a budget, a plan may be predicted to be slower than the fastest by this factor if it takes less memory. Steps
 /// of the reference model in 1 and in 8 micro-batches are predicted 2.8 % apart, and took 718 and 708 ms.
 const AS_GOOD: f64 = 1.03;
+
+impl StepConfig {
+    /// With the micro-batch that a single rank would take, if none is stated: so that what is dropped does not depend on
+    /// how many ranks there are.
+    pub(crate) fn with_usual_micro_batch(
+        &self,
+        batch: usize,
+        recompute: Recompute,
+        backend: &dyn Backend,
+    ) -> Result<StepConfig> {
+        if self.micro_batch > 0 || self.lanes.place().ranks == 1 {
+            return Ok(self.clone());
+        }
+        let alone = StepConfig { lanes: Lanes::all(self.lanes.count()), ..self.clone() };
+        let chosen = StepPlans::new(&alone, batch, recompute, backend).frugal_within(usize::MAX)?;
+        let micro_batch = chosen.map_or(0, |chosen| chosen.config.micro_batch);
+        Ok(StepConfig { micro_batch, ..self.clone() })
+    }
+}
 
 /// All ways to take a training step.
 pub struct StepPlans<'a> {
@@ -79,14 +99,15 @@ impl Chosen {
 
 impl<'a> StepPlans<'a> {
     /// The ways to take a step of this configuration: with its own micro-batch, or if that is 0 with every divisor of
-    /// the batch.
+    /// a lane's part of the batch.
     pub fn new(config: &StepConfig, batch: usize, recompute: Recompute, backend: &'a dyn Backend) -> StepPlans<'a> {
-        let sizes = (1..=batch).rev().filter(|size| match config.micro_batch {
-            0 => batch.is_multiple_of(*size),
+        let of_lane = batch / config.lanes.count();
+        let sizes = (1..=of_lane).rev().filter(|size| match config.micro_batch {
+            0 => of_lane.is_multiple_of(*size),
             stated => stated == *size,
         });
         let way = |micro_batch| Way {
-            config: StepConfig { micro_batch, micro_batches: batch / micro_batch, ..config.clone() },
+            config: StepConfig { micro_batch, micro_batches: of_lane / micro_batch, ..config.clone() },
             options: Options { recompute, ..Options::default() },
             backend,
             planner: None,
@@ -140,7 +161,7 @@ impl<'a> StepPlans<'a> {
 
     fn smallest_candidate(&self) -> Result<Candidate<'_>> {
         let smallest =
-            self.candidates(0)?.into_iter().min_by_key(|candidate| candidate.arena).expect("a batch has a divisor");
+            self.candidates(0)?.into_iter().min_by_key(|candidate| candidate.arena).expect("a lane has a divisor");
         // Of what takes as little, the fastest.
         Ok(self.fastest_candidate(smallest.arena)?.unwrap_or(smallest))
     }

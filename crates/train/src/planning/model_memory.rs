@@ -4,6 +4,7 @@ use super::run_memory::{arena_besides, counted};
 use super::{Chosen, Refusal, StepPlans};
 use crate::memory::guard::{self, Armed, Doing};
 use crate::memory::{Budget, Held, Limit, Outside, STEP_BYTES};
+use crate::ranks::exchange_bytes;
 use crate::step::{Batch, StepConfig};
 use crate::trainer::Batches;
 use crate::{Error, Result};
@@ -31,12 +32,19 @@ impl ModelMemory {
             return Ok(ModelMemory { limit: Limit::of_device(stated, device.available), outside, guard: None });
         }
         let micro_batch = config.micro_batch.max(1);
-        let smallest = StepConfig { micro_batch, micro_batches: batch / micro_batch, ..config.clone() };
+        let micro_batches = batch / config.lanes.count() / micro_batch;
+        let smallest = StepConfig { micro_batch, micro_batches, ..config.clone() };
         let traced = smallest.traced(backend).map_err(|error| for_one_size(config, batch, error, backend))?;
-        let (of_batch, of_one) = (Batch::size(&traced.fields, batch), Batch::size(&traced.fields, 1));
+        let (of_batch, of_one) =
+            (Batch::size(&traced.fields, config.lanes.rows(batch).len()), Batch::size(&traced.fields, 1));
         let steps = traced.trace.to_graph().nodes().len() as u64 * STEPS_PER_NODE;
         let runtime = Held::now_resident().with_threads(backend.workers()) + steps * STEP_BYTES;
-        let outside = Outside { data: Batches::bytes(of_batch) + of_one as u64, runtime };
+        let most_sums = traced.summed.iter().map(|summed| summed.sums.len()).max().unwrap_or(1);
+        let numbers = traced.summed.iter().map(|summed| summed.numbers).collect();
+        let exchange = exchange_bytes(&config.lanes, numbers, most_sums);
+        // Of a source that has only whole batches, a rank takes its rows.
+        let whole = if config.lanes.place().ranks > 1 { Batch::size(&traced.fields, batch) as u64 } else { 0 };
+        let outside = Outside { data: Batches::bytes(of_batch) + of_one as u64 + whole + exchange, runtime };
         let limit = Limit::of(stated);
         let guard = stated.map(|_| guard::arm(&limit, "`settings.memory`"));
         guard::doing(Doing::Planning);
@@ -51,6 +59,10 @@ impl ModelMemory {
         recompute: Recompute,
         backend: &dyn Backend,
     ) -> Result<Chosen> {
+        let config = &match self.limit.is_stated() {
+            true => config.clone(),
+            false => config.with_usual_micro_batch(batch, recompute, backend)?,
+        };
         let plans = StepPlans::new(config, batch, recompute, backend);
         let besides = self.outside.total();
         let arena = arena_besides(&self.limit, besides);
@@ -68,12 +80,13 @@ impl ModelMemory {
 
 /// The error of a model that can be traced for a whole batch, and for no part of it, where any micro-batch would do.
 fn for_one_size(config: &StepConfig, batch: usize, error: Error, backend: &dyn Backend) -> Error {
-    let whole = StepConfig { micro_batch: batch, micro_batches: 1, ..config.clone() };
-    if config.micro_batch > 0 || batch == 1 || whole.traced(backend).is_err() {
+    let rows = batch / config.lanes.count();
+    let whole = StepConfig { micro_batch: rows, micro_batches: 1, ..config.clone() };
+    if config.micro_batch > 0 || rows == 1 || whole.traced(backend).is_err() {
         return error;
     }
     Error::Config(format!(
-        "{error}; traced for 1 example of the {batch}: take how many there are from `Inputs::rows`, or give \
-         `settings.micro_batch` {batch}"
+        "{error}; traced for 1 example of the {rows}: take how many there are from `Inputs::rows`, or give \
+         `settings.micro_batch` {rows}"
     ))
 }

@@ -119,7 +119,12 @@ impl RunMemory {
             config.batch = BatchSize::Fixed(self.largest_batch(config, backend)?);
         }
         let (batch, before) = (config.batch.size(), ProcessMemory::read().anonymous);
-        let plans = StepPlans::new(&StepConfig::of(config), batch, config.recompute.policy(), backend);
+        let (policy, step) = (config.recompute.policy(), StepConfig::of(config));
+        let step = match self.limit.is_stated() {
+            true => step,
+            false => step.with_usual_micro_batch(batch, policy, backend)?,
+        };
+        let plans = StepPlans::new(&step, batch, policy, backend);
         let arena = self.arena(config);
         let chosen = match config.batch {
             BatchSize::Adaptive(_) => plans.largest_within(arena)?,
@@ -129,7 +134,7 @@ impl RunMemory {
         self.planning = self.planning.max(ProcessMemory::read().anonymous.saturating_sub(before));
         let chosen = chosen.filter(|chosen| self.limit.fits(self.smallest_budget(config, chosen.arena())));
         let Some(chosen) = chosen else {
-            if config.health != HealthInterval::Auto {
+            if config.health != HealthInterval::Auto || !config.measures_health() {
                 return Err(self.refusal(&plans, config, backend)?);
             }
             config.health = HealthInterval::Off;
@@ -139,28 +144,30 @@ impl RunMemory {
         Ok(chosen)
     }
 
-    /// The most sequences that can be computed at once; with nothing computed again, unless the policy says so or not
+    /// The most sequences whose lanes can be computed at once each; with nothing computed again, unless the policy says so or not
     /// even one fits otherwise.
     fn largest_batch(&self, config: &TrainConfig, backend: &dyn Backend) -> Result<usize> {
         let policy = match config.recompute.policy() {
             Recompute::Auto => Recompute::None,
             stated => stated,
         };
-        let fits = |batch: usize| -> Result<bool> {
-            let config = TrainConfig { batch: BatchSize::Fixed(batch), ..config.clone() };
-            let step = StepConfig { micro_batch: batch, micro_batches: 1, ..StepConfig::of(&config) };
-            let arena = StepPlans::new(&step, batch, policy, backend).smallest()?.arena();
+        let lanes = config.lanes;
+        let fits = |of_lane: usize| -> Result<bool> {
+            let config = TrainConfig { batch: BatchSize::Fixed(of_lane * lanes), ..config.clone() };
+            let step = StepConfig { micro_batch: of_lane, micro_batches: 1, ..StepConfig::of(&config) };
+            let arena = StepPlans::new(&step, of_lane * lanes, policy, backend).smallest()?.arena();
             Ok(arena <= self.arena(&config))
         };
         let (mut fitting, mut beyond) = (1, 2);
-        while beyond <= LARGEST_BATCH && fits(beyond)? {
+        let most = LARGEST_BATCH / lanes;
+        while beyond <= most && fits(beyond)? {
             (fitting, beyond) = (beyond, 2 * beyond);
         }
-        while beyond - fitting > 1 && beyond <= LARGEST_BATCH {
+        while beyond - fitting > 1 && beyond <= most {
             let between = (fitting + beyond) / 2;
             if fits(between)? { fitting = between } else { beyond = between }
         }
-        Ok(fitting)
+        Ok(fitting * lanes)
     }
 
     fn refusal(&self, plans: &StepPlans<'_>, config: &TrainConfig, backend: &dyn Backend) -> Result<Error> {

@@ -46,7 +46,7 @@ fn take_steps(
 ) -> Result<Profile> {
     let fills = Arc::new(Fills::with_room(2 * steps + WARM_UP + 16));
     let source = Filling { source, fills: fills.clone() };
-    let mut batches = Batches::new(Box::new(source), session.training.batch(), run.step)?;
+    let mut batches = session.batches(Box::new(source), run.step)?;
     let mut taker = Taker { session, run, hooks, batches: &mut batches, observer };
     let mut touched = Some(Box::new(StepTimes::new(taker.session.training.program(), true)));
     taker.step(&mut touched)?;

@@ -89,6 +89,19 @@ impl Batch {
         Batch { fields: fields.clone(), rows, words: fields.iter().map(words).collect(), written }
     }
 
+    /// Room for so many examples of the same inputs.
+    pub(crate) fn like(&self, rows: usize) -> Batch {
+        Batch::new(&self.fields, rows)
+    }
+
+    /// Takes its examples from a larger batch, from this one on.
+    pub(crate) fn take_rows(&mut self, whole: &Batch, first: usize) {
+        for index in 0..self.fields.len() {
+            let (start, length) = (self.fields[index].bytes(first), self.fields[index].bytes(self.rows));
+            self.bytes_mut(index).copy_from_slice(&whole.bytes(index)[start..start + length]);
+        }
+    }
+
     /// Nothing of it counts as written any more.
     pub(crate) fn begin(&mut self) {
         self.written.fill(false);

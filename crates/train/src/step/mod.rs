@@ -7,27 +7,35 @@
 //! `back_off` follows such a step. Now and then `measured` stands in for `step` or `update`: it does the same, and gives the
 //! figures of every gradient and update too.
 //!
-//! Gradients are summed from the first row of a batch to the last, whatever the micro-batches: each goes on with the
+//! A batch of several [`Lanes`] takes `first` and `accumulate` for each of them; routines `keep` and `join` add the sums of
+//! lanes up, by a tree.
+//!
+//! Gradients are summed from the first row of a lane to the last, whatever the micro-batches: each goes on with the
 //! sums of the one before. So (without dropout, whose masks follow the micro-batches) their number changes no bit of
 //! the weights, if sequences have a multiple of 32 tokens.
 
 mod batch;
 mod objective;
+mod parts;
 mod replay;
+mod stored;
 mod times;
+mod update;
 
 pub use batch::{Batch, Field, Inputs};
 pub use objective::Objective;
+pub(crate) use parts::{ALL_SQUARES, Parts};
 pub use replay::{Culprit, Outcome, Scaling, StepScalars, TrainingStep, is_not_finite};
+pub(crate) use stored::Collected;
 pub use times::{Replay, StepTimes};
 
-use crate::accumulation::{GradientAccumulator, added_up};
-use crate::clipping::{clip_by_norm, clip_by_value};
+use crate::accumulation::{GradientAccumulator, Summed, added_up};
 use crate::config::Precision;
+use crate::lanes::Lanes;
 use crate::loss_scale::{LossScale, LossScaler};
-use crate::optimizers::{GroupedOptimizer, StepNumbers};
+use crate::optimizers::GroupedOptimizer;
 use crate::parameters::{Parameter, Parameters};
-use crate::watch::{Figures, Measured, Measures, Reading, count_non_finite, non_finite_name};
+use crate::watch::Reading;
 use crate::{Error, Result};
 use gradus_engine::backend::Backend;
 use gradus_engine::plan::{Options, Planner};
@@ -35,10 +43,13 @@ use gradus_engine::{DType, Location, Routine, Tensor, TensorType, Trace, gradien
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
+use update::Target;
 
 /// The routine that ends a step and measures the health of its gradients, and the one that finds what is not finite.
 const MEASURED: &str = "measured";
 const DIAGNOSE: &str = "diagnose";
+/// The routine that gives the squares of the parts of gradients that are updated here.
+const SQUARES: &str = "squares";
 
 /// What the training program is built from.
 #[derive(Clone)]
@@ -47,10 +58,14 @@ pub struct StepConfig {
     pub objective: Rc<dyn Objective>,
     /// Examples computed at once. 0 is still to be chosen.
     pub micro_batch: usize,
-    /// Micro-batches of a step.
+    /// Micro-batches of a lane.
     pub micro_batches: usize,
+    /// The lanes of a batch, and which of them are computed here.
+    pub lanes: Lanes,
     /// The update.
     pub optimizer: GroupedOptimizer,
+    /// Whether each of several ranks has a part of what the optimizer remembers, and updates that part of the weights.
+    pub sharded: bool,
     /// Each gradient number's limit, if there is one.
     pub clip_value: Option<f32>,
     /// Element type of the computation.
@@ -72,8 +87,20 @@ pub(crate) struct Traced {
     pub parameters: Vec<Parameter>,
     /// Losses of a micro-batch.
     pub losses: usize,
+    /// What is summed over lanes, if there are several routines.
+    pub summed: Vec<Summed>,
+    /// The parts of weights that are updated here, if those are parts.
+    pub parts: Option<Parts>,
     /// How the health of gradients is read, if it is measured.
     pub reading: Option<Reading>,
+}
+
+/// The routines of a step.
+struct Stepping {
+    routines: Vec<Routine>,
+    summed: Vec<Summed>,
+    parts: Option<Parts>,
+    reading: Option<Reading>,
 }
 
 /// What is written at every step besides the batch.
@@ -129,7 +156,9 @@ impl StepConfig {
             objective,
             micro_batch: batch,
             micro_batches: 1,
+            lanes: Lanes::default(),
             optimizer: optimizer.into(),
+            sharded: false,
             clip_value: None,
             precision: Precision::F32,
             loss_scale: None,
@@ -146,7 +175,22 @@ impl StepConfig {
 
     /// Whether a step is several routines with sums of gradients between them, rather than one.
     pub fn accumulates(&self) -> bool {
-        self.micro_batches > 1 || self.relinkable
+        self.micro_batches > 1 || self.lanes.count() > 1 || self.relinkable
+    }
+
+    /// Whether the update is that of a part of each weight.
+    pub fn updates_parts(&self) -> bool {
+        self.sharded && self.lanes.place().ranks > 1
+    }
+
+    /// Micro-batches that are computed here in a step.
+    pub fn passes(&self) -> usize {
+        self.micro_batches.saturating_mul(self.lanes.hosted().len())
+    }
+
+    /// Examples of a step that are computed here.
+    pub fn rows(&self) -> usize {
+        self.micro_batch.saturating_mul(self.passes())
     }
 
     /// How the loss is scaled, if it is.
@@ -157,11 +201,14 @@ impl StepConfig {
     /// Refuses numbers that no step can have, before anything is traced.
     fn check(&self) -> Result<()> {
         let (size, count) = (self.micro_batch, self.micro_batches);
-        if size.checked_mul(count).is_none_or(|batch| batch == 0) {
+        self.lanes.check()?;
+        if size.checked_mul(count).and_then(|lane| lane.checked_mul(self.lanes.count())).is_none_or(|batch| batch == 0)
+        {
             return Err(Error::Config(format!(
                 "a batch of {count} micro-batches of {size} examples is none; give a number from 1 up of each"
             )));
         }
+        self.check_sharding()?;
         if let Some(problem) = self.loss_scale().and_then(|settings| settings.problem()) {
             return Err(Error::Config(problem));
         }
@@ -170,6 +217,26 @@ impl StepConfig {
                 Err(Error::Config(format!("gradients cannot be clipped at {limit}; give a number above 0, or none")))
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Refuses what cannot be done with a part of a weight.
+    fn check_sharding(&self) -> Result<()> {
+        let rule = self.optimizer.rule();
+        if self.sharded && !rule.is_element_wise() {
+            return Err(Error::Config(format!(
+                "`settings.shard` optimizer needs an update of each number by itself, which {} has not; choose \
+                 `settings.optimizer` adamw, sgd or lion, or `settings.shard` none",
+                rule.name()
+            )));
+        }
+        match self.updates_parts() && self.health {
+            false => Ok(()),
+            true => Err(Error::Config(
+                "with `settings.shard` optimizer no rank has all gradients to measure; choose `settings.health` off, or \
+                 `settings.shard` none"
+                    .to_string(),
+            )),
         }
     }
 
@@ -192,8 +259,9 @@ impl StepConfig {
             )));
         }
         let mut routines = vec![Routine::new("evaluate").output("loss", &loss)];
-        let (stepping, reading) = if self.accumulates() { self.over_several(&model) } else { self.over_one(&model) };
-        routines.extend(stepping);
+        let stepping = if self.accumulates() { self.over_several(&model) } else { self.over_one(&model) };
+        let Stepping { summed, parts, reading, .. } = stepping;
+        routines.extend(stepping.routines);
         routines.extend(model.scalars.loss_scaler.as_ref().map(LossScaler::back_off));
         check_names(&trace, |name, _| {
             format!("the step has a state named {name:?} itself; call the model's otherwise")
@@ -202,13 +270,13 @@ impl StepConfig {
         trace.check()?;
         let (fields, losses) = (inputs.fields(), model.losses);
         self.check_batch(&fields)?;
-        Ok(Traced { trace, routines, fields, parameters: parameters.list(), losses, reading })
+        Ok(Traced { trace, routines, fields, parameters: parameters.list(), losses, summed, parts, reading })
     }
 
     /// Refuses a batch whose bytes cannot be counted.
     fn check_batch(&self, fields: &[Field]) -> Result<()> {
         const ADDRESSABLE: usize = 1 << 47;
-        let rows = self.micro_batch * self.micro_batches;
+        let rows = self.rows();
         if Batch::size(fields, rows) <= ADDRESSABLE {
             return Ok(());
         }
@@ -246,104 +314,53 @@ impl StepConfig {
     }
 
     /// A step that is one routine.
-    fn over_one(&self, model: &Differentiated) -> (Vec<Routine>, Option<Reading>) {
+    fn over_one(&self, model: &Differentiated) -> Stepping {
         let gradients: Vec<Tensor> = model.terms.iter().map(|terms| added_up(terms)).collect();
         let updates = model.parameters.updates();
+        let target = Target::whole(model, gradients);
         let step = |name: &str| {
             let step = Routine::new(name).output("loss", &(&model.total * &model.scalars.loss_share));
             updates.iter().fold(step, |step, (state, value)| step.assign(state, value))
         };
-        let (mut routines, reading) = self.update("step", step, model, &gradients);
-        routines.push(self.diagnosis(model, &gradients));
-        (routines, reading)
+        let (mut routines, reading) = self.update("step", step, model, &target);
+        routines.push(self.diagnosis(&target));
+        Stepping { routines, summed: vec![], parts: None, reading }
     }
 
-    /// Gradients summed over micro-batches in states, and an update from the sums. What a model keeps count of becomes
-    /// the mean over the micro-batches, with the update: so a step that is refused changes none of it.
-    fn over_several(&self, model: &Differentiated) -> (Vec<Routine>, Option<Reading>) {
+    /// Gradients summed over micro-batches and lanes in states, and an update from the sums. What a model keeps count of
+    /// becomes the mean over all micro-batches, with the update: so a step that is refused changes none of it.
+    fn over_several(&self, model: &Differentiated) -> Stepping {
         let named = model.names.iter().zip(&model.terms).map(|(name, terms)| (&name[..], &terms[..]));
         let mut accumulator = GradientAccumulator::new(named);
         let mut kept = vec![];
         let summed = accumulator.sum("loss", &model.total);
         for (index, (state, value)) in model.parameters.updates().iter().enumerate() {
             let sum = accumulator.sum(&format!("statistics.{index}"), value);
-            kept.push((state.clone(), sum / self.micro_batches as f32));
+            kept.push((state.clone(), sum / (self.micro_batches * self.lanes.count()) as f32));
         }
+        let mut parts = self.updates_parts().then(|| Parts::of(self, model, &accumulator));
         let update = |name: &str| {
             let update = Routine::new(name).output("loss", &(&summed * &model.scalars.loss_share));
-            accumulator.update(kept.iter().fold(update, |update, (state, value)| update.assign(state, value)))
+            let update = kept.iter().fold(update, |update, (state, value)| update.assign(state, value));
+            if self.updates_parts() { update } else { accumulator.update(update) }
         };
-        let further = Routine::new("accumulate").times_per_step(self.micro_batches.saturating_sub(1));
-        let gradients = accumulator.gradients();
+        let hosted = self.lanes.hosted().len();
+        let further = Routine::new("accumulate").times_per_step(self.passes().saturating_sub(hosted));
         let mut routines =
-            vec![accumulator.first(Routine::new("first").times_per_step(1)), accumulator.accumulate(further)];
-        let (updates, reading) = self.update("update", update, model, gradients);
+            vec![accumulator.first(Routine::new("first").times_per_step(hosted)), accumulator.accumulate(further)];
+        routines.extend(accumulator.folds(&self.lanes));
+        let target = match &parts {
+            None => Target::whole(model, accumulator.gradients().to_vec()),
+            Some(parts) => parts.target(model, &accumulator),
+        };
+        let (updates, reading) = self.update("update", update, model, &target);
         routines.extend(updates);
-        routines.push(self.diagnosis(model, gradients));
-        (routines, reading)
-    }
-
-    /// The routine that ends a step, with clipping and the update of every weight, and the same once more with the figures
-    /// of gradients and updates. `begun` gives what it does besides, by its name.
-    fn update(
-        &self,
-        name: &str,
-        begun: impl Fn(&str) -> Routine,
-        model: &Differentiated,
-        gradients: &[Tensor],
-    ) -> (Vec<Routine>, Option<Reading>) {
-        let scaler = model.scalars.loss_scaler.as_ref();
-        let unscaled = |x: &Tensor| scaler.map_or_else(|| x.clone(), |scaler| x * scaler.inverse());
-        let norm = Tensor::global_norm(&gradients.iter().collect::<Vec<_>>());
-        let norm = unscaled(&norm).check_finite("the gradient norm");
-        // One, but only once the norm is known to be finite: so no update comes before that.
-        let one = &norm * 0.0 + 1.0;
-        let clipped: Vec<Tensor>;
-        let (updating, scale) = match self.clip_value {
-            Some(limit) => {
-                let gradients: Vec<Tensor> = gradients.iter().map(unscaled).collect();
-                clipped = clip_by_value(&gradients.iter().collect::<Vec<_>>(), limit);
-                (&clipped[..], one.clone())
-            }
-            None => (gradients, unscaled(&clip_by_norm(&norm, &model.scalars.clip_norm))),
-        };
-        let numbers = StepNumbers { learning_rate: model.scalars.learning_rate.clone(), scale, one };
-        let weights: Vec<(&str, &Tensor)> = model.names.iter().map(|name| &name[..]).zip(&model.weights).collect();
-        let mut figures = Figures::default();
-        let updated = self.optimizer.updated(&weights, updating, &numbers, |index, new| {
-            if self.health {
-                let ((name, weight), gradient) = (weights[index], &gradients[index]);
-                figures.add(Measured { name, weight, gradient, updated: Some(new) });
-            }
-        });
-        let ended = |name: &str, new: &[Tensor]| {
-            let routine = begun(name).output("gradient_norm", &norm);
-            let routine = scaler.map_or_else(|| routine.clone(), |scaler| scaler.good_step(routine.clone()));
-            let assigned = model.weights.iter().zip(new);
-            let assigned = assigned.chain(updated.states.iter().map(|(state, new)| (state, new)));
-            assigned.fold(routine, |routine, (state, new)| routine.assign(state, new))
-        };
-        let mut routines = vec![ended(name, &updated.weights).times_per_step(1)];
-        let mut reading = None;
-        if self.health {
-            let measures = Measures::of_finite(figures);
-            routines.push(measures.outputs(ended(MEASURED, measures.updated())));
-            reading = Some(measures.into_reading());
+        // Of a small model, a rank may have no part.
+        if !target.parts.is_empty() {
+            routines.extend(parts.as_mut().map(|parts| parts.squares(&target)));
+            routines.push(self.diagnosis(&target));
         }
-        (routines, reading)
-    }
-
-    /// The sum of squares of each weight's gradient, to find where a number that is not finite came from; and how many
-    /// such numbers there are.
-    fn diagnosis(&self, model: &Differentiated, gradients: &[Tensor]) -> Routine {
-        let mut routine = Routine::new(DIAGNOSE);
-        for (name, gradient) in model.names.iter().zip(gradients) {
-            routine = routine.output(name, &gradient.sum_of_squares(&gradient.all_axes()));
-            if self.health {
-                routine = routine.output(&non_finite_name(name), &count_non_finite(gradient));
-            }
-        }
-        routine
+        Stepping { routines, summed: accumulator.summed().to_vec(), parts, reading }
     }
 }
 
@@ -369,7 +386,9 @@ impl fmt::Debug for StepConfig {
         f.debug_struct("StepConfig")
             .field("micro_batch", &self.micro_batch)
             .field("micro_batches", &self.micro_batches)
+            .field("lanes", &self.lanes)
             .field("optimizer", &self.optimizer)
+            .field("sharded", &self.sharded)
             .field("clip_value", &self.clip_value)
             .field("precision", &self.precision)
             .field("loss_scale", &self.loss_scale)

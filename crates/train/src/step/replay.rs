@@ -1,10 +1,13 @@
 //! The linked training step.
 
-use super::{Batch, DIAGNOSE, Field, MEASURED, StepConfig, StepTimes};
+use super::{Batch, DIAGNOSE, Field, MEASURED, Parts, SQUARES, StepConfig, StepTimes};
+use crate::accumulation::Summed;
+use crate::lanes::Fold;
 use crate::loss_scale::{BACK_OFF, SCALE, SKIPPED_STEPS};
 use crate::parameters::Parameter;
 use crate::planning::Chosen;
 use crate::profiler::Phase;
+use crate::ranks::{Exchange, Ranks};
 use crate::watch::{Health, HealthInterval, Reading};
 use crate::{Error, Result};
 use gradus_engine::Program;
@@ -78,6 +81,14 @@ pub struct TrainingStep {
     parameters: Vec<Parameter>,
     /// Losses of a micro-batch.
     losses: usize,
+    /// The routine that follows each lane that is computed here, if one does.
+    folds: Arc<[Option<String>]>,
+    /// What is summed over lanes.
+    summed: Vec<Summed>,
+    /// The parts of weights that are updated here, if those are parts.
+    pub(super) parts: Option<Parts>,
+    /// The other ranks of the run, if there are any.
+    exchange: Option<Box<Exchange>>,
     /// Where the times of each step of the plan go, while they are asked for.
     times: Option<Box<StepTimes>>,
     /// How the health of gradients is read, if it is measured.
@@ -95,8 +106,66 @@ impl TrainingStep {
     pub fn link(Chosen { config, plan }: Chosen, backend: &dyn Backend) -> Result<TrainingStep> {
         let traced = config.traced(backend)?;
         let (fields, parameters, losses, reading) = (traced.fields, traced.parameters, traced.losses, traced.reading);
+        let folds = config.lanes.folds().iter().map(Fold::routine).collect();
         let program = Program::link(plan, backend)?;
-        Ok(TrainingStep { program, config, fields, parameters, losses, reading, times: None })
+        let (summed, parts) = (traced.summed, traced.parts);
+        Ok(TrainingStep {
+            program,
+            config,
+            fields,
+            parameters,
+            losses,
+            folds,
+            summed,
+            parts,
+            exchange: None,
+            reading,
+            times: None,
+        })
+    }
+
+    /// With other ranks, which have the other lanes: those of this step are these ranks' ([`crate::lanes::Lanes::at`]).
+    pub fn with_ranks(mut self, ranks: Ranks) -> Result<TrainingStep> {
+        if ranks.place() != self.config.lanes.place() {
+            let (step, ranks) = (self.config.lanes.place(), ranks.place());
+            return Err(Error::Config(format!(
+                "the step is of {step:?}, and the ranks are of {ranks:?}; make both so"
+            )));
+        }
+        if ranks.place().ranks > 1 {
+            self.exchange = {
+                let parts = self.parts.as_ref().map(|parts| (parts, &self.parameters[..]));
+                Some(Box::new(Exchange::new(ranks, &self.config.lanes, &self.summed, parts)))
+            };
+        }
+        Ok(self)
+    }
+
+    /// The other ranks of the run, if there are any.
+    pub(crate) fn ranks(&mut self) -> Option<&mut Ranks> {
+        self.exchange.as_mut().map(|exchange| exchange.ranks())
+    }
+
+    /// The exchange with other ranks, to be given back by [`TrainingStep::give_exchange`].
+    pub(crate) fn take_exchange(&mut self) -> Option<Box<Exchange>> {
+        self.exchange.take()
+    }
+
+    pub(crate) fn give_exchange(&mut self, exchange: Box<Exchange>) {
+        self.exchange = Some(exchange);
+    }
+
+    /// The numbers of so many parts that ranks had in turn, in order; none if a rank has not done all of its own.
+    pub(crate) fn in_turn(&mut self, own: Vec<f32>, parts: usize) -> Result<Option<Vec<f32>>> {
+        match &mut self.exchange {
+            None => Ok((own.len() == parts).then_some(own)),
+            Some(exchange) => exchange.ranks().in_turn(own, parts),
+        }
+    }
+
+    /// Whether this rank writes files and tells of the run.
+    pub fn is_first_rank(&self) -> bool {
+        self.config.lanes.place().rank == 0
     }
 
     /// Goes on in another way: what the step remembers stays, in the same bytes.
@@ -134,9 +203,9 @@ impl TrainingStep {
         std::mem::replace(&mut self.times, times)
     }
 
-    /// Room for the examples of a step.
+    /// Room for the examples of a step that are computed here.
     pub fn batch(&self) -> Batch {
-        Batch::new(&self.fields, self.config.micro_batch * self.config.micro_batches)
+        Batch::new(&self.fields, self.config.rows())
     }
 
     /// Room for the examples of an evaluation, as many as are computed at once.
@@ -200,9 +269,8 @@ impl TrainingStep {
     }
 
     fn run_ending_with(&mut self, last: &str, batch: &Batch, inputs: &StepScalars) -> Result<Outcome> {
-        let StepConfig { micro_batch, micro_batches, .. } = self.config;
-        self.check(batch, micro_batch * micro_batches)?;
-        let counted = self.counted(batch, self.losses * micro_batches)?;
+        self.check(batch, self.config.rows())?;
+        let counted = self.counted(batch)?;
         check_scalars(inputs)?;
         self.program.write("loss_share", &[1.0 / counted as f32])?;
         self.program.write("learning_rate", &[inputs.learning_rate])?;
@@ -230,12 +298,46 @@ impl TrainingStep {
 
     /// Replays the routines of a step, whose numbers are written.
     fn replay(&mut self, last: &str, batch: &Batch, inputs: &StepScalars) -> Result<()> {
-        let (micro_batches, accumulates) = (self.config.micro_batches, self.config.accumulates());
         self.times.iter_mut().for_each(|times| times.begin());
+        let replayed = self.replay_lanes(batch, inputs);
+        match replayed {
+            // The others hear of it by the sums.
+            Err(error) if is_not_finite(&error) && self.exchange.is_some() => self.exchanged(Exchange::spoil)?,
+            replayed => replayed?,
+        }
+        self.exchanged(Exchange::sum)?;
+        if self.parts.as_ref().is_some_and(|parts| !parts.squares.is_empty()) {
+            self.run_routine(SQUARES)?;
+        }
+        self.exchanged(Exchange::share_squares)?;
+        self.run_routine(last)?;
+        self.exchanged(Exchange::share_weights)
+    }
+
+    /// Does something with the other ranks, if there are any.
+    fn exchanged(&mut self, exchanged: impl FnOnce(&mut Exchange, &mut Program) -> Result<()>) -> Result<()> {
+        self.exchange.as_mut().map_or(Ok(()), |exchange| exchanged(exchange, &mut self.program))
+    }
+
+    /// Replays the lanes that are computed here, and adds their sums up.
+    fn replay_lanes(&mut self, batch: &Batch, inputs: &StepScalars) -> Result<()> {
+        let folds = self.folds.clone();
+        for (place, (lane, fold)) in self.config.lanes.hosted().zip(&*folds).enumerate() {
+            self.replay_lane((place, lane), batch, inputs)?;
+            fold.as_ref().map_or(Ok(()), |fold| self.run_routine(fold))?;
+        }
+        Ok(())
+    }
+
+    /// Replays the micro-batches of a lane, the examples of which have this place in the batch. A step that is one routine
+    /// only has its examples written.
+    fn replay_lane(&mut self, (place, lane): (usize, usize), batch: &Batch, inputs: &StepScalars) -> Result<()> {
+        let (micro_batches, accumulates) = (self.config.micro_batches, self.config.accumulates());
+        // The key need not count further than it can.
+        let lanes = (inputs.step as u32).wrapping_mul(self.config.lanes.count() as u32).wrapping_add(lane as u32);
         for index in 0..micro_batches {
-            self.write(batch, index)?;
-            // The key need not count further than it can.
-            let micro_step = (inputs.step as u32).wrapping_mul(micro_batches as u32).wrapping_add(index as u32);
+            self.write(batch, place * micro_batches + index)?;
+            let micro_step = lanes.wrapping_mul(micro_batches as u32).wrapping_add(index as u32);
             self.program.write("dropout_key", &[inputs.seed, micro_step])?;
             match (accumulates, index) {
                 (false, _) => {}
@@ -243,7 +345,7 @@ impl TrainingStep {
                 (true, _) => self.run_routine("accumulate")?,
             }
         }
-        self.run_routine(last)
+        Ok(())
     }
 
     fn run_routine(&mut self, name: &str) -> Result<()> {
@@ -254,8 +356,15 @@ impl TrainingStep {
     }
 
     /// How many of all losses of a batch count.
-    fn counted(&self, batch: &Batch, all: usize) -> Result<usize> {
-        match self.config.objective.counted(batch) {
+    fn counted(&mut self, batch: &Batch) -> Result<usize> {
+        let all = self.losses * self.config.micro_batches * self.config.lanes.count();
+        let mut counted = self.config.objective.counted(batch);
+        if let Some(exchange) = &mut self.exchange {
+            let own = counted.unwrap_or(self.losses * self.config.passes());
+            let of_ranks = exchange.ranks().numbers(own as u64)?;
+            counted = Some(of_ranks.iter().fold(0u64, |sum, of_rank| sum.saturating_add(*of_rank)) as usize);
+        }
+        match counted {
             None => Ok(all),
             Some(counted) if (1..=all).contains(&counted) => Ok(counted),
             Some(counted) => Err(Error::Config(format!(
@@ -295,21 +404,48 @@ impl TrainingStep {
     /// After a step that was refused: the weight that is not finite itself, the first layer's first; else the one whose
     /// gradient is not, the last layer's first, since that is where a gradient starts.
     pub fn culprit(&mut self) -> Result<Culprit<'_>> {
-        for parameter in &self.parameters {
+        if let Some(index) = self.weight_not_finite()? {
+            return Ok(Culprit::Weight(&self.parameters[index].name));
+        }
+        let place = self.last_not_finite()?;
+        // Where a rank has a part of each gradient, the others may have found another.
+        let place = match &mut self.exchange {
+            Some(exchange) => exchange.ranks().numbers(place)?.iter().copied().max().unwrap_or(place),
+            None => place,
+        };
+        Ok(match place {
+            0 => Culprit::Norm,
+            place => Culprit::Gradient(&self.parameters[place as usize - 1].name),
+        })
+    }
+
+    /// The first weight that is not finite.
+    fn weight_not_finite(&self) -> Result<Option<usize>> {
+        for (index, parameter) in self.parameters.iter().enumerate() {
             let numbers = self.program.bytes(&parameter.name)?;
             let mut numbers =
                 numbers.chunks_exact(4).map(|bytes| f32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
             if !numbers.all(f32::is_finite) {
-                return Ok(Culprit::Weight(&parameter.name));
+                return Ok(Some(index));
             }
+        }
+        Ok(None)
+    }
+
+    /// The place of the last weight whose gradient is not finite, as far as that is here, from 1; 0: that of all is.
+    fn last_not_finite(&mut self) -> Result<u64> {
+        let is_here = |index: usize| self.parts.as_ref().is_none_or(|parts| !parts.numbers[index].is_empty());
+        let here: Vec<usize> = (0..self.parameters.len()).filter(|index| is_here(*index)).collect();
+        if here.is_empty() {
+            return Ok(0);
         }
         self.program.run(DIAGNOSE)?;
-        for parameter in self.parameters.iter().rev() {
-            if !self.program.scalar(&parameter.name)?.is_finite() {
-                return Ok(Culprit::Gradient(&parameter.name));
+        for index in here.into_iter().rev() {
+            if !self.program.scalar(&self.parameters[index].name)?.is_finite() {
+                return Ok(index as u64 + 1);
             }
         }
-        Ok(Culprit::Norm)
+        Ok(0)
     }
 }
 

@@ -4,6 +4,7 @@ use crate::step::Batch;
 use crate::{Error, Result};
 use gradus_engine::Array;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -19,6 +20,12 @@ pub trait BatchSource: Send {
     /// Fills the batch of a step, and says whether there is one. Steps come in order; the first is that which the run
     /// goes on from.
     fn fill(&mut self, step: u64, batch: &mut Batch) -> Result<bool>;
+
+    /// Fills a batch with these rows alone of the batch of a step, which has so many, and says whether there is one. `None`:
+    /// it can only fill whole batches, of which a rank then takes its rows.
+    fn fill_rows(&mut self, _step: u64, _rows: Range<usize>, _of: usize, _batch: &mut Batch) -> Option<Result<bool>> {
+        None
+    }
 }
 
 impl<F: FnMut(u64, &mut Batch) -> Result<()> + Send> BatchSource for F {
@@ -81,11 +88,23 @@ struct State {
 impl Batches {
     /// Begins to fill batches like this one, the first of them for `first_step`.
     pub fn new(source: Box<dyn BatchSource>, room: Batch, first_step: u64) -> Result<Batches> {
+        let all = 0..room.rows();
+        Batches::of_rows(source, room, all.clone(), all.len(), first_step)
+    }
+
+    /// Begins to fill batches with these rows of all those that a step has.
+    pub(crate) fn of_rows(
+        source: Box<dyn BatchSource>,
+        room: Batch,
+        rows: Range<usize>,
+        of: usize,
+        first_step: u64,
+    ) -> Result<Batches> {
         let mut free = Vec::with_capacity(AHEAD + 1);
         free.resize(AHEAD, room.clone());
         let state = State { ready: VecDeque::with_capacity(AHEAD + 1), free, failure: None, stopped: false };
         let ring = Arc::new(Ring { state: Mutex::new(state), changed: Condvar::new() });
-        let filler = Filler { ring: ring.clone(), source, step: first_step };
+        let filler = Filler { ring: ring.clone(), source, step: first_step, rows, of, whole: None };
         let thread = std::thread::Builder::new().name("data".to_string()).stack_size(STACK_BYTES);
         let thread =
             thread.spawn(move || filler.run()).map_err(Error::io("start a thread for", Path::new("batches")))?;
@@ -136,6 +155,11 @@ struct Filler {
     ring: Arc<Ring>,
     source: Box<dyn BatchSource>,
     step: u64,
+    /// The rows that are wanted, of how many.
+    rows: Range<usize>,
+    of: usize,
+    /// Room for all of them, if the source can only fill that.
+    whole: Option<Batch>,
 }
 
 impl Filler {
@@ -144,7 +168,7 @@ impl Filler {
         let _stopping = Stopping(self.ring.clone());
         while let Some(mut batch) = self.free_batch() {
             batch.begin();
-            let filled = self.source.fill(self.step, &mut batch);
+            let filled = self.fill(&mut batch);
             let filled = filled.and_then(|more| if more { batch.check_whole().map(|()| true) } else { Ok(false) });
             self.step += 1;
             let mut state = self.ring.lock();
@@ -159,6 +183,24 @@ impl Filler {
             drop(state);
             self.ring.changed.notify_one();
         }
+    }
+
+    /// Fills the rows of the present step that are wanted.
+    fn fill(&mut self, batch: &mut Batch) -> Result<bool> {
+        if self.rows.len() == self.of {
+            return self.source.fill(self.step, batch);
+        }
+        if let Some(filled) = self.source.fill_rows(self.step, self.rows.clone(), self.of, batch) {
+            return filled;
+        }
+        let whole = self.whole.get_or_insert_with(|| batch.like(self.of));
+        whole.begin();
+        let filled = self.source.fill(self.step, whole)?;
+        if filled {
+            whole.check_whole()?;
+            batch.take_rows(whole, self.rows.start);
+        }
+        Ok(filled)
     }
 
     /// A batch to fill; none when there is nothing more to do.

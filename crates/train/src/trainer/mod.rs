@@ -46,12 +46,13 @@ pub(crate) use run::Run;
 pub(crate) use session::{Every, Identity, Limits, RunFolder, Session};
 pub use settings::Settings;
 
-use crate::checkpoint::{Contents, Store};
+use crate::checkpoint::Store;
 use crate::memory::guard::{self, Doing};
 use crate::memory::heap;
 use crate::parameters::Parameters;
 use crate::planning::{Chosen, ModelMemory};
 use crate::profiler::{self, Profile};
+use crate::ranks::{self, Ranks};
 use crate::run::{Observer, StepReport, Summary, Unwatched};
 use crate::step::{Batch, Inputs, Objective, StepConfig, TrainingStep};
 use crate::watch::HealthInterval;
@@ -82,8 +83,31 @@ impl Trainer {
     /// Plans and links the step within the memory there is, and gives the weights their first numbers or those of the
     /// newest checkpoint. A budget that cannot be kept is refused with the smallest that works.
     pub fn new(objective: impl Objective + 'static, settings: Settings, backend: Arc<dyn Backend>) -> Result<Trainer> {
+        Trainer::build(Rc::new(objective), settings, backend, None)
+    }
+
+    /// As [`Trainer::new`], of one of several ranks, all of which are told the same settings. The lanes of the settings are
+    /// shared out among them, and what the training comes to does not depend on how many there are. The first writes the
+    /// files.
+    pub fn on_ranks(
+        objective: impl Objective + 'static,
+        settings: Settings,
+        backend: Arc<dyn Backend>,
+        ranks: Ranks,
+    ) -> Result<Trainer> {
+        Trainer::build(Rc::new(objective), settings, backend, Some(ranks))
+    }
+
+    fn build(
+        objective: Rc<dyn Objective>,
+        settings: Settings,
+        backend: Arc<dyn Backend>,
+        mut ranks: Option<Ranks>,
+    ) -> Result<Trainer> {
         settings.validate()?;
-        let config = settings.step(Rc::new(objective));
+        let place = ranks.as_ref().map_or_else(Default::default, Ranks::place);
+        ranks::check(place, &*backend)?;
+        let config = settings.step(objective, place);
         let (memory, chosen) = match planned(&config, &settings, &*backend) {
             // Measuring is left out where it would not fit.
             Err(Error::Config(_)) if settings.health == HealthInterval::Auto => {
@@ -91,18 +115,37 @@ impl Trainer {
             }
             planned => planned?,
         };
+        let chosen = match ranks.as_mut().map(|ranks| ranks.least(chosen.config.micro_batch)).transpose()? {
+            Some(micro_batch) if micro_batch != chosen.config.micro_batch => {
+                let config = StepConfig { micro_batch, ..chosen.config };
+                memory.choose(&config, settings.batch, settings.recompute, &*backend)?
+            }
+            _ => chosen,
+        };
         // What planning held is gone before the arena is mapped.
         heap::give_back();
         let (mut folder, mut found) = (None, None);
         if let Some(path) = &settings.folder {
-            let mut store = Store::open(path)?;
-            found = store.newest_whole()?;
-            folder = Some((path, store));
+            let open = || {
+                let mut store = Store::open(path)?;
+                Ok((store.newest_whole()?, store))
+            };
+            let (opened, stored) = match &mut ranks {
+                None => open().map(|(found, store)| (found, Some(store)))?,
+                Some(ranks) => ranks.opened(path, open)?,
+            };
+            found = opened;
+            folder = stored.map(|store| (path, store));
         }
         found.as_ref().map_or(Ok(()), |found| settings.check_resumable(found))?;
         let predicted = predicted(&chosen, memory.outside);
         let training = TrainingStep::link(chosen, &*backend)?;
-        let contents = Contents::of_program(training.program());
+        let training = match ranks {
+            Some(ranks) => training.with_ranks(ranks)?,
+            None => training,
+        };
+        let is_first = training.is_first_rank();
+        let contents = training.contents();
         let with_contents =
             |(path, store): (&PathBuf, Store)| RunFolder { path: path.clone(), store, contents, keep: settings.keep };
         let mut session = Session {
@@ -119,7 +162,7 @@ impl Trainer {
                 health: training.health_steps(settings.health),
             },
             folder: folder.map(with_contents),
-            events: settings.tensorboard.clone(),
+            events: settings.tensorboard.clone().filter(|_| is_first),
             identity: settings.identity(),
             predicted,
             adaptive: None,
@@ -148,7 +191,7 @@ impl Trainer {
     pub fn train(&mut self, source: impl BatchSource + 'static, observer: &mut dyn Observer) -> Result<Summary> {
         let Trainer { session, run, hooks } = self;
         run.tell_start(session, &**hooks, observer);
-        let mut batches = Batches::new(Box::new(source), session.training.batch(), run.step)?;
+        let mut batches = session.batches(Box::new(source), run.step)?;
         run.until_the_end(session, &mut batches, &mut **hooks, observer)?;
         run.finish(session, &mut **hooks, observer)
     }
@@ -210,7 +253,7 @@ impl Trainer {
         self.run.save(&mut self.session, &*self.hooks, &mut Unwatched)
     }
 
-    /// Room for the examples of a step.
+    /// Room for the examples of a step, or for those of them that are this rank's.
     pub fn batch(&self) -> Batch {
         self.session.training.batch()
     }

@@ -158,9 +158,11 @@ impl Run {
         hooks: &mut dyn Hooks,
         observer: &mut dyn Observer,
     ) -> Result<StepReport> {
+        // Where it goes by time, the first rank's clock counts.
+        let learning_rate = session.schedule.learning_rate(self.so_far()) as f32;
         let inputs = StepScalars {
             step: self.step,
-            learning_rate: session.schedule.learning_rate(self.so_far()) as f32,
+            learning_rate: f32::from_bits(session.first(learning_rate.to_bits().into())? as u32),
             clip_norm: self.statistics.threshold(session.clip),
             seed: session.seed,
         };
@@ -168,7 +170,7 @@ impl Run {
         guard::relieve();
         if outcome.as_ref().map_or_else(is_not_finite, |_| true) {
             self.step += 1;
-            self.position += batch.rows() as u64;
+            self.position += session.batch as u64;
         }
         let outcome = match outcome {
             Ok(outcome @ Outcome { scaling: Some(Scaling { loss_scale, skipped: true, .. }), .. }) => {
@@ -189,8 +191,8 @@ impl Run {
         let seconds = start.elapsed().as_secs_f64();
         self.pace.step.see(seconds);
         self.loss = outcome.loss;
-        self.done = self.is_at_end(session);
-        self.interrupted = !self.done && observer.should_stop() == Stop::AfterStep;
+        self.done = session.first(self.is_at_end(session).into())? != 0;
+        self.interrupted = !self.done && session.first((observer.should_stop() == Stop::AfterStep).into())? != 0;
         let validation_loss = match (self.done, self.is_due(session.every.validation)) {
             (true, _) => self.validate(session, hooks, observer, VALIDATION_AT_END)?,
             (false, true) => self.validate(session, hooks, observer, VALIDATION_ALONG)?,
@@ -335,8 +337,9 @@ impl Run {
             stopped = observer.should_stop() == Stop::AfterStep;
             !stopped
         })?;
+        let stopped = session.first(stopped.into())? != 0;
         self.interrupted |= stopped;
-        let Some(loss) = loss else { return Ok(None) };
+        let Some(loss) = loss.filter(|_| !stopped) else { return Ok(None) };
         let measured = hooks.validation_batches(&session.training, batches).max(1) as f64;
         self.pace.validation_batch.see(start.elapsed().as_secs_f64() / measured);
         self.validation_loss = Some(loss);
@@ -354,7 +357,7 @@ impl Run {
         // First, so that nothing that follows can lose what was trained.
         self.save(session, hooks, observer)?;
         heap::give_back_code();
-        hooks.export(&session.training)?;
+        session.first_alone(|session, _| hooks.export(&session.training))?.needed()?;
         // Measured with the last step, unless that was taken before this session.
         if self.done && self.step == self.first_step {
             self.validate(session, hooks, observer, VALIDATION_AT_END)?;

@@ -7,7 +7,9 @@ use super::session::{Identity, Session};
 use crate::checkpoint::Progress;
 use crate::files::atomic;
 use crate::memory::heap;
+use crate::ranks::{Alone, Asking};
 use crate::run::{Event, Observer, StepReport};
+use crate::step::Collected;
 use crate::{Error, Result};
 use std::path::Path;
 use std::time::Instant;
@@ -32,6 +34,10 @@ impl Run {
         hooks: &mut dyn Hooks,
         observer: &mut dyn Observer,
     ) -> Result<()> {
+        session.first_alone(|session, _| self.sample_here(session, hooks, observer))?.needed().map(drop)
+    }
+
+    fn sample_here(&mut self, session: &mut Session, hooks: &mut dyn Hooks, observer: &mut dyn Observer) -> Result<()> {
         let start = Instant::now();
         // What is resident of the step's code makes room for that of the sample; a checkpoint does likewise.
         heap::give_back_code();
@@ -62,20 +68,44 @@ impl Run {
         observer: &mut dyn Observer,
     ) -> Result<()> {
         self.save_again_at = None;
-        match self.save(session, hooks, observer) {
+        let again = self.step + (session.every.save / TRIES_BETWEEN).max(1);
+        match self.save_alone(session, hooks, observer) {
+            Ok(Alone::Failed) => {
+                self.save_again_at = Some(again);
+                Ok(())
+            }
             Err(error @ Error::Io { .. }) => {
-                let again = self.step + (session.every.save / TRIES_BETWEEN).max(1);
                 self.save_again_at = Some(again);
                 let told = format!("step {}: not saved: {error}; tried again after step {again}", self.step);
                 observer.event(&Event::Warning(&told));
                 Ok(())
             }
-            saved => saved,
+            saved => saved.map(drop),
         }
     }
 
     /// Saves a checkpoint, if the run has a folder.
     pub(crate) fn save(&mut self, session: &mut Session, hooks: &dyn Hooks, observer: &mut dyn Observer) -> Result<()> {
+        self.save_alone(session, hooks, observer)?.needed().map(drop)
+    }
+
+    /// Has the first rank save a checkpoint.
+    fn save_alone(
+        &mut self,
+        session: &mut Session,
+        hooks: &dyn Hooks,
+        observer: &mut dyn Observer,
+    ) -> Result<Alone<()>> {
+        session.first_alone(|session, asking| self.save_here(session, asking, hooks, observer))
+    }
+
+    fn save_here(
+        &mut self,
+        session: &mut Session,
+        asking: Option<&Asking<'_>>,
+        hooks: &dyn Hooks,
+        observer: &mut dyn Observer,
+    ) -> Result<()> {
         let start = Instant::now();
         let progress = self.progress(session, hooks);
         let Some(folder) = &mut session.folder else { return Ok(()) };
@@ -84,7 +114,12 @@ impl Run {
         let _ = self.log.as_ref().map(|log| log.sync());
         let _ = self.events.as_ref().map(|events| events.sync());
         let settings = |folder: &Path| hooks.write_settings(&session.training, folder);
-        let path = folder.store.save(&folder.contents, session.training.program(), &progress, &settings)?;
+        let path = folder.store.save(
+            &folder.contents,
+            &Collected { training: &session.training, asking },
+            &progress,
+            &settings,
+        )?;
         session.saved = Some(progress.step);
         observer.event(&Event::Saved { step: self.step, path: &path });
         if let Err(error) = folder.store.prune(progress.step, folder.keep) {

@@ -1,12 +1,14 @@
 //! Everything that a run works with, whatever it trains.
 
 use super::adaptive::Adaptive;
+use super::batches::{BatchSource, Batches};
 use crate::Result;
 use crate::checkpoint::{Contents, Found, Progress, Store};
 use crate::config::Clip;
 use crate::memory::Account;
 use crate::memory::guard::Armed;
 use crate::models::ModelConfig;
+use crate::ranks::{Alone, Asking};
 use crate::schedule::{Length, Schedule};
 use crate::step::TrainingStep;
 use gradus_engine::backend::Backend;
@@ -92,10 +94,36 @@ pub(crate) struct RunFolder {
 impl Session {
     /// Goes on from a checkpoint.
     pub fn restore(&mut self, found: Found) -> Result<()> {
-        let folder = self.folder.as_ref().expect("a checkpoint is in a folder");
-        found.restore(&folder.contents, self.training.program_mut())?;
+        let contents = self.training.contents();
+        found.restore(&contents, &mut self.training)?;
         self.saved = Some(found.progress.step);
         self.resumed = Some(found.progress);
         Ok(())
+    }
+
+    /// The first rank's number: this one's own, if it is the only one.
+    pub fn first(&mut self, number: u64) -> Result<u64> {
+        self.training.ranks().map_or(Ok(number), |ranks| ranks.first(number))
+    }
+
+    /// Has the first rank do something by itself, for which the others wait.
+    pub fn first_alone<T>(
+        &mut self,
+        work: impl FnOnce(&mut Session, Option<&Asking<'_>>) -> Result<T>,
+    ) -> Result<Alone<T>> {
+        let Some(mut exchange) = self.training.take_exchange() else { return work(self, None).map(Alone::Done) };
+        let done = exchange.ranks().first_alone(
+            self,
+            |session, asking| work(session, Some(asking)),
+            |session, number| session.training.part_here(number as usize),
+        );
+        self.training.give_exchange(exchange);
+        done
+    }
+
+    /// Begins to fill the batches of the steps, or the rows of them that are this rank's.
+    pub fn batches(&self, source: Box<dyn BatchSource>, first_step: u64) -> Result<Batches> {
+        let rows = self.training.config().lanes.rows(self.batch);
+        Batches::of_rows(source, self.training.batch(), rows, self.batch, first_step)
     }
 }

@@ -2,7 +2,8 @@
 
 use super::session::{Identity, Limits};
 use crate::checkpoint::{Found, Progress};
-use crate::config::{Clip, HealthInterval, Precision, ScheduleKind, within};
+use crate::config::{Clip, HealthInterval, Precision, ScheduleKind, Sharding, within};
+use crate::lanes::{self, Lanes, Place};
 use crate::loss_scale::LossScale;
 use crate::memory::Budget;
 use crate::optimizers::{AdamW, GroupedOptimizer};
@@ -21,6 +22,10 @@ pub struct Settings {
     pub batch: usize,
     /// Examples computed at once; must divide the batch. 0: chosen to fit the memory.
     pub micro_batch: usize,
+    /// Parts of the batch, a power of two, whose sums are added by a tree ([`crate::lanes`]).
+    pub lanes: usize,
+    /// What each of several ranks has only a part of.
+    pub shard: Sharding,
     /// Steps of the whole run.
     pub steps: Option<u64>,
     /// Seconds of training.
@@ -70,6 +75,8 @@ impl Default for Settings {
         Settings {
             batch: 32,
             micro_batch: 0,
+            lanes: 1,
+            shard: Sharding::None,
             steps: None,
             seconds: None,
             learning_rate: 1e-3,
@@ -96,7 +103,7 @@ impl Default for Settings {
 }
 
 /// What cannot change while a run goes on: the steps after it would not be those that the run would have taken.
-const FIXED: [&str; 5] = ["batch", "seed", "precision", "loss_scale", "optimizer"];
+const FIXED: [&str; 6] = ["batch", "lanes", "seed", "precision", "loss_scale", "optimizer"];
 
 impl Settings {
     /// Says which setting is impossible, and what to do.
@@ -128,6 +135,7 @@ impl Settings {
                 self.micro_batch, self.batch
             )));
         }
+        lanes::check_batch(self.lanes, self.batch, self.micro_batch)?;
         if self.schedule != ScheduleKind::Constant && self.limits().length().or(self.decay).is_none() {
             return Err(Error::Config(format!(
                 "`settings.schedule` {:?} has no end; set `settings.steps`, `settings.seconds` or `settings.decay`, or let it be Constant",
@@ -147,14 +155,22 @@ impl Settings {
     }
 
     /// The step, its micro-batch still to be chosen unless it is stated.
-    pub(super) fn step(&self, objective: Rc<dyn Objective>) -> StepConfig {
+    pub(super) fn step(&self, objective: Rc<dyn Objective>, place: Place) -> StepConfig {
+        let health = match self.health {
+            HealthInterval::Off => false,
+            // No rank has all gradients where each updates a part.
+            HealthInterval::Auto => self.shard == Sharding::None || place.ranks == 1,
+            HealthInterval::Steps(_) => true,
+        };
         StepConfig {
             micro_batch: self.micro_batch,
-            micro_batches: self.batch.checked_div(self.micro_batch).unwrap_or(0),
+            micro_batches: (self.batch / self.lanes.max(1)).checked_div(self.micro_batch).unwrap_or(0),
+            lanes: Lanes::at(self.lanes, place),
+            sharded: self.shard == Sharding::Optimizer,
             clip_value: if let Clip::Value(limit) = self.clip { Some(limit as f32) } else { None },
             precision: self.precision,
             loss_scale: self.loss_scale,
-            health: self.health != HealthInterval::Off,
+            health,
             ..StepConfig::new(objective, 0, self.optimizer.clone())
         }
     }
@@ -177,6 +193,7 @@ impl Settings {
         let configuration = json!({
             "batch": self.batch,
             "micro-batch": self.micro_batch,
+            "lanes": self.lanes,
             "seed": self.seed,
             "precision": self.precision,
             "loss_scale": self.precision.loss_scale(self.loss_scale).map(|_| "dynamic"),
@@ -192,7 +209,11 @@ impl Settings {
             let problem = "is a run of `gradus train`; choose another folder";
             return Err(Error::checkpoint(&found.folder, problem));
         }
-        let (before, now) = (&found.progress.configuration, self.identity().configuration);
+        let (mut before, now) = (found.progress.configuration.clone(), self.identity().configuration);
+        if before["lanes"].is_null() {
+            // There was one before it was said how many.
+            before["lanes"] = 1.into();
+        }
         match FIXED.iter().find(|key| before[**key] != now[**key]) {
             None => Ok(()),
             Some(key) => {

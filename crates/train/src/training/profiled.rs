@@ -65,7 +65,7 @@ pub fn profile(config: &TrainConfig, steps: usize, observer: &mut dyn Observer) 
 fn profile_in_folder(config: &TrainConfig, steps: usize, observer: &mut dyn Observer) -> Result<Profiled> {
     let mut watching = Watching { observer, profiler: Profiler::new(), stages: vec![], began: Instant::now() };
     watching.profiler.point("start");
-    let (mut session, mut text) = setup::prepare(config, false, &mut watching)?;
+    let (mut session, mut text) = setup::prepare(None, config, false, &mut watching)?;
     watching.profiler.point("ready");
     // The stages before have their points; what is told of steps is theirs.
     ProcessMemory::forget_peak();

@@ -7,7 +7,7 @@ use crate::schedule::{Decay, Elapsed, Length, Schedule};
 use crate::{Error, Result};
 
 /// What may differ when a run is resumed: nothing here changes the model, the data or what the optimizer remembers.
-const CHANGEABLE: [&str; 24] = [
+const CHANGEABLE: [&str; 25] = [
     "clip",
     "decay-steps",
     "decay-time",
@@ -25,6 +25,7 @@ const CHANGEABLE: [&str; 24] = [
     "sample-every",
     "save-every",
     "schedule",
+    "shard",
     "speeds",
     "steps",
     "tensorboard",

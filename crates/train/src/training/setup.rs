@@ -5,43 +5,145 @@ use super::resume;
 use super::text::Text;
 use super::vocabulary;
 use super::watched::Watched;
-use crate::checkpoint::{Contents, Found, Store};
-use crate::config::{BatchSize, CONFIG_FILE, TokenizerKind, TrainConfig, Validation};
+use crate::checkpoint::{Found, Store};
+use crate::config::{BatchSize, CONFIG_FILE, HealthInterval, TokenizerKind, TrainConfig, Validation};
 use crate::data::{self, Corpus, Encoding, Stories, TokenFile, Windows};
 use crate::device;
 use crate::export;
 use crate::files::atomic;
+use crate::lanes::{Lanes, Place};
 use crate::memory::guard::{self, Doing};
 use crate::memory::heap;
 use crate::planning::RunMemory;
+use crate::ranks::{self, Ranks};
 use crate::run::{Event, Observer};
 use crate::step::TrainingStep;
 use crate::tokenizer::{LEARNING_BYTES_MIN, Tokenizer};
 use crate::trainer::{Adaptive, Every, Identity, Limits, RunFolder, Session, predicted};
 use crate::{Error, Result};
 use gradus_engine::backend::Backend;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The folder of a run that holds its tokens.
 const DATA: &str = "data";
 
+/// Tells the other ranks what the run is.
+pub(super) fn tell(ranks: &mut Ranks, config: &TrainConfig) -> Result<()> {
+    let told = serde_json::to_vec(config).expect("a configuration can be written");
+    ranks.bytes_of_first(told).map(drop)
+}
+
+/// The run that the first rank tells of.
+pub(super) fn hear(ranks: &mut Ranks) -> Result<TrainConfig> {
+    understood(&ranks.bytes_of_first(vec![])?)
+}
+
+fn understood<T: DeserializeOwned>(told: &[u8]) -> Result<T> {
+    let other = |_| Error::Config("the first rank is of another version; give all ranks the same program".into());
+    serde_json::from_slice(told).map_err(other)
+}
+
 /// Makes everything ready, saying what takes time. A new run that cannot begin leaves nothing behind, and one that
 /// cannot go on is as it was.
-pub(super) fn prepare(config: &TrainConfig, resume: bool, observer: &mut dyn Observer) -> Result<(Session, Text)> {
+pub(super) fn prepare(
+    mut ranks: Option<Ranks>,
+    config: &TrainConfig,
+    resume: bool,
+    observer: &mut dyn Observer,
+) -> Result<(Session, Text)> {
+    let place = ranks.as_ref().map_or_else(Place::default, Ranks::place);
+    let config = &TrainConfig { place, ..config.clone() };
     let backend = device::backend_of(config)?;
     config.precision.check(&*backend)?;
+    check_ranks(config, &*backend)?;
     let mut memory = RunMemory::of(config, &*backend)?;
     let observer = Watched::new(observer);
+    let begun = match &mut ranks {
+        None => begin(config, resume, (&*backend, &mut memory), &observer)?,
+        Some(ranks) => begin_on(ranks, config, || begin(config, resume, (&*backend, &mut memory), &observer))?,
+    };
+    let Begun { text, store, found, before } = begun;
+    let ready = assemble(ranks, text, store, found, (backend, memory), &observer);
+    ready.inspect_err(|_| before.restore())
+}
+
+/// Refuses what several ranks cannot do.
+fn check_ranks(config: &TrainConfig, backend: &dyn Backend) -> Result<()> {
+    let place = config.place;
+    ranks::check(place, backend)?;
+    Lanes::at(config.lanes, place).check()?;
+    match config.batch {
+        BatchSize::Auto | BatchSize::Adaptive(_) if place.ranks > 1 => Err(Error::Config(format!(
+            "`settings.batch` {} follows the memory of one process, and this run has {} ranks; state how many sequences",
+            config.batch, place.ranks
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// A run whose text is tokens.
+struct Begun {
+    text: Text,
+    /// What the run is written to, if this is the rank that does.
+    store: Option<Store>,
+    found: Option<Found>,
+    before: FolderBefore,
+}
+
+/// What the other ranks are told once a run has begun.
+#[derive(Serialize, Deserialize)]
+struct Told {
+    config: TrainConfig,
+    fingerprint: u64,
+    /// The step of the checkpoint that the run goes on from.
+    step: Option<u64>,
+}
+
+/// Has the first rank begin the run, and the others find what it has made.
+fn begin_on(ranks: &mut Ranks, config: &TrainConfig, begin: impl FnOnce() -> Result<Begun>) -> Result<Begun> {
+    let begun = ranks.first_by_itself(begin)?.needed()?;
+    let told = begun.as_ref().map(|Begun { text, found, .. }| Told {
+        config: text.config.clone(),
+        fingerprint: text.train.fingerprint(),
+        step: found.as_ref().map(|found| found.progress.step),
+    });
+    let told = told.map_or_else(Vec::new, |told| serde_json::to_vec(&told).expect("a configuration can be written"));
+    let told = ranks.bytes_of_first(told)?;
+    if let Some(begun) = begun {
+        return Ok(begun);
+    }
+    let told: Told = understood(&told)?;
+    let config = TrainConfig { place: config.place, ..told.config };
+    let Some((train, validation)) = own_tokens(&config, told.fingerprint) else {
+        let problem = "the tokens of the first rank are not there; give `settings.out` a folder that all ranks see";
+        return Err(Error::corpus(&config.out.join(DATA), problem));
+    };
+    let tokenizer = Tokenizer::open(&own_tokenizer(&config))?;
+    let found = told.step.map(|step| Found::at(&config.out, step)).transpose()?;
+    let text = Text { config, tokenizer, train, validation };
+    Ok(Begun { text, store: None, found, before: FolderBefore::InUse })
+}
+
+/// Opens the folder of a run, and makes tokens of its text if that was not done before.
+fn begin(
+    config: &TrainConfig,
+    resume: bool,
+    (backend, memory): (&dyn Backend, &mut RunMemory),
+    observer: &Watched,
+) -> Result<Begun> {
     if resume {
         resume::check_resumable(config)?;
         let mut store = Store::open(&config.out)?;
         let found = store.newest_whole()?;
-        return prepare_in(store, config.clone(), None, found, (backend, memory), &observer);
+        let text = read(config.clone(), None, found.as_ref(), (backend, memory), observer)?;
+        return Ok(Begun { text, store: Some(store), found, before: FolderBefore::InUse });
     }
     let corpus = corpus(config)?;
     memory.reads(corpus.bytes_held()?);
-    refuse_early(config, &mut memory, &*backend)?;
+    refuse_early(config, memory, backend)?;
     folder::check_free(&config.out)?;
     folder::check_unmixed(config)?;
     let before = FolderBefore::of(&config.out);
@@ -52,12 +154,15 @@ pub(super) fn prepare(config: &TrainConfig, resume: bool, observer: &mut dyn Obs
     // Someone else may have been quicker.
     folder::check_free(&config.out)?;
     folder::clear_unstarted(&config.out)?;
-    let begin = || {
-        // Before anything else: a run that is killed from here on is known for one.
-        save_config(config)?;
-        prepare_in(store, config.clone(), Some(corpus), None, (backend, memory), &observer)
-    };
-    begin().inspect_err(|_| before.restore())
+    // Before anything else: a run that is killed from here on is known for one.
+    let saved = save_config(config);
+    match saved.and_then(|()| read(config.clone(), Some(corpus), None, (backend, memory), observer)) {
+        Ok(text) => Ok(Begun { text, store: Some(store), found: None, before }),
+        Err(error) => {
+            before.restore();
+            Err(error)
+        }
+    }
 }
 
 /// Refuses a budget that cannot be kept before anything is read or written, if the model is known by then.
@@ -83,29 +188,51 @@ fn refuse(config: &TrainConfig, memory: &mut RunMemory, backend: &dyn Backend) -
     Ok(())
 }
 
-fn prepare_in(
-    store: Store,
+/// The text of a run, with its model known.
+fn read(
     mut config: TrainConfig,
     corpus: Option<Corpus>,
-    found: Option<Found>,
-    (backend, mut memory): (Arc<dyn Backend>, RunMemory),
+    found: Option<&Found>,
+    (backend, memory): (&dyn Backend, &mut RunMemory),
     observer: &Watched,
-) -> Result<(Session, Text)> {
-    if let Some(found) = &found {
+) -> Result<Text> {
+    if let Some(found) = found {
         observer.tell_skipped(found);
         config.model = resume::model_of(found, &config)?;
     }
     make_folders(&config.out)?;
-    let (tokenizer, train, validation) = text(&mut config, corpus, found.as_ref(), (&*backend, &mut memory), observer)?;
+    let (tokenizer, train, validation) = text(&mut config, corpus, found, (backend, memory), observer)?;
     config.model.validate()?;
+    Ok(Text { config, tokenizer, train, validation })
+}
+
+/// The run itself: planned, linked, with its weights.
+fn assemble(
+    mut ranks: Option<Ranks>,
+    text: Text,
+    store: Option<Store>,
+    found: Option<Found>,
+    (backend, mut memory): (Arc<dyn Backend>, RunMemory),
+    observer: &Watched,
+) -> Result<(Session, Text)> {
+    let Text { mut config, tokenizer, train, validation } = text;
     // What the stages before training held is gone before the arena is mapped.
     tokenizer.forget_words();
     heap::give_back();
     observer.go_on()?;
     guard::doing(Doing::Planning);
     let asked = config.health;
-    let chosen = memory.choose(&mut config, &*backend)?;
-    if config.health != asked {
+    let mut chosen = memory.choose(&mut config, &*backend)?;
+    let least = ranks.as_mut().map(|ranks| ranks.least(config.micro_batch)).transpose()?;
+    if let Some(micro_batch) = least.filter(|micro_batch| *micro_batch != config.micro_batch) {
+        config.micro_batch = micro_batch;
+        chosen = memory.choose(&mut config, &*backend)?;
+    }
+    let measures = TrainConfig { health: asked, ..config.clone() }.measures_health();
+    if asked == HealthInterval::Auto && !measures {
+        observer
+            .event(&Event::Note("gradients are not measured: with `settings.shard` optimizer no rank has all of them"));
+    } else if config.health != asked {
         observer
             .event(&Event::Note("gradients are not measured (`settings.health` off): the memory has no room for it"));
     }
@@ -115,10 +242,17 @@ fn prepare_in(
     let adaptive = Adaptive::new(memory.limit.bytes, outside, config.recompute.policy());
     let predicted = predicted(&chosen, outside);
     let training = TrainingStep::link(chosen, &*backend)?;
-    let contents = Contents::of_program(training.program());
+    let training = match ranks {
+        Some(ranks) => training.with_ranks(ranks)?,
+        None => training,
+    };
+    let contents = training.contents();
     let steps = steps_of(&config, &Windows::new(train.len(), config.sequence, config.seed));
     let schedule = resume::schedule(&mut config, steps, found.as_ref().map(|found| &found.progress));
-    save_config(&config)?;
+    let is_first = training.is_first_rank();
+    if is_first {
+        save_config(&config)?;
+    }
     let mut session = Session {
         batch: config.batch.size(),
         limits: Limits { steps, seconds: config.time_seconds },
@@ -132,8 +266,8 @@ fn prepare_in(
             save: config.save_every,
             health: training.health_steps(config.health),
         },
-        folder: Some(RunFolder { path: config.out.clone(), store, contents, keep: config.keep }),
-        events: config.tensorboard.folder(&config.out),
+        folder: store.map(|store| RunFolder { path: config.out.clone(), store, contents, keep: config.keep }),
+        events: config.tensorboard.folder(&config.out).filter(|_| is_first),
         identity: Identity {
             data_fingerprint: train.fingerprint(),
             model: Some(config.model.clone()),

@@ -5,6 +5,7 @@ use crate::config::{ExportDtype, TrainConfig};
 use crate::data::{TokenFile, WindowReader, Windows, validation_windows};
 use crate::export::{COMPANIONS_FOLDER, Export};
 use crate::generate::Sampling;
+use crate::lanes::Place;
 use crate::language::{LanguageModel, SAMPLE_TOKENS_MAX, TARGETS, TOKENS};
 use crate::models::IGNORED_TARGET;
 use crate::step::TrainingStep;
@@ -108,11 +109,13 @@ impl Hooks for Text {
         let all = validation_windows(file, sequence);
         let wanted = (self.validation_batches(training, at_most) * self.config.batch.size()).min(all.len());
         let starts: Vec<u64> = (0..wanted).filter_map(|index| all.clone().nth(index * all.len() / wanted)).collect();
-        let parts = starts.len().div_ceil(size) as u64;
-        let (mut total, mut count) = (0.0f64, 0usize);
-        for (part, rows) in starts.chunks(size).enumerate() {
-            if !goes_on(part as u64, parts) {
-                return Ok(None);
+        let parts = starts.len().div_ceil(size);
+        let Place { rank, ranks } = training.config().lanes.place();
+        let mut losses = Vec::with_capacity(parts);
+        // Each rank in its turn.
+        for (part, rows) in starts.chunks(size).enumerate().skip(rank).step_by(ranks) {
+            if !goes_on(part as u64, parts as u64) {
+                break;
             }
             // Rows that the last batch does not fill are there, but do not count.
             for (name, ahead, unfilled) in [(TOKENS, 0, 0), (TARGETS, 1, IGNORED_TARGET)] {
@@ -122,10 +125,12 @@ impl Hooks for Text {
                     file.read(start + ahead, &mut numbers[row * sequence..][..sequence])?;
                 }
             }
-            total += training.evaluate(&batch)? as f64 * rows.len() as f64;
-            count += rows.len();
+            losses.push(training.evaluate(&batch)?);
         }
-        Ok((count > 0).then(|| (total / count as f64) as f32))
+        let Some(losses) = training.in_turn(losses, parts)? else { return Ok(None) };
+        let sums = losses.iter().zip(starts.chunks(size)).map(|(loss, rows)| *loss as f64 * rows.len() as f64);
+        let total = sums.fold(0.0, |total: f64, sum| total + sum);
+        Ok((!starts.is_empty()).then(|| (total / starts.len() as f64) as f32))
     }
 
     /// From the start of a document.

@@ -79,7 +79,10 @@ pub fn tiny(folder: &Path, name: &str) -> TrainConfig {
         health: HealthInterval::Steps(5),
         export_dtype: None,
         tensorboard: EventFolder::default(),
+        lanes: 1,
+        shard: Default::default(),
         observer_bytes: 0,
+        place: Default::default(),
     }
 }
 

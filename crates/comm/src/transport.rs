@@ -1,0 +1,43 @@
+//! What a rank can do with the others.
+
+use crate::error::{Peer, Result};
+use std::time::Duration;
+
+/// How long a wait lasts without a byte coming or going before it is given up, unless it is stated: longer than one rank computes
+/// while another is done already. A process that is killed or stopped is known to its supervisor long before.
+pub const PATIENCE: Duration = Duration::from_secs(300);
+
+/// One rank's end of a group of ranks. Every call is collective: all ranks make the same calls in the same order, except for
+/// `send` and `receive`, which two of them make. Nothing is allocated by a call. Every wait has an end: a peer that is gone
+/// or silent is an error that names it, and the group is of no more use then.
+pub trait Transport: Send {
+    /// Which one this is.
+    fn rank(&self) -> usize;
+
+    /// How many there are.
+    fn ranks(&self) -> usize;
+
+    /// Who a rank is, as far as that is known.
+    fn peer(&self, rank: usize) -> Peer {
+        Peer::unknown(rank)
+    }
+
+    /// Sends `sent[sent_at[r]..sent_at[r + 1]]` to each rank r; what rank r sent comes to
+    /// `received[received_at[r]..received_at[r + 1]]`.
+    fn all_to_all(&mut self, sent: &[u8], sent_at: &[usize], received: &mut [u8], received_at: &[usize]) -> Result<()>;
+
+    /// Every rank's own part of `all` (`all[at[r]..at[r + 1]]`), at every rank.
+    fn all_gather(&mut self, all: &mut [u8], at: &[usize]) -> Result<()>;
+
+    /// The root's bytes, at every rank.
+    fn broadcast(&mut self, bytes: &mut [u8], root: usize) -> Result<()>;
+
+    /// Bytes for one other rank, which receives as many. It may return before they are received.
+    fn send(&mut self, bytes: &[u8], to: usize) -> Result<()>;
+
+    /// Bytes from one other rank, which sends as many.
+    fn receive(&mut self, bytes: &mut [u8], from: usize) -> Result<()>;
+
+    /// Nobody goes on before all are here.
+    fn barrier(&mut self) -> Result<()>;
+}

@@ -1,0 +1,104 @@
+//! The end of a step: norm, clipping, and the update of weights or of parts of them.
+
+use super::parts::part_name;
+use super::{DIAGNOSE, Differentiated, MEASURED, StepConfig};
+use crate::clipping::{clip_by_norm, clip_by_value};
+use crate::lanes;
+use crate::optimizers::{Part, StepNumbers};
+use crate::watch::{Figures, Measured, Measures, Reading, count_non_finite, non_finite_name};
+use gradus_engine::{Routine, Tensor};
+
+/// What is updated.
+pub(super) struct Target<'a> {
+    /// The weights, or the parts of them that are updated here.
+    pub parts: Vec<Part<'a>>,
+    /// Their gradients.
+    pub gradients: Vec<Tensor>,
+    /// The squares of all gradients, where only parts of them are here.
+    pub squares: Option<Vec<Vec<Tensor>>>,
+}
+
+impl<'a> Target<'a> {
+    /// All weights, with these gradients.
+    pub fn whole(model: &'a Differentiated, gradients: Vec<Tensor>) -> Target<'a> {
+        let parts = model.names.iter().zip(&model.weights).map(|(name, weight)| Part::whole(name, weight));
+        Target { parts: parts.collect(), gradients, squares: None }
+    }
+}
+
+impl StepConfig {
+    /// The routine that ends a step, with clipping and the update of every weight, and the same once more with the figures
+    /// of gradients and updates. `begun` gives what it does besides, by its name.
+    pub(super) fn update(
+        &self,
+        name: &str,
+        begun: impl Fn(&str) -> Routine,
+        model: &Differentiated,
+        target: &Target<'_>,
+    ) -> (Vec<Routine>, Option<Reading>) {
+        let Target { parts, gradients, .. } = target;
+        let scaler = model.scalars.loss_scaler.as_ref();
+        let unscaled = |x: &Tensor| scaler.map_or_else(|| x.clone(), |scaler| x * scaler.inverse());
+        let norm = unscaled(&self.norm(target)).check_finite("the gradient norm");
+        // One, but only once the norm is known to be finite: so no update comes before that.
+        let one = &norm * 0.0 + 1.0;
+        let clipped: Vec<Tensor>;
+        let (updating, scale) = match self.clip_value {
+            Some(limit) => {
+                let gradients: Vec<Tensor> = gradients.iter().map(unscaled).collect();
+                clipped = clip_by_value(&gradients.iter().collect::<Vec<_>>(), limit);
+                (&clipped[..], one.clone())
+            }
+            None => (&gradients[..], unscaled(&clip_by_norm(&norm, &model.scalars.clip_norm))),
+        };
+        let numbers = StepNumbers { learning_rate: model.scalars.learning_rate.clone(), scale, one };
+        let mut figures = Figures::default();
+        let updated = self.optimizer.updated(parts, updating, &numbers, |index, new| {
+            if self.health {
+                let (Part { name, numbers: weight, .. }, gradient) = (&parts[index], &gradients[index]);
+                figures.add(Measured { name, weight, gradient, updated: Some(new) });
+            }
+        });
+        let ended = |name: &str, new: &[Tensor]| {
+            let routine = begun(name).output("gradient_norm", &norm);
+            let routine = scaler.map_or_else(|| routine.clone(), |scaler| scaler.good_step(routine.clone()));
+            let routine = parts.iter().zip(new).fold(routine, |routine, (part, new)| match target.squares {
+                None => routine.assign(&part.numbers, new),
+                // It becomes a part of the weight once all have theirs.
+                Some(_) => routine.output(&part_name(part.name), new),
+            });
+            updated.states.iter().fold(routine, |routine, (state, new)| routine.assign(state, new))
+        };
+        let mut routines = vec![ended(name, &updated.weights).times_per_step(1)];
+        let mut reading = None;
+        if self.health {
+            let measures = Measures::of_finite(figures);
+            routines.push(measures.outputs(ended(MEASURED, measures.updated())));
+            reading = Some(measures.into_reading());
+        }
+        (routines, reading)
+    }
+
+    /// The norm of all gradients. Over several lanes, so that parts of it can be had elsewhere.
+    fn norm(&self, target: &Target<'_>) -> Tensor {
+        let gradients = &target.gradients;
+        match (&target.squares, self.lanes.count()) {
+            (Some(squares), _) => lanes::norm_of(squares),
+            (None, 1) => Tensor::global_norm(&gradients.iter().collect::<Vec<_>>()),
+            (None, _) => lanes::norm_of(&gradients.iter().map(lanes::squares).collect::<Vec<_>>()),
+        }
+    }
+
+    /// The sum of squares of each weight's gradient, to find where a number that is not finite came from; and how many
+    /// such numbers there are.
+    pub(super) fn diagnosis(&self, target: &Target<'_>) -> Routine {
+        let mut routine = Routine::new(DIAGNOSE);
+        for (Part { name, .. }, gradient) in target.parts.iter().zip(&target.gradients) {
+            routine = routine.output(name, &gradient.sum_of_squares(&gradient.all_axes()));
+            if self.health {
+                routine = routine.output(&non_finite_name(name), &count_non_finite(gradient));
+            }
+        }
+        routine
+    }
+}
