@@ -123,6 +123,8 @@ fn the_page_in_a_browser() {
     assert_eq!(browser.complaints(), Vec::<String>::new());
     drop(serving);
     browser.until("document.querySelector('#connection.lost')");
+    // It goes on asking, until it is left.
+    browser.go("about:blank");
     assert!(browser.complaints().iter().all(|complaint| complaint.contains("ERR_CONNECTION_REFUSED")));
     opens_during_a_run(&browser, &place);
 }

@@ -269,6 +269,9 @@ impl Profile {
                 lines.push(format!("{} allocates: {calls}", phase.name()));
                 continue;
             };
+            // Only timed steps know the operation; others come by the same place.
+            let same = |place: &&&Offender| place.stack.first() == first.stack.first() && place.step.is_some();
+            let first = places.iter().find(same).unwrap_or(first);
             let operation = first.step.and_then(|at| self.operations.iter().find(|operation| operation.at == at));
             let who = match operation {
                 Some(operation) => format!("the operation {} ({})", operation.name, operation.line),
