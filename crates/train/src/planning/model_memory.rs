@@ -3,7 +3,7 @@
 use super::run_memory::{arena_besides, counted};
 use super::{Chosen, Refusal, StepPlans};
 use crate::memory::guard::{self, Armed, Doing};
-use crate::memory::{Budget, Held, Limit, Outside, STEP_BYTES};
+use crate::memory::{Budget, Held, Limit, Outside, STEP_BYTES, messages_bytes};
 use crate::ranks::exchange_bytes;
 use crate::step::{Batch, StepConfig};
 use crate::trainer::Batches;
@@ -38,7 +38,8 @@ impl ModelMemory {
         let (of_batch, of_one) =
             (Batch::size(&traced.fields, config.lanes.rows(batch).len()), Batch::size(&traced.fields, 1));
         let steps = traced.trace.to_graph().nodes().len() as u64 * STEPS_PER_NODE;
-        let runtime = Held::now_resident().with_threads(backend.workers()) + steps * STEP_BYTES;
+        let messages = messages_bytes(config.lanes.place());
+        let runtime = Held::now_resident().with_threads(backend.workers()) + steps * STEP_BYTES + messages;
         let most_sums = traced.summed.iter().map(|summed| summed.sums.len()).max().unwrap_or(1);
         let numbers = traced.summed.iter().map(|summed| summed.numbers).collect();
         let exchange = exchange_bytes(&config.lanes, numbers, most_sums);
