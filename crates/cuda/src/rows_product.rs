@@ -204,7 +204,7 @@ mod tests {
                 let sharing = Sharing { rows, columns, shares };
                 assert!((2..=SHARED).contains(&sharing.stages(64, b_transposed)), "{sharing:?}");
                 assert!(
-                    sharing.stages(4096, b_transposed) > 3 && sharing.shared(4096, b_transposed) <= SHARED,
+                    sharing.stages(4096, b_transposed) > 2 && sharing.shared(4096, b_transposed) <= SHARED,
                     "{sharing:?}"
                 );
             }
