@@ -31,7 +31,7 @@ use cut::{Columns, Cut, Layout, Panel};
 use microkernel::Neon;
 #[cfg(target_arch = "x86_64")]
 use microkernel::{Amx, Avx2, Avx512, Avx512Bf16};
-use microkernel::{Microkernel, Portable};
+use microkernel::{Microkernel, Portable, STEPS_OF_DENSE};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use microkernel::{OPERATIONS_IN_MATRIX_REGISTERS, multiply_in_matrix_registers};
 use std::any::TypeId;
@@ -277,16 +277,13 @@ fn layout<A: Element, B: Element>(sizes: Sizes, a: &Matrix<A>, b: &Matrix<B>, pa
     let whole = sizes.depth.is_multiple_of(panel.steps * panel.words);
     let rows_are_words = if panel.steps == 1 { is::<A, f32>() } else { is::<A, bf16>() };
     let columns_are_words = panel.steps == 1 && is::<B, f32>();
+    let (columns, columns_in_place) = match (b.column_stride, b.row_stride) {
+        (1, _) => (Columns::Beside, whole && (columns_are_words || panel.in_place)),
+        (_, 1) => (Columns::Apart, panel.in_place && sizes.depth.is_multiple_of(STEPS_OF_DENSE)),
+        _ => (Columns::Apart, false),
+    };
     let rows_are_dense = a.column_stride == 1;
-    Layout {
-        rows_are_dense,
-        rows_in_place: rows_are_dense && rows_are_words && whole,
-        columns: match b.column_stride {
-            1 if whole && columns_are_words => Columns::Ready,
-            1 => Columns::Beside,
-            _ => Columns::Apart,
-        },
-    }
+    Layout { rows_are_dense, rows_in_place: rows_are_dense && rows_are_words && whole, columns, columns_in_place }
 }
 
 fn is<T: 'static, U: 'static>() -> bool {
