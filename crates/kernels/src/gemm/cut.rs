@@ -43,12 +43,20 @@ const ROWS_OF_COLUMNS_IN_PLACE: usize = 8;
 /// that reads memory at 17.4 GB/s beside busy others: in place at 17.1 GB/s, at 14.8 with half the words; transposed
 /// at 14.0, at 12.2 with four times the words. 64 rows of packed bf16 took 13 % less time than with half the words.
 const WORDS_IN_PLACE: usize = 16;
+/// Runs of at most so many bytes take more of them. One row times bf16 of 768 x 768 and of 3072 x 768, shared by two workers of a
+/// Zen that reads memory at 33 GB/s: at 25 to 27 GB/s, at 19 to 22 with half the words. With these words for longer runs,
+/// 768 x 3072 was read at 22 instead of 28, since lines of all steps meet in the same places of the first-level cache.
+const SHORT_RUN: usize = 1024;
+const WORDS_OF_SHORT_RUNS: usize = 32;
 const WORDS_BESIDE: usize = 64;
 const WORDS_APART: usize = 64;
 /// Words of packed columns, sums that are kept while a block is added to them, and columns that lie one after another.
 const WORDS_PACKED: usize = 8192;
 const SUMS: usize = 16_384;
 const COLUMNS_APART: usize = 32;
+/// Of columns one after another that are read where they lie: a tile, and words of a block of the depth, in which sums stay in
+/// registers. One row times a transposed 50257 x 768 is read at 31 to 39 GB/s in f32 and 30 to 36 in bf16 on that Zen; packed
+/// it was at 10 and at 5.
 const COLUMNS_APART_IN_PLACE: usize = 256;
 const WORDS_APART_IN_PLACE: usize = 2048;
 
@@ -87,6 +95,8 @@ pub(super) struct Layout {
     /// How columns lie, and whether few rows can be multiplied with them there.
     pub columns: Columns,
     pub columns_in_place: bool,
+    /// Bytes of a number of the columns.
+    pub column_bytes: usize,
 }
 
 /// How columns lie.
@@ -133,7 +143,7 @@ impl Cut {
         };
         let columns_in_place = few && rows <= rows_of_columns_in_place && layout.columns_in_place;
         let ((tile_rows, tile_columns), block_words) = match (few, layout.rows_in_place) {
-            (true, _) => tile_of_few_rows(sizes, products, workers, panel, (layout.columns, columns_in_place)),
+            (true, _) => tile_of_few_rows(sizes, products, workers, panel, Layout { columns_in_place, ..layout }),
             (false, true) => (tile_in_place(sizes, products, workers, panel), block_in_place(depth, panel).1),
             (false, false) => (tile_packed(sizes, products, workers, panel), DEPTH_PACKED),
         };
@@ -154,8 +164,10 @@ impl Cut {
             tiles_per_part: (PART_WORK / tile_work).max(1),
             rows_in_place: layout.rows_in_place,
             columns_in_place,
+            // The machine foresees f32 side by side itself; 16 bits took 15 to 60 % more time without being asked for.
             columns_ahead: match few {
-                true => layout.columns == Columns::Apart && !columns_in_place,
+                true if columns_in_place => layout.columns == Columns::Beside && layout.column_bytes < size_of::<f32>(),
+                true => layout.columns == Columns::Apart,
                 false => layout.rows_in_place && rows <= ROWS_OF_COLUMNS_AHEAD,
             },
         }
@@ -205,10 +217,10 @@ fn tile_of_few_rows(
     products: usize,
     workers: usize,
     panel: Panel,
-    layout: (Columns, bool),
+    layout: Layout,
 ) -> ((usize, usize), usize) {
     let Sizes { rows, columns, depth } = sizes;
-    let (most_columns, block_words) = match layout {
+    let (most_columns, block_words) = match (layout.columns, layout.columns_in_place) {
         (Columns::Beside, true) => (SUMS / rows.max(1), WORDS_IN_PLACE),
         (Columns::Apart, true) => (COLUMNS_APART_IN_PLACE, WORDS_APART_IN_PLACE),
         (Columns::Beside, false) => (WORDS_PACKED / WORDS_BESIDE, WORDS_BESIDE),
@@ -219,7 +231,9 @@ fn tile_of_few_rows(
     let work = [rows.max(PACKING), columns, depth].into_iter().fold(1, usize::saturating_mul);
     let pieces = workers.div_ceil(products.max(1)).min(work / PART_WORK).max(1);
     let share = columns.div_ceil(pieces).max(1);
-    ((rows.max(1), even_share(columns, most_columns.min(share), panel.columns)), block_words)
+    let tile_columns = even_share(columns, most_columns.min(share), panel.columns);
+    let short = layout.columns_in_place && tile_columns * layout.column_bytes <= SHORT_RUN;
+    ((rows.max(1), tile_columns), if short { block_words.max(WORDS_OF_SHORT_RUNS) } else { block_words })
 }
 
 /// The most columns of a tile of rows that are read where they lie, and words of a block of its depth.

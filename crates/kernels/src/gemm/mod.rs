@@ -5,8 +5,9 @@
 //! for each, the columns of the tile are packed into scratch, where the second-level cache keeps them. Rows that
 //! are dense are read where they lie; others are packed too. Each panel of rows is multiplied
 //! with all columns while the first-level cache holds it.
-//! Of few rows, as a model decodes, the time goes by how the columns are fetched: those that lie side by side are read there,
-//! some steps of a long run of them at a time, and others packed in blocks that stay in the first-level cache.
+//! Of few rows, as a model decodes, the time goes by how the columns are fetched. Vectors of x86 read them where they lie,
+//! widened as they are loaded: side by side, some steps of a long run at a time; one after another, transposed in registers.
+//! Other columns are packed in blocks that stay in the first-level cache.
 //! Every element is one sum in the order of the depth whatever the cut, so the number of workers may decide it; and a
 //! product that accumulates goes on with the sums that it finds, so a depth that comes in pieces, one product after
 //! another, gives the bits of the whole. (Pieces of whole words: an even number of steps where words are pairs.)
