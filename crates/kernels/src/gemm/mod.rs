@@ -284,7 +284,13 @@ fn layout<A: Element, B: Element>(sizes: Sizes, a: &Matrix<A>, b: &Matrix<B>, pa
         _ => (Columns::Apart, false),
     };
     let rows_are_dense = a.column_stride == 1;
-    Layout { rows_are_dense, rows_in_place: rows_are_dense && rows_are_words && whole, columns, columns_in_place }
+    Layout {
+        rows_are_dense,
+        rows_in_place: rows_are_dense && rows_are_words && whole,
+        columns,
+        columns_in_place,
+        column_bytes: size_of::<B>(),
+    }
 }
 
 fn is<T: 'static, U: 'static>() -> bool {
