@@ -1,7 +1,7 @@
 //! How a product is cut into tiles and blocks. No cut changes a bit: every element is summed in the order of the depth.
 
 use super::Sizes;
-use super::microkernel::Microkernel;
+use super::microkernel::{Microkernel, STEPS_OF_DENSE};
 use crate::parts_of;
 use std::ops::Range;
 
@@ -36,19 +36,29 @@ const ROWS_OF_COLUMNS_AHEAD: usize = 256;
 /// runs, and what is packed stays in the first-level cache. At 64 rows of 768 x 3072, f32 took 13 % less time so and bf16
 /// 5 %; at 128 rows both took more.
 const FEW_ROWS: usize = 64;
-/// With at most so many, columns side by side are not packed at all; 16 rows took 4 to 14 % less time with packed ones.
+/// With at most so many, columns are not packed at all; 16 rows took 4 to 14 % less time with packed ones.
 const ROWS_OF_COLUMNS_IN_PLACE: usize = 8;
 /// Words of a block of the depth: of columns that are read where they lie, as many runs as the machine foresees at once;
 /// of columns side by side that are packed; and of those one after another. One row times 768 x 3072, on a core of a Xeon
 /// that reads memory at 17.4 GB/s beside busy others: in place at 17.1 GB/s, at 14.8 with half the words; transposed
 /// at 14.0, at 12.2 with four times the words. 64 rows of packed bf16 took 13 % less time than with half the words.
 const WORDS_IN_PLACE: usize = 16;
+/// Runs of at most so many bytes take more of them. One row times bf16 of 768 x 768 and of 3072 x 768, shared by two workers of a
+/// Zen that reads memory at 33 GB/s: at 25 to 27 GB/s, at 19 to 22 with half the words. With these words for longer runs,
+/// 768 x 3072 was read at 22 instead of 28, since lines of all steps meet in the same places of the first-level cache.
+const SHORT_RUN: usize = 1024;
+const WORDS_OF_SHORT_RUNS: usize = 32;
 const WORDS_BESIDE: usize = 64;
 const WORDS_APART: usize = 64;
 /// Words of packed columns, sums that are kept while a block is added to them, and columns that lie one after another.
 const WORDS_PACKED: usize = 8192;
 const SUMS: usize = 16_384;
 const COLUMNS_APART: usize = 32;
+/// Of columns one after another that are read where they lie: a tile, and words of a block of the depth, in which sums stay in
+/// registers. One row times a transposed 50257 x 768 is read at 31 to 39 GB/s in f32 and 30 to 36 in bf16 on that Zen; packed
+/// it was at 10 and at 5.
+const COLUMNS_APART_IN_PLACE: usize = 256;
+const WORDS_APART_IN_PLACE: usize = 2048;
 
 /// Tiles of a large product for each worker. More tiles share out the work more evenly, and pack more: with eight
 /// instead of four for two workers, weight gradients take 4 % longer.
@@ -66,11 +76,13 @@ pub(super) struct Panel {
     pub columns: usize,
     pub steps: usize,
     pub words: usize,
+    /// Whether columns of any type are multiplied where they lie.
+    pub in_place: bool,
 }
 
 impl Panel {
     pub fn of<L: Microkernel>() -> Panel {
-        Panel { rows: L::ROWS, columns: L::COLUMNS, steps: L::STEPS, words: L::WORDS }
+        Panel { rows: L::ROWS, columns: L::COLUMNS, steps: L::STEPS, words: L::WORDS, in_place: L::IN_PLACE }
     }
 }
 
@@ -80,15 +92,17 @@ pub(super) struct Layout {
     /// Whether rows are dense, and whether they can be read where they lie: of whole words, as they are.
     pub rows_are_dense: bool,
     pub rows_in_place: bool,
+    /// How columns lie, and whether few rows can be multiplied with them there.
     pub columns: Columns,
+    pub columns_in_place: bool,
+    /// Bytes of a number of the columns.
+    pub column_bytes: usize,
 }
 
 /// How columns lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Columns {
-    /// Side by side, as words: they can be read where they lie.
-    Ready,
-    /// Side by side, in another type.
+    /// Side by side.
     Beside,
     /// One after another, or in no order.
     Apart,
@@ -122,12 +136,18 @@ impl Cut {
     pub fn new(sizes: Sizes, products: usize, workers: usize, panel: Panel, layout: Layout) -> Cut {
         let Sizes { rows, depth, .. } = sizes;
         let few = rows <= FEW_ROWS && layout.rows_are_dense;
-        let columns_in_place = few && rows <= ROWS_OF_COLUMNS_IN_PLACE && layout.columns == Columns::Ready;
+        let rows_of_columns_in_place = match layout.columns {
+            Columns::Beside => ROWS_OF_COLUMNS_IN_PLACE,
+            // They are transposed for every panel of rows.
+            Columns::Apart => ROWS_OF_COLUMNS_IN_PLACE.min(panel.rows),
+        };
+        let columns_in_place = few && rows <= rows_of_columns_in_place && layout.columns_in_place;
         let ((tile_rows, tile_columns), block_words) = match (few, layout.rows_in_place) {
-            (true, _) => tile_of_few_rows(sizes, products, workers, panel, layout.columns),
+            (true, _) => tile_of_few_rows(sizes, products, workers, panel, Layout { columns_in_place, ..layout }),
             (false, true) => (tile_in_place(sizes, products, workers, panel), block_in_place(depth, panel).1),
             (false, false) => (tile_packed(sizes, products, workers, panel), DEPTH_PACKED),
         };
+        let together = if columns_in_place { STEPS_OF_DENSE } else { panel.steps * panel.words };
         let depth_blocks = parts_of(depth, block_words * panel.steps).max(1);
         let column_work = if few { tile_rows.max(PACKING) } else { tile_rows };
         let tile_work = (column_work * tile_columns).saturating_mul(depth).max(1);
@@ -140,11 +160,13 @@ impl Cut {
             tile_rows,
             tile_columns,
             depth_blocks,
-            depth_block: depth.div_ceil(depth_blocks).max(1).next_multiple_of(panel.steps * panel.words),
+            depth_block: depth.div_ceil(depth_blocks).max(1).next_multiple_of(together),
             tiles_per_part: (PART_WORK / tile_work).max(1),
             rows_in_place: layout.rows_in_place,
             columns_in_place,
+            // The machine foresees f32 side by side itself; 16 bits took 15 to 60 % more time without being asked for.
             columns_ahead: match few {
+                true if columns_in_place => layout.columns == Columns::Beside && layout.column_bytes < size_of::<f32>(),
                 true => layout.columns == Columns::Apart,
                 false => layout.rows_in_place && rows <= ROWS_OF_COLUMNS_AHEAD,
             },
@@ -158,8 +180,8 @@ impl Cut {
 
     /// The same with columns that are packed, however they lie.
     pub fn packing_columns(&self) -> Cut {
-        let columns = if self.layout.columns == Columns::Ready { Columns::Beside } else { self.layout.columns };
-        Cut::new(self.sizes, self.products, self.workers, self.panel, Layout { columns, ..self.layout })
+        let layout = Layout { columns_in_place: false, ..self.layout };
+        Cut::new(self.sizes, self.products, self.workers, self.panel, layout)
     }
 
     /// The number of tiles; none if the result is empty.
@@ -195,20 +217,23 @@ fn tile_of_few_rows(
     products: usize,
     workers: usize,
     panel: Panel,
-    layout: Columns,
+    layout: Layout,
 ) -> ((usize, usize), usize) {
     let Sizes { rows, columns, depth } = sizes;
-    let (most_columns, block_words) = match layout {
-        Columns::Ready if rows <= ROWS_OF_COLUMNS_IN_PLACE => (SUMS / rows.max(1), WORDS_IN_PLACE),
-        Columns::Ready | Columns::Beside => (WORDS_PACKED / WORDS_BESIDE, WORDS_BESIDE),
+    let (most_columns, block_words) = match (layout.columns, layout.columns_in_place) {
+        (Columns::Beside, true) => (SUMS / rows.max(1), WORDS_IN_PLACE),
+        (Columns::Apart, true) => (COLUMNS_APART_IN_PLACE, WORDS_APART_IN_PLACE),
+        (Columns::Beside, false) => (WORDS_PACKED / WORDS_BESIDE, WORDS_BESIDE),
         // Matrix registers fetch and store sums for every block: a few steps of theirs make that worth it.
         // And rows that are packed are packed for each tile: more of them take more columns.
-        Columns::Apart => (COLUMNS_APART.max(2 * rows), WORDS_APART.max(8 * panel.words)),
+        (Columns::Apart, false) => (COLUMNS_APART.max(2 * rows), WORDS_APART.max(8 * panel.words)),
     };
     let work = [rows.max(PACKING), columns, depth].into_iter().fold(1, usize::saturating_mul);
     let pieces = workers.div_ceil(products.max(1)).min(work / PART_WORK).max(1);
     let share = columns.div_ceil(pieces).max(1);
-    ((rows.max(1), even_share(columns, most_columns.min(share), panel.columns)), block_words)
+    let tile_columns = even_share(columns, most_columns.min(share), panel.columns);
+    let short = layout.columns_in_place && tile_columns * layout.column_bytes <= SHORT_RUN;
+    ((rows.max(1), tile_columns), if short { block_words.max(WORDS_OF_SHORT_RUNS) } else { block_words })
 }
 
 /// The most columns of a tile of rows that are read where they lie, and words of a block of its depth.

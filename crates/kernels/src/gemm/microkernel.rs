@@ -20,6 +20,7 @@ pub(super) use neon::Neon;
 pub(super) use x86::{Avx2, Avx512, Avx512Bf16};
 
 use crate::Element;
+use crate::vectors::ColumnsInPlace;
 
 /// What the inner product takes at once of each line: the bits of one f32, or of two bf16 of neighbouring steps.
 pub(super) type Word = u32;
@@ -29,6 +30,9 @@ pub(super) const TRANSPOSE_SIDE: usize = 8;
 
 /// Words of lines that are transposed at once where they are words already.
 pub(super) const TRANSPOSED_WORDS: usize = 4;
+
+/// Steps of dense columns that are read at once where they lie: those of words of two.
+pub(super) const STEPS_OF_DENSE: usize = 2 * TRANSPOSED_WORDS;
 
 /// A panel of rows and a panel of columns, `depth` long.
 #[derive(Clone, Copy)]
@@ -40,6 +44,15 @@ pub(super) struct Panels {
     pub b: *const Word,
     /// How far apart the steps of `b` lie.
     pub b_stride: usize,
+}
+
+/// A panel of rows and a panel of columns where they lie, `depth` long: of columns that are dense, a multiple of
+/// [`STEPS_OF_DENSE`].
+#[derive(Clone, Copy)]
+pub(super) struct PanelsInPlace<T> {
+    pub depth: usize,
+    pub a: Rows,
+    pub b: ColumnsInPlace<T>,
 }
 
 /// A panel of rows.
@@ -87,6 +100,8 @@ pub(super) trait Microkernel {
     const LINE_MAJOR: bool;
     /// Lines that are transposed at once where they are words already: a vector, of which a panel has whole ones.
     const LINES: usize;
+    /// Whether columns of any type are multiplied where they lie, besides words side by side.
+    const IN_PLACE: bool = false;
 
     /// `results = start + a @ b` for so many rows, at most a panel of them, and a panel of columns. Each sum is one chain
     /// in the order of the depth, and one that starts from earlier results is the same chain: neither a cut of the depth
@@ -97,6 +112,14 @@ pub(super) trait Microkernel {
     /// nothing else touches, there must be as many to start from, the machine must have the level, and its registers
     /// the shape for so many rows.
     unsafe fn multiply(panels: Panels, results: Results, rows: usize);
+
+    /// As [`Microkernel::multiply`], with columns where they lie; at levels that have it ([`Microkernel::IN_PLACE`]).
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn multiply_in_place<T: Element>(_panels: PanelsInPlace<T>, _results: Results, _rows: usize) {
+        unreachable!("columns are packed at this level")
+    }
 
     /// Gives the registers the shape for so many rows, where they have one; that for `ROWS` is there before.
     ///

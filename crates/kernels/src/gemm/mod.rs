@@ -5,8 +5,9 @@
 //! for each, the columns of the tile are packed into scratch, where the second-level cache keeps them. Rows that
 //! are dense are read where they lie; others are packed too. Each panel of rows is multiplied
 //! with all columns while the first-level cache holds it.
-//! Of few rows, as a model decodes, the time goes by how the columns are fetched: those that lie side by side are read there,
-//! some steps of a long run of them at a time, and others packed in blocks that stay in the first-level cache.
+//! Of few rows, as a model decodes, the time goes by how the columns are fetched. Vectors of x86 read them where they lie,
+//! widened as they are loaded: side by side, some steps of a long run at a time; one after another, transposed in registers.
+//! Other columns are packed in blocks that stay in the first-level cache.
 //! Every element is one sum in the order of the depth whatever the cut, so the number of workers may decide it; and a
 //! product that accumulates goes on with the sums that it finds, so a depth that comes in pieces, one product after
 //! another, gives the bits of the whole. (Pieces of whole words: an even number of steps where words are pairs.)
@@ -31,7 +32,7 @@ use cut::{Columns, Cut, Layout, Panel};
 use microkernel::Neon;
 #[cfg(target_arch = "x86_64")]
 use microkernel::{Amx, Avx2, Avx512, Avx512Bf16};
-use microkernel::{Microkernel, Portable};
+use microkernel::{Microkernel, Portable, STEPS_OF_DENSE};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use microkernel::{OPERATIONS_IN_MATRIX_REGISTERS, multiply_in_matrix_registers};
 use std::any::TypeId;
@@ -277,15 +278,18 @@ fn layout<A: Element, B: Element>(sizes: Sizes, a: &Matrix<A>, b: &Matrix<B>, pa
     let whole = sizes.depth.is_multiple_of(panel.steps * panel.words);
     let rows_are_words = if panel.steps == 1 { is::<A, f32>() } else { is::<A, bf16>() };
     let columns_are_words = panel.steps == 1 && is::<B, f32>();
+    let (columns, columns_in_place) = match (b.column_stride, b.row_stride) {
+        (1, _) => (Columns::Beside, whole && (columns_are_words || panel.in_place)),
+        (_, 1) => (Columns::Apart, panel.in_place && sizes.depth.is_multiple_of(STEPS_OF_DENSE)),
+        _ => (Columns::Apart, false),
+    };
     let rows_are_dense = a.column_stride == 1;
     Layout {
         rows_are_dense,
         rows_in_place: rows_are_dense && rows_are_words && whole,
-        columns: match b.column_stride {
-            1 if whole && columns_are_words => Columns::Ready,
-            1 => Columns::Beside,
-            _ => Columns::Apart,
-        },
+        columns,
+        columns_in_place,
+        column_bytes: size_of::<B>(),
     }
 }
 

@@ -74,7 +74,13 @@ fn products_of_several_tiles_and_depth_blocks() {
 #[test]
 fn large_products_have_parts_for_many_threads_and_small_ones_few() {
     let parts = |rows, columns, depth, products| {
-        let layout = Layout { rows_are_dense: true, rows_in_place: true, columns: Columns::Ready };
+        let layout = Layout {
+            rows_are_dense: true,
+            rows_in_place: true,
+            columns: Columns::Beside,
+            columns_in_place: true,
+            column_bytes: size_of::<f32>(),
+        };
         let cut = Cut::new(sizes(rows, columns, depth), products, 16, Panel::of::<Portable>(), layout);
         parts_of(cut.tiles(), cut.tiles_per_part)
     };

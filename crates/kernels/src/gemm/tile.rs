@@ -1,9 +1,10 @@
 //! A tile of a product's result: packing, multiplying, finishing.
 
 use super::ahead::{Ahead, CACHE_LINE};
-use super::microkernel::{BLOCK_MAX, Microkernel, Panels, Results, Rows, Start, Word};
+use super::microkernel::{BLOCK_MAX, Microkernel, Panels, PanelsInPlace, Results, Rows, Start, Word};
 use super::pack::{self, Lines};
-use super::{Gemm, Matrix};
+use super::{Gemm, Matrix, is};
+use crate::vectors::ColumnsInPlace;
 use crate::{Element, chunk};
 use std::ops::Range;
 
@@ -122,12 +123,7 @@ impl<A: Element, B: Element> Tile<'_, A, B> {
         }
         for column in self.columns.clone().step_by(COLUMNS) {
             let width = COLUMNS.min(self.columns.end - column);
-            let (b, b_stride) = match (column - self.columns.start).checked_sub(self.columns_in_place::<COLUMNS>()) {
-                None => (self.b_at(block.depth.start, column).cast(), self.job.b.row_stride),
-                Some(packed) => (scratch.columns[packed * block.words..].as_ptr(), COLUMNS),
-            };
             ahead.ask::<L>();
-            let panels = Panels { depth: block.words, a, b, b_stride };
             let first = to.wrapping_add(column - self.columns.start);
             let start = match (block.continued, &self.job.bias) {
                 (true, _) => Start::At(first, sums.stride),
@@ -135,8 +131,20 @@ impl<A: Element, B: Element> Tile<'_, A, B> {
                 (false, None) => Start::Zero,
             };
             let results = Results { first, stride: sums.stride, start };
+            let depth = block.words;
+            let packed = (column - self.columns.start).checked_sub(self.columns_in_place::<COLUMNS>());
+            let (b, b_stride) = match packed {
+                None if L::IN_PLACE && !self.columns_are_words() => {
+                    let b = self.columns_at(block.depth.start, column);
+                    // SAFETY: the columns are a whole panel, in whole steps, and the results are this tile's own.
+                    unsafe { L::multiply_in_place(PanelsInPlace { depth, a, b }, results, band.len()) };
+                    continue;
+                }
+                None => (self.b_at(block.depth.start, column).cast(), self.job.b.row_stride),
+                Some(packed) => (scratch.columns[packed * depth..].as_ptr(), COLUMNS),
+            };
             // SAFETY: the panels were packed, or are read in place, and the results are this tile's own.
-            unsafe { multiply_block::<L>(panels, results, band.len(), width) };
+            unsafe { multiply_block::<L>(Panels { depth, a, b, b_stride }, results, band.len(), width) };
         }
         if block.last {
             // SAFETY: the sums of the band are complete, and its rows are this tile's own.
@@ -210,6 +218,21 @@ impl<A: Element, B: Element> Tile<'_, A, B> {
     fn rows_at(&self, row: usize, depth: &Range<usize>) -> Rows {
         let first = self.a.wrapping_add(row * self.job.a.row_stride + depth.start);
         Rows::InPlace(first.cast(), self.job.a.row_stride * size_of::<A>())
+    }
+
+    /// Whether columns that are read where they lie are words side by side.
+    #[inline(always)]
+    fn columns_are_words(&self) -> bool {
+        self.job.b.column_stride == 1 && is::<B, f32>()
+    }
+
+    #[inline(always)]
+    fn columns_at(&self, step: usize, column: usize) -> ColumnsInPlace<B> {
+        let (first, Matrix { row_stride, column_stride, .. }) = (self.b_at(step, column), self.job.b);
+        match column_stride {
+            1 => ColumnsInPlace::SideBySide(first, row_stride * size_of::<B>()),
+            _ => ColumnsInPlace::Dense(first, column_stride * size_of::<B>()),
+        }
     }
 
     #[inline(always)]

@@ -1,5 +1,8 @@
 //! The vectors of x86-64.
 
+use super::ColumnsInPlace;
+use crate::{Element, bf16, f16};
+use std::any::TypeId;
 use std::arch::x86_64::*;
 
 /// Rows of words, from the first word on.
@@ -69,6 +72,175 @@ accumulate_rows!(
     _mm512_set1_ps,
     multiply_pairs
 );
+
+/// A loop over the steps of some rows and of columns where they lie. Vectors of dense columns are transposed as they are read.
+macro_rules! accumulate_in_place {
+    ($name:ident, $feature:literal, $vector:ty, $width:literal, $widened:ident, $numbers:ident, $lines:ident,
+     $repeat:ident, $multiply_add:ident) => {
+        /// The sums, with the products of so many steps added.
+        ///
+        /// # Safety
+        /// All steps of rows and columns must be there; of dense columns, whole groups of four words.
+        #[inline]
+        #[target_feature(enable = $feature)]
+        pub(crate) unsafe fn $name<T: Element, const ROWS: usize>(
+            steps: usize,
+            rows: WordRows,
+            columns: ColumnsInPlace<T>,
+            mut sums: [[$vector; 2]; ROWS],
+        ) -> [[$vector; 2]; ROWS] {
+            const WORD: usize = size_of::<f32>();
+            let (rows, row_bytes, step_bytes) = match rows {
+                WordRows::Dense(rows, stride) => (rows, stride, WORD),
+                WordRows::SideBySide(rows, stride) => (rows, WORD, stride),
+            };
+            let mut rows = rows.cast::<f32>();
+            let mut add = |vectors: [$vector; 2]| {
+                for row in 0..ROWS {
+                    // SAFETY: the caller's promise.
+                    let word = $repeat(unsafe { rows.wrapping_byte_add(row * row_bytes).read_unaligned() });
+                    for half in 0..2 {
+                        sums[row][half] = $multiply_add(word, vectors[half], sums[row][half]);
+                    }
+                }
+                rows = rows.wrapping_byte_add(step_bytes);
+            };
+            match columns {
+                ColumnsInPlace::SideBySide(mut first, stride) => {
+                    for _ in 0..steps {
+                        // SAFETY: the caller's promise.
+                        add(unsafe { [$widened(first), $widened(first.add($width))] });
+                        first = first.wrapping_byte_add(stride);
+                    }
+                }
+                ColumnsInPlace::Dense(mut first, stride) => {
+                    let numbers = WORD / size_of::<T>();
+                    // The next columns are asked for meanwhile, in the order in which memory has them.
+                    let mut ahead = first.wrapping_byte_add(2 * $width * stride).cast::<i8>();
+                    for _ in 0..steps / (4 * numbers) {
+                        for _ in 0..2 * $width * 4 * WORD / CACHE_LINE {
+                            _mm_prefetch::<_MM_HINT_T1>(ahead);
+                            ahead = ahead.wrapping_add(CACHE_LINE);
+                        }
+                        // SAFETY: the caller's promise.
+                        let words = unsafe {
+                            [$lines(first.cast(), stride), $lines(first.byte_add($width * stride).cast(), stride)]
+                        };
+                        for word in 0..4 {
+                            let [left, right] = [$numbers::<T>(words[0][word]), $numbers::<T>(words[1][word])];
+                            for step in 0..numbers {
+                                add([left[step], right[step]]);
+                            }
+                        }
+                        first = first.wrapping_add(4 * numbers);
+                    }
+                }
+            }
+            sums
+        }
+    };
+}
+accumulate_in_place!(
+    accumulate_in_place_avx2,
+    "avx2,fma,f16c",
+    __m256,
+    8,
+    widened_avx2,
+    numbers_avx2,
+    transposed_lines_avx,
+    _mm256_set1_ps,
+    _mm256_fmadd_ps
+);
+accumulate_in_place!(
+    accumulate_in_place_avx512,
+    "avx512f",
+    __m512,
+    16,
+    widened_avx512,
+    numbers_avx512,
+    transposed_lines_avx512,
+    _mm512_set1_ps,
+    _mm512_fmadd_ps
+);
+
+/// Bytes of a line of the cache.
+const CACHE_LINE: usize = 64;
+
+fn is<T: 'static, U: 'static>() -> bool {
+    TypeId::of::<T>() == TypeId::of::<U>()
+}
+
+/// Eight neighbouring numbers, in f32.
+///
+/// # Safety
+/// The numbers must be there.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+unsafe fn widened_avx2<T: Element>(from: *const T) -> __m256 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if is::<T, bf16>() {
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()))))
+        } else if is::<T, f16>() {
+            _mm256_cvtph_ps(_mm_loadu_si128(from.cast()))
+        } else {
+            _mm256_loadu_ps(from.cast())
+        }
+    }
+}
+
+/// Sixteen neighbouring numbers, in f32.
+///
+/// # Safety
+/// The numbers must be there.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn widened_avx512<T: Element>(from: *const T) -> __m512 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if is::<T, bf16>() {
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()))))
+        } else if is::<T, f16>() {
+            _mm512_cvtph_ps(_mm256_loadu_si256(from.cast()))
+        } else {
+            _mm512_loadu_ps(from.cast())
+        }
+    }
+}
+
+/// The numbers of which words are made, in f32: all first ones, and all second ones where a word has two.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn numbers_avx2<T: Element>(words: __m256) -> [__m256; 2] {
+    let bits = _mm256_castps_si256(words);
+    if is::<T, bf16>() {
+        let second = _mm256_and_si256(bits, _mm256_set1_epi32(0xffff_0000_u32 as i32));
+        [_mm256_slli_epi32::<16>(bits), second].map(|bits| _mm256_castsi256_ps(bits))
+    } else if is::<T, f16>() {
+        let first = _mm256_and_si256(bits, _mm256_set1_epi32(0xffff));
+        // Halves of the vector hold four first numbers, then four second ones.
+        let beside = _mm256_packus_epi32(first, _mm256_srli_epi32::<16>(bits));
+        let beside = _mm256_permute4x64_epi64::<0b11_01_10_00>(beside);
+        [_mm256_castsi256_si128(beside), _mm256_extracti128_si256::<1>(beside)].map(|half| _mm256_cvtph_ps(half))
+    } else {
+        [words; 2]
+    }
+}
+
+/// As [`numbers_avx2`].
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn numbers_avx512<T: Element>(words: __m512) -> [__m512; 2] {
+    let bits = _mm512_castps_si512(words);
+    if is::<T, bf16>() {
+        let second = _mm512_and_si512(bits, _mm512_set1_epi32(0xffff_0000_u32 as i32));
+        [_mm512_slli_epi32::<16>(bits), second].map(|bits| _mm512_castsi512_ps(bits))
+    } else if is::<T, f16>() {
+        [bits, _mm512_srli_epi32::<16>(bits)].map(|bits| _mm512_cvtph_ps(_mm512_cvtepi32_epi16(bits)))
+    } else {
+        [words; 2]
+    }
+}
 
 /// `sum + first * second` of both numbers of each word.
 #[inline]

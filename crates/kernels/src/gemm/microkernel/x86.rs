@@ -1,9 +1,11 @@
 //! Inner products in the vectors of x86-64.
 
-use super::{Microkernel, Panels, Portable, Results, Rows, Start, TRANSPOSE_SIDE, Word};
+use super::{Microkernel, Panels, PanelsInPlace, Portable, Results, Rows, Start, TRANSPOSE_SIDE, Word};
+use crate::Element;
 use crate::vectors::{
-    Operands, WordRows, accumulate_avx2, accumulate_avx512, accumulate_avx512_bf16, rounded_pairs, transposed,
-    transposed_lines_avx, transposed_lines_avx512,
+    ColumnsInPlace, Operands, WordRows, accumulate_avx2, accumulate_avx512, accumulate_avx512_bf16,
+    accumulate_in_place_avx2, accumulate_in_place_avx512, rounded_pairs, transposed, transposed_lines_avx,
+    transposed_lines_avx512,
 };
 use std::arch::x86_64::*;
 
@@ -19,7 +21,8 @@ pub struct Avx512Bf16;
 /// A level with vectors of one width; all levels are this text with other intrinsics.
 macro_rules! vector_level {
     ($level:ident, $rows:literal or [$($fewer:literal)*] x $columns:literal, steps $steps:literal, $feature:literal, $name:ident,
-     $vector:ty, $zero:ident, $load:ident, $store:ident, $pairs:path, $line:path, $accumulate:ident, $transposed:ident) => {
+     $vector:ty, $zero:ident, $load:ident, $store:ident, $pairs:path, $line:path, $accumulate:ident, $transposed:ident,
+     in place: $has:literal, $in_place:ident) => {
         impl Microkernel for $level {
             const ROWS: usize = $rows;
             const COLUMNS: usize = $columns;
@@ -27,14 +30,26 @@ macro_rules! vector_level {
             const WORDS: usize = 1;
             const LINE_MAJOR: bool = false;
             const LINES: usize = $columns / 2;
+            const IN_PLACE: bool = $has;
 
             #[inline(always)]
             unsafe fn multiply(panels: Panels, results: Results, rows: usize) {
                 // SAFETY: the caller's promise, word for word.
                 unsafe {
                     match rows {
-                        $($fewer => $name::<$fewer>(panels, results),)*
-                        _ => $name::<$rows>(panels, results),
+                        $($fewer => $name::multiply::<$fewer>(panels, results),)*
+                        _ => $name::multiply::<$rows>(panels, results),
+                    }
+                }
+            }
+
+            #[inline(always)]
+            unsafe fn multiply_in_place<T: Element>(panels: PanelsInPlace<T>, results: Results, rows: usize) {
+                // SAFETY: the caller's promise, word for word.
+                unsafe {
+                    match rows {
+                        $($fewer => $name::multiply_in_place::<T, $fewer>(panels, results),)*
+                        _ => $name::multiply_in_place::<T, $rows>(panels, results),
                     }
                 }
             }
@@ -85,31 +100,64 @@ macro_rules! vector_level {
             }
         }
 
-        #[target_feature(enable = $feature)]
-        unsafe fn $name<const ROWS: usize>(panels: Panels, results: Results) {
+        mod $name {
+            use super::*;
+
             const WIDTH: usize = $columns / 2;
-            for row in 0..ROWS {
-                let to = results.first.wrapping_add(row * results.stride);
-                // The results are stored long after this: by then the cache has their lines for writing.
-                _mm_prefetch::<_MM_HINT_ET0>(to.cast());
-                _mm_prefetch::<_MM_HINT_ET0>(to.wrapping_add(WIDTH).cast());
-            }
-            let mut sums: [[$vector; 2]; ROWS] = [[$zero(); 2]; ROWS];
-            if let Start::At(first, stride) = results.start {
-                for row in 0..ROWS {
-                    let from = first.wrapping_add(row * stride);
-                    // SAFETY: there are whole rows to start from, by the caller's promise.
-                    sums[row] = unsafe { [$load(from), $load(from.add(WIDTH))] };
+
+            #[target_feature(enable = $feature)]
+            pub(super) unsafe fn multiply<const ROWS: usize>(panels: Panels, results: Results) {
+                // SAFETY: the panels hold `depth` words a line, by the caller's promise, and there are whole rows to start
+                // from and room for as many.
+                unsafe {
+                    let sums = $accumulate(operands::<$rows>(panels), started::<ROWS>(results));
+                    store(results, sums);
                 }
             }
-            // SAFETY: the panels hold `depth` words a line, by the caller's promise.
-            let sums = unsafe { $accumulate(operands::<$rows>(panels), sums) };
-            for row in 0..ROWS {
-                for half in 0..2 {
-                    // SAFETY: there is room for whole rows, by the caller's promise.
-                    unsafe {
-                        let to = results.first.add(row * results.stride + half * WIDTH);
-                        $store(to, sums[row][half]);
+
+            #[target_feature(enable = $feature)]
+            pub(super) unsafe fn multiply_in_place<T: Element, const ROWS: usize>(
+                panels: PanelsInPlace<T>,
+                results: Results,
+            ) {
+                // SAFETY: as above.
+                unsafe {
+                    let rows = word_rows::<$rows>(panels.a);
+                    store(results, $in_place(panels.depth, rows, panels.b, started::<ROWS>(results)));
+                }
+            }
+
+            /// What the sums start from.
+            #[inline]
+            #[target_feature(enable = $feature)]
+            unsafe fn started<const ROWS: usize>(results: Results) -> [[$vector; 2]; ROWS] {
+                for row in 0..ROWS {
+                    let to = results.first.wrapping_add(row * results.stride);
+                    // The results are stored long after this: by then the cache has their lines for writing.
+                    _mm_prefetch::<_MM_HINT_ET0>(to.cast());
+                    _mm_prefetch::<_MM_HINT_ET0>(to.wrapping_add(WIDTH).cast());
+                }
+                let mut sums = [[$zero(); 2]; ROWS];
+                if let Start::At(first, stride) = results.start {
+                    for row in 0..ROWS {
+                        let from = first.wrapping_add(row * stride);
+                        // SAFETY: there are whole rows to start from, by the caller's promise.
+                        sums[row] = unsafe { [$load(from), $load(from.add(WIDTH))] };
+                    }
+                }
+                sums
+            }
+
+            #[inline]
+            #[target_feature(enable = $feature)]
+            unsafe fn store<const ROWS: usize>(results: Results, sums: [[$vector; 2]; ROWS]) {
+                for row in 0..ROWS {
+                    for half in 0..2 {
+                        // SAFETY: there is room for whole rows, by the caller's promise.
+                        unsafe {
+                            let to = results.first.add(row * results.stride + half * WIDTH);
+                            $store(to, sums[row][half]);
+                        }
                     }
                 }
             }
@@ -118,27 +166,42 @@ macro_rules! vector_level {
 }
 
 vector_level!(
-    Avx2, 6 or [1 2 3 4 5] x 16, steps 1, "avx2,fma", multiply_avx2,
+    Avx2, 6 or [1 2 3 4 5] x 16, steps 1, "avx2,fma,f16c", avx2,
     __m256, _mm256_setzero_ps, _mm256_loadu_ps, _mm256_storeu_ps, Portable::pairs, Portable::line, accumulate_avx2,
-    transposed_lines_avx
+    transposed_lines_avx, in place: true, accumulate_in_place_avx2
 );
 vector_level!(
-    Avx512, 8 or [1 2 3 4 5 6 7] x 32, steps 1, "avx512f", multiply_avx512,
+    Avx512, 8 or [1 2 3 4 5 6 7] x 32, steps 1, "avx512f", avx512,
     __m512, _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, Portable::pairs, Portable::line, accumulate_avx512,
-    transposed_lines_avx512
+    transposed_lines_avx512, in place: true, accumulate_in_place_avx512
 );
 vector_level!(
-    Avx512Bf16, 8 or [1 2 3 4 5 6 7] x 32, steps 2, "avx512f,avx512bf16", multiply_avx512_bf16,
+    Avx512Bf16, 8 or [1 2 3 4 5 6 7] x 32, steps 2, "avx512f,avx512bf16", avx512_bf16,
     __m512, _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, pairs_bf16, line_bf16, accumulate_avx512_bf16,
-    transposed_lines_avx512
+    transposed_lines_avx512, in place: false, no_columns_in_place
 );
+
+/// Words are pairs at this level, of which columns are not made as they lie.
+unsafe fn no_columns_in_place<T, const ROWS: usize>(
+    _steps: usize,
+    _rows: WordRows,
+    _columns: ColumnsInPlace<T>,
+    _sums: [[__m512; 2]; ROWS],
+) -> [[__m512; 2]; ROWS] {
+    unreachable!("columns are packed at this level")
+}
+
+#[inline(always)]
+fn word_rows<const ROWS: usize>(rows: Rows) -> WordRows {
+    match rows {
+        Rows::Packed(rows) => WordRows::SideBySide(rows, ROWS * size_of::<Word>()),
+        Rows::InPlace(rows, row_bytes) => WordRows::Dense(rows, row_bytes),
+    }
+}
 
 #[inline(always)]
 fn operands<const ROWS: usize>(panels: Panels) -> Operands {
-    let rows = match panels.a {
-        Rows::Packed(rows) => WordRows::SideBySide(rows, ROWS * size_of::<Word>()),
-        Rows::InPlace(rows, row_bytes) => WordRows::Dense(rows, row_bytes),
-    };
+    let rows = word_rows::<ROWS>(panels.a);
     Operands { steps: panels.depth, rows, columns: panels.b, column_stride: panels.b_stride * size_of::<Word>() }
 }
 
