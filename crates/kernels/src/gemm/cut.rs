@@ -43,9 +43,10 @@ const ROWS_OF_COLUMNS_IN_PLACE: usize = 8;
 /// that reads memory at 17.4 GB/s beside busy others: in place at 17.1 GB/s, at 14.8 with half the words; transposed
 /// at 14.0, at 12.2 with four times the words. 64 rows of packed bf16 took 13 % less time than with half the words.
 const WORDS_IN_PLACE: usize = 16;
-/// Runs of at most so many bytes take more of them. One row times bf16 of 768 x 768 and of 3072 x 768, shared by two workers of a
-/// Zen that reads memory at 33 GB/s: at 25 to 27 GB/s, at 19 to 22 with half the words. With these words for longer runs,
-/// 768 x 3072 was read at 22 instead of 28, since lines of all steps meet in the same places of the first-level cache.
+/// Runs of at most so many bytes take more of them. One row times bf16, shared by two workers of a Zen that reads memory at
+/// 33 GB/s, best of 15 in each of two passes beside busy others: 3072 x 768 at 24.7 and 27.1 GB/s, at 18.7 and 21.9 with half
+/// the words; 768 x 768 at 14.8 and 25.8, at 19.2 and 21.9 with half, so undecided there. With these words for longer runs
+/// 768 x 3072 took more time: 22 GB/s instead of 27 to 28.
 const SHORT_RUN: usize = 1024;
 const WORDS_OF_SHORT_RUNS: usize = 32;
 const WORDS_BESIDE: usize = 64;
@@ -164,7 +165,7 @@ impl Cut {
             tiles_per_part: (PART_WORK / tile_work).max(1),
             rows_in_place: layout.rows_in_place,
             columns_in_place,
-            // The machine foresees f32 side by side itself; 16 bits took 15 to 60 % more time without being asked for.
+            // The machine foresees f32 side by side itself; 16 bits took 20 to 60 % more time without being asked for.
             columns_ahead: match few {
                 true if columns_in_place => layout.columns == Columns::Beside && layout.column_bytes < size_of::<f32>(),
                 true => layout.columns == Columns::Apart,
