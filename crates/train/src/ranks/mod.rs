@@ -1,6 +1,6 @@
 //! Ranks: processes that share out the lanes of a run.
 //!
-//! Every rank takes the same steps. It computes its lanes, adds their sums up to blocks, and then [`Exchange`] adds the
+//! Every rank takes the same steps. It computes its lanes, adds their sums up to blocks, and then `Exchange` adds the
 //! blocks of all ranks up by the tree that the lanes have: so a step has the same bits on any number of ranks. What a run
 //! does besides, its files and what it tells, is the first rank's.
 
