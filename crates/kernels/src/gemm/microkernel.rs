@@ -100,7 +100,8 @@ pub(super) trait Microkernel {
     const LINE_MAJOR: bool;
     /// Lines that are transposed at once where they are words already: a vector, of which a panel has whole ones.
     const LINES: usize;
-    /// Whether columns of any type are multiplied where they lie, besides words side by side.
+    /// Whether columns are multiplied where they lie, besides words side by side: of any type, or of bf16 where words are two
+    /// steps.
     const IN_PLACE: bool = false;
 
     /// `results = start + a @ b` for so many rows, at most a panel of them, and a panel of columns. Each sum is one chain

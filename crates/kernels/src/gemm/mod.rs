@@ -6,7 +6,7 @@
 //! are dense are read where they lie; others are packed too. Each panel of rows is multiplied
 //! with all columns while the first-level cache holds it.
 //! Of few rows, as a model decodes, the time goes by how the columns are fetched. Vectors of x86 read them where they lie,
-//! widened as they are loaded: side by side, some steps of a long run at a time; one after another, transposed in registers.
+//! widened or paired as they are loaded: side by side, some steps of a long run at a time; one after another, transposed in registers.
 //! Other columns are packed in blocks that stay in the first-level cache.
 //! Every element is one sum in the order of the depth whatever the cut, so the number of workers may decide it; and a
 //! product that accumulates goes on with the sums that it finds, so a depth that comes in pieces, one product after
@@ -278,9 +278,10 @@ fn layout<A: Element, B: Element>(sizes: Sizes, a: &Matrix<A>, b: &Matrix<B>, pa
     let whole = sizes.depth.is_multiple_of(panel.steps * panel.words);
     let rows_are_words = if panel.steps == 1 { is::<A, f32>() } else { is::<A, bf16>() };
     let columns_are_words = panel.steps == 1 && is::<B, f32>();
+    let columns_become_words = panel.in_place && (panel.steps == 1 || is::<B, bf16>());
     let (columns, columns_in_place) = match (b.column_stride, b.row_stride) {
-        (1, _) => (Columns::Beside, whole && (columns_are_words || panel.in_place)),
-        (_, 1) => (Columns::Apart, panel.in_place && sizes.depth.is_multiple_of(STEPS_OF_DENSE)),
+        (1, _) => (Columns::Beside, whole && (columns_are_words || columns_become_words)),
+        (_, 1) => (Columns::Apart, columns_become_words && sizes.depth.is_multiple_of(STEPS_OF_DENSE)),
         _ => (Columns::Apart, false),
     };
     let rows_are_dense = a.column_stride == 1;

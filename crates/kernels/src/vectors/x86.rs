@@ -73,18 +73,20 @@ accumulate_rows!(
     multiply_pairs
 );
 
-/// A loop over the steps of some rows and of columns where they lie. Vectors of dense columns are transposed as they are read.
+/// A loop over the words of some rows and of columns where they lie: words of so many steps each, of which those of columns
+/// side by side are made by `$beside` and those of dense ones by `$of_word`. Vectors of dense columns are transposed as they are
+/// read.
 macro_rules! accumulate_in_place {
-    ($name:ident, $feature:literal, $vector:ty, $width:literal, $widened:ident, $numbers:ident, $lines:ident,
-     $repeat:ident, $multiply_add:ident) => {
-        /// The sums, with the products of so many steps added.
+    ($name:ident, $feature:literal, $vector:ty, $width:literal, steps $steps:literal, $beside:ident, $of_word:ident,
+     $lines:ident, $repeat:ident, $multiply_add:ident) => {
+        /// The sums, with the products of so many words added.
         ///
         /// # Safety
         /// All steps of rows and columns must be there; of dense columns, whole groups of four words.
         #[inline]
         #[target_feature(enable = $feature)]
         pub(crate) unsafe fn $name<T: Element, const ROWS: usize>(
-            steps: usize,
+            words: usize,
             rows: WordRows,
             columns: ColumnsInPlace<T>,
             mut sums: [[$vector; 2]; ROWS],
@@ -107,28 +109,30 @@ macro_rules! accumulate_in_place {
             };
             match columns {
                 ColumnsInPlace::SideBySide(mut first, stride) => {
-                    for _ in 0..steps {
+                    for _ in 0..words {
                         // SAFETY: the caller's promise.
-                        add(unsafe { [$widened(first), $widened(first.add($width))] });
-                        first = first.wrapping_byte_add(stride);
+                        add(unsafe { $beside(first, stride) });
+                        first = first.wrapping_byte_add($steps * stride);
                     }
                 }
                 ColumnsInPlace::Dense(mut first, stride) => {
                     let numbers = WORD / size_of::<T>();
+                    // How many words of the rows there are for one that is read.
+                    let made = (numbers / $steps).max(1);
                     // The next columns are asked for meanwhile, in the order in which memory has them.
                     let mut ahead = first.wrapping_byte_add(2 * $width * stride).cast::<i8>();
-                    for _ in 0..steps / (4 * numbers) {
+                    for _ in 0..words / (4 * made) {
                         for _ in 0..2 * $width * 4 * WORD / CACHE_LINE {
                             _mm_prefetch::<_MM_HINT_T1>(ahead);
                             ahead = ahead.wrapping_add(CACHE_LINE);
                         }
                         // SAFETY: the caller's promise.
-                        let words = unsafe {
+                        let read = unsafe {
                             [$lines(first.cast(), stride), $lines(first.byte_add($width * stride).cast(), stride)]
                         };
                         for word in 0..4 {
-                            let [left, right] = [$numbers::<T>(words[0][word]), $numbers::<T>(words[1][word])];
-                            for step in 0..numbers {
+                            let [left, right] = [$of_word::<T>(read[0][word]), $of_word::<T>(read[1][word])];
+                            for step in 0..made {
                                 add([left[step], right[step]]);
                             }
                         }
@@ -145,7 +149,8 @@ accumulate_in_place!(
     "avx2,fma,f16c",
     __m256,
     8,
-    widened_avx2,
+    steps 1,
+    beside_avx2,
     numbers_avx2,
     transposed_lines_avx,
     _mm256_set1_ps,
@@ -156,11 +161,25 @@ accumulate_in_place!(
     "avx512f",
     __m512,
     16,
-    widened_avx512,
+    steps 1,
+    beside_avx512,
     numbers_avx512,
     transposed_lines_avx512,
     _mm512_set1_ps,
     _mm512_fmadd_ps
+);
+// Of columns of bf16 alone: words are their bits.
+accumulate_in_place!(
+    accumulate_in_place_avx512_bf16,
+    "avx512f,avx512bw,avx512bf16",
+    __m512,
+    16,
+    steps 2,
+    beside_bf16,
+    pairs_of_word,
+    transposed_lines_avx512,
+    _mm512_set1_ps,
+    multiply_pairs
 );
 
 /// Bytes of a line of the cache.
@@ -168,6 +187,55 @@ const CACHE_LINE: usize = 64;
 
 fn is<T: 'static, U: 'static>() -> bool {
     TypeId::of::<T>() == TypeId::of::<U>()
+}
+
+/// A step of two vectors of columns, in f32; steps lie so far apart.
+///
+/// # Safety
+/// The numbers must be there.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+unsafe fn beside_avx2<T: Element>(first: *const T, _stride: usize) -> [__m256; 2] {
+    // SAFETY: the caller's promise.
+    unsafe { [widened_avx2(first), widened_avx2(first.add(8))] }
+}
+
+/// As [`beside_avx2`].
+///
+/// # Safety
+/// The numbers must be there.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn beside_avx512<T: Element>(first: *const T, _stride: usize) -> [__m512; 2] {
+    // SAFETY: the caller's promise.
+    unsafe { [widened_avx512(first), widened_avx512(first.add(16))] }
+}
+
+/// Words of a step and the next of 32 columns of 16 bits; steps lie so many bytes apart.
+///
+/// # Safety
+/// The numbers of both steps must be there.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn beside_bf16<T: Element>(first: *const T, stride: usize) -> [__m512; 2] {
+    /// From where the halves of 16 words come, of two vectors of 32: those from the first column on, those from the middle one.
+    const PLACES: [[u16; 32]; 2] = {
+        let mut places = [[0; 32]; 2];
+        let mut half = 0;
+        while half < 32 {
+            let place = half as u16 / 2 + half as u16 % 2 * 32;
+            places[0][half] = place;
+            places[1][half] = place + 16;
+            half += 1;
+        }
+        places
+    };
+    // SAFETY: the caller's promise; 32 halves of words, in whatever vector or array, are the same bits.
+    unsafe {
+        let [step, next] = [first, first.byte_add(stride)].map(|step| _mm512_loadu_si512(step.cast()));
+        let words = |places| _mm512_permutex2var_epi16(step, std::mem::transmute::<[u16; 32], __m512i>(places), next);
+        PLACES.map(|places| _mm512_castsi512_ps(words(places)))
+    }
 }
 
 /// Eight neighbouring numbers, in f32.
@@ -240,6 +308,13 @@ fn numbers_avx512<T: Element>(words: __m512) -> [__m512; 2] {
     } else {
         [words; 2]
     }
+}
+
+/// Words as they are: both of their numbers are multiplied at once.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn pairs_of_word<T: Element>(words: __m512) -> [__m512; 1] {
+    [words]
 }
 
 /// `sum + first * second` of both numbers of each word.

@@ -1,4 +1,4 @@
-// The page: asks for what is new every second, and shows it.
+// The page: asks for what is new about every second, and shows it.
 
 import { LineChart, colorOf, node, swatch } from './charts.js';
 import { Runs, written } from './data.js';
@@ -6,6 +6,8 @@ import { bytes, count, duration } from './format.js';
 import { HeatMap } from './heat.js';
 
 const PAUSE = 1000;
+// The browser may share its cores with the run, so it rests this many times as long as it took to show what was new.
+const REST = 50;
 const element = (id) => document.getElementById(id);
 const runs = new Runs();
 
@@ -179,12 +181,21 @@ function tell(text, isLost) {
   connection.classList.toggle('lost', isLost);
 }
 
+// When what was changed is drawn; a page that nobody sees is not.
+const drawn = () => new Promise((done) => {
+  if (document.hidden) return done(performance.now());
+  requestAnimationFrame(() => setTimeout(() => done(performance.now())));
+});
+
 // Told once when the server is gone: its process has ended, or the way to it.
 let lostAt = null;
 async function watch() {
+  let taken = 0;
   try {
     const isNew = await runs.update();
+    const began = performance.now();
     if (isNew || lostAt !== null || rows.size === 0) show(); else showRuns();
+    taken = await drawn() - began;
     lostAt = null;
     const running = runs.all.filter((run) => run.state === 'running').length;
     tell(running ? (runs.all.length > 1 ? `${running} of ${runs.all.length} running` : 'live') : '', false);
@@ -194,7 +205,7 @@ async function watch() {
     lostAt ??= new Date().toLocaleTimeString();
     tell(`No answer since ${lostAt}: the run has ended, or the server was stopped. This is the last that was read.`, true);
   }
-  setTimeout(watch, PAUSE);
+  setTimeout(watch, Math.min(Math.max(PAUSE, REST * taken), 10 * PAUSE));
 }
 
 element('axis').addEventListener('change', (event) => {

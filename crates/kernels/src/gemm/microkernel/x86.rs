@@ -3,8 +3,8 @@
 use super::{Microkernel, Panels, PanelsInPlace, Portable, Results, Rows, Start, TRANSPOSE_SIDE, Word};
 use crate::Element;
 use crate::vectors::{
-    ColumnsInPlace, Operands, WordRows, accumulate_avx2, accumulate_avx512, accumulate_avx512_bf16,
-    accumulate_in_place_avx2, accumulate_in_place_avx512, rounded_pairs, transposed, transposed_lines_avx,
+    Operands, WordRows, accumulate_avx2, accumulate_avx512, accumulate_avx512_bf16, accumulate_in_place_avx2,
+    accumulate_in_place_avx512, accumulate_in_place_avx512_bf16, rounded_pairs, transposed, transposed_lines_avx,
     transposed_lines_avx512,
 };
 use std::arch::x86_64::*;
@@ -22,7 +22,7 @@ pub struct Avx512Bf16;
 macro_rules! vector_level {
     ($level:ident, $rows:literal or [$($fewer:literal)*] x $columns:literal, steps $steps:literal, $feature:literal, $name:ident,
      $vector:ty, $zero:ident, $load:ident, $store:ident, $pairs:path, $line:path, $accumulate:ident, $transposed:ident,
-     in place: $has:literal, $in_place:ident) => {
+     $in_place:ident) => {
         impl Microkernel for $level {
             const ROWS: usize = $rows;
             const COLUMNS: usize = $columns;
@@ -30,7 +30,7 @@ macro_rules! vector_level {
             const WORDS: usize = 1;
             const LINE_MAJOR: bool = false;
             const LINES: usize = $columns / 2;
-            const IN_PLACE: bool = $has;
+            const IN_PLACE: bool = true;
 
             #[inline(always)]
             unsafe fn multiply(panels: Panels, results: Results, rows: usize) {
@@ -168,28 +168,18 @@ macro_rules! vector_level {
 vector_level!(
     Avx2, 6 or [1 2 3 4 5] x 16, steps 1, "avx2,fma,f16c", avx2,
     __m256, _mm256_setzero_ps, _mm256_loadu_ps, _mm256_storeu_ps, Portable::pairs, Portable::line, accumulate_avx2,
-    transposed_lines_avx, in place: true, accumulate_in_place_avx2
+    transposed_lines_avx, accumulate_in_place_avx2
 );
 vector_level!(
     Avx512, 8 or [1 2 3 4 5 6 7] x 32, steps 1, "avx512f", avx512,
     __m512, _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, Portable::pairs, Portable::line, accumulate_avx512,
-    transposed_lines_avx512, in place: true, accumulate_in_place_avx512
+    transposed_lines_avx512, accumulate_in_place_avx512
 );
 vector_level!(
-    Avx512Bf16, 8 or [1 2 3 4 5 6 7] x 32, steps 2, "avx512f,avx512bf16", avx512_bf16,
+    Avx512Bf16, 8 or [1 2 3 4 5 6 7] x 32, steps 2, "avx512f,avx512bw,avx512bf16", avx512_bf16,
     __m512, _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, pairs_bf16, line_bf16, accumulate_avx512_bf16,
-    transposed_lines_avx512, in place: false, no_columns_in_place
+    transposed_lines_avx512, accumulate_in_place_avx512_bf16
 );
-
-/// Words are pairs at this level, of which columns are not made as they lie.
-unsafe fn no_columns_in_place<T, const ROWS: usize>(
-    _steps: usize,
-    _rows: WordRows,
-    _columns: ColumnsInPlace<T>,
-    _sums: [[__m512; 2]; ROWS],
-) -> [[__m512; 2]; ROWS] {
-    unreachable!("columns are packed at this level")
-}
 
 #[inline(always)]
 fn word_rows<const ROWS: usize>(rows: Rows) -> WordRows {
