@@ -36,6 +36,10 @@ impl Lagging {
         let is_fit = !is_sharded && verify_between(plan, update, first).is_ok() && gives_early(update);
         Lagging { update: is_fit.then(|| Cut::of(update)), ..Lagging::default() }
     }
+
+    pub fn is_allowed(&self) -> bool {
+        self.allowed
+    }
 }
 
 /// Whether all that a routine gives is there when it needs the first bucket.

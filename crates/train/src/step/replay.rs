@@ -178,7 +178,9 @@ impl TrainingStep {
         self.finish()?;
         self.program.relink(chosen.plan)?;
         if let Some(parts) = self.parts.as_ref().filter(|_| self.exchange.is_some()) {
+            let allowed = self.lagging.is_allowed();
             self.lagging = Lagging::of(self.program.plan(), parts.is_sharded());
+            self.may_lag(allowed);
         }
         // They were those of the other plan.
         self.times = None;
