@@ -153,6 +153,9 @@ pub struct TrainArgs {
     /// What each rank has only a part of: optimizer, what adamw, sgd or lion remember [default: none]
     #[arg(long, value_enum, help_heading = "Training")]
     pub shard: Option<ShardName>,
+    /// Whether ranks exchange gradients and weights while they compute [default: true]
+    #[arg(long, value_name = "true|false", num_args = 0..=1, default_missing_value = "true", help_heading = "Training")]
+    pub overlap: Option<bool>,
     /// Length of the run in steps [default: 900 for stories, else 2000]
     #[arg(long, value_name = "N", group = "length", help_heading = "Training")]
     pub steps: Option<u64>,
@@ -503,7 +506,7 @@ fn planning_option(option: clap::Arg) -> clap::Arg {
 }
 
 /// Options of a training run that change nothing in a few steps.
-const NOT_PROFILED: [&str; 17] = [
+const NOT_PROFILED: [&str; 18] = [
     "epochs",
     "time",
     "learning_rate",
@@ -521,6 +524,7 @@ const NOT_PROFILED: [&str; 17] = [
     "ranks",
     "restart",
     "shard",
+    "overlap",
 ];
 
 /// An option of a training run as `gradus profile` tells of it.

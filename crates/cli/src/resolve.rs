@@ -303,6 +303,7 @@ fn train_config(args: &TrainArgs, model: ModelConfig, sequence: usize, paths: Pa
         micro_batch: args.micro_batch.unwrap_or(0),
         lanes: args.lanes.unwrap_or_else(|| defaults::lanes(args)),
         shard: args.shard.map_or(Sharding::None, Sharding::from),
+        overlap: args.overlap.unwrap_or(true),
         memory: args.memory,
         recompute: args.recompute.unwrap_or_default(),
         speeds: args.speeds.clone(),

@@ -51,6 +51,14 @@ pub enum Collective {
     },
     /// [`Transport::barrier`].
     Barrier,
+    /// Several of these, with what is done between them.
+    Work(*mut dyn Work),
+}
+
+/// What is carried out as one: collectives, and what is packed before and added up after them.
+pub trait Work: Send {
+    /// Carries it out.
+    fn carry_out(&mut self, transport: &mut dyn Transport) -> Result<()>;
 }
 
 // SAFETY: places are only followed by the communication thread, under what `Exchange::post` demands.
@@ -72,6 +80,7 @@ impl Collective {
                 Collective::Send { bytes, to } => transport.send(&*bytes, to),
                 Collective::Receive { bytes, from } => transport.receive(&mut *bytes, from),
                 Collective::Barrier => transport.barrier(),
+                Collective::Work(work) => (*work).carry_out(transport),
             }
         }
     }

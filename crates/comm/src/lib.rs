@@ -20,7 +20,7 @@ mod transport;
 
 pub use agree::{Fingerprint, agree};
 pub use error::{Error, Peer, Result};
-pub use exchange::{Collective, Exchange, Ticket, Times};
+pub use exchange::{Collective, Exchange, Ticket, Times, Work};
 pub use in_process::{in_process, in_process_within};
 pub use link::Link;
 #[cfg(unix)]

@@ -5,10 +5,11 @@ use crate::dtype::Native;
 use crate::error::Location;
 use crate::graph::{Role, Source, State};
 use crate::handles::{Traced, unique, wrong_handle};
-use crate::plan::{Buffer, BufferKind, Operand, Options, Plan, Planner, Report, Request};
+use crate::plan::{Buffer, BufferKind, Mark, Moment, Operand, Options, Plan, Planner, Report, Request};
 use crate::{Array, Error, Handles, Result, RoutineKey, Tensor, TensorKey, TensorType, Trace};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// One thing a program can do: values to give, and states to assign. A training step is a routine; so is an
@@ -21,6 +22,8 @@ pub struct Routine {
     times_per_step: usize,
     outputs: Vec<(String, Tensor)>,
     assigns: Vec<(Tensor, Tensor)>,
+    marks: Vec<(Moment, usize, Vec<Tensor>)>,
+    apart: bool,
     location: Location,
 }
 
@@ -34,6 +37,8 @@ impl Routine {
             times_per_step: 0,
             outputs: vec![],
             assigns: vec![],
+            marks: vec![],
+            apart: false,
             location: Location::caller(),
         }
     }
@@ -53,6 +58,29 @@ impl Routine {
     pub fn assign(mut self, state: &Tensor, value: &Tensor) -> Routine {
         self.assigns.push((state.clone(), value.clone()));
         Routine { id: unique(), ..self }
+    }
+
+    /// States of a group that others are given as soon as the routine has their last values: it does not touch them any
+    /// more. [`Program::run_marked`] says when that is.
+    pub fn starts(self, group: usize, states: &[Tensor]) -> Routine {
+        self.marked(Moment::Start, group, states)
+    }
+
+    /// States of a group that others may still be writing when the routine begins: it does not touch them before
+    /// [`Program::run_marked`] has awaited them.
+    pub fn awaits(self, group: usize, states: &[Tensor]) -> Routine {
+        self.marked(Moment::Await, group, states)
+    }
+
+    fn marked(mut self, moment: Moment, group: usize, states: &[Tensor]) -> Routine {
+        self.marks.push((moment, group, states.to_vec()));
+        Routine { id: unique(), ..self }
+    }
+
+    /// Keeps what it makes apart from what other routines make, and its steps in the order of the trace: others may be
+    /// replayed between them ([`Program::run_steps`]).
+    pub fn apart(self) -> Routine {
+        Routine { id: unique(), apart: true, ..self }
     }
 
     /// Checks the routine against the trace and writes it down in the graph's terms.
@@ -91,10 +119,24 @@ impl Routine {
             }
             assigns.push((target, named(tensor)?));
         }
+        let mut marks = vec![];
+        for (moment, group, states) in &self.marks {
+            let mut of_group = vec![];
+            for state in states {
+                let node = named(state)?.node;
+                let Source::State(State { name, .. }) = trace.graph().nodes()[node].source.clone() else {
+                    let what = trace.graph().nodes()[node].label();
+                    return Err(wrong(format!("only states are exchanged, not {what}; make it with `state`")));
+                };
+                of_group.push(name);
+            }
+            marks.push((*moment, *group, of_group));
+        }
         if outputs.is_empty() && assigns.is_empty() {
             return Err(wrong(format!("routine {:?} does nothing; give it an output or an assignment", self.name)));
         }
-        Ok(Request { name: self.name.clone(), times_per_step: self.times_per_step, outputs, assigns })
+        let (name, times_per_step, apart) = (self.name.clone(), self.times_per_step, self.apart);
+        Ok(Request { name, times_per_step, outputs, assigns, marks, apart })
     }
 }
 
@@ -203,6 +245,40 @@ impl Program {
         self.executable.run(index)?;
         self.last_run = Some(index);
         Ok(())
+    }
+
+    /// As [`Program::run`]; between the steps, at every mark of the routine, `at` is told what is due for which group.
+    pub fn run_marked<E: From<Error>>(
+        &mut self,
+        routine: &str,
+        mut at: impl FnMut(&mut Program, Moment, usize) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        let index = self.routine(RoutineKey::Name(routine))?;
+        let mut done = 0;
+        for mark in 0..self.plan.routines[index].marks.len() {
+            let Mark { moment, group, at: due, .. } = self.plan.routines[index].marks[mark];
+            self.run_steps(routine, done..due)?;
+            done = due;
+            at(self, moment, group)?;
+        }
+        Ok(self.run_steps(routine, done..self.plan.routines[index].steps.len())?)
+    }
+
+    /// Replays some steps of a routine, which must come one after another: only routines whose plans allow it may be
+    /// replayed between them ([`crate::plan::verify::verify_between`]). What it gives can be read when its step is done.
+    pub fn run_steps<'a>(&mut self, routine: impl Into<RoutineKey<'a>>, steps: Range<usize>) -> Result<()> {
+        let index = self.routine(routine.into())?;
+        self.last_run = None;
+        self.executable.run_steps(index, steps)?;
+        self.last_run = Some(index);
+        Ok(())
+    }
+
+    /// Where a state or an input lies, if the host can see it: for whoever exchanges it with others beside replays. It moves
+    /// when another plan is linked.
+    pub fn place(&mut self, name: &str) -> Result<Option<*mut [u8]>> {
+        let buffer = self.leaf(TensorKey::Name(name))?.buffer;
+        Ok(self.executable.look_mut(buffer).map(std::ptr::from_mut))
     }
 
     /// Room for what the steps of a routine take.

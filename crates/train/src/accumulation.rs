@@ -112,6 +112,14 @@ impl GradientAccumulator {
         &self.summed
     }
 
+    /// The states of the sums of some tensors, by their places in what is summed.
+    pub(crate) fn states(&self, tensors: Range<usize>) -> Vec<Tensor> {
+        let sums = |summed: &[Summed]| summed.iter().map(|summed| summed.sums.len()).sum::<usize>();
+        let first = sums(&self.summed[..tensors.start]);
+        let states = self.sums[first..first + sums(&self.summed[tensors])].iter();
+        states.map(|sum| sum.state.clone()).collect()
+    }
+
     /// The gradients over all micro-batches, in the order of the tensors.
     pub fn gradients(&self) -> &[Tensor] {
         &self.gradients

@@ -65,6 +65,9 @@ pub struct TrainConfig {
     /// What each of several ranks has only a part of.
     #[serde(default)]
     pub shard: Sharding,
+    /// Whether ranks exchange gradients and weights while they compute.
+    #[serde(default = "yes")]
+    pub overlap: bool,
     /// Memory to stay within.
     pub memory: Option<Budget>,
     /// What of the forward pass is computed again, rather than kept.
@@ -204,6 +207,10 @@ impl TrainConfig {
 
 fn one() -> usize {
     1
+}
+
+fn yes() -> bool {
+    true
 }
 
 /// The keys of a model's sizes and the options that state them.
@@ -481,6 +488,7 @@ mod tests {
             tensorboard: EventFolder::default(),
             lanes: 1,
             shard: Sharding::None,
+            overlap: true,
             observer_bytes: 0,
             place: Place::default(),
         }

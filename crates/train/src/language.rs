@@ -150,6 +150,7 @@ impl StepConfig {
                 beta2: config.beta2 as f32,
             }),
             sharded: config.shard == Sharding::Optimizer,
+            overlap: config.overlap,
             clip_value: if let Clip::Value(limit) = config.clip { Some(limit as f32) } else { None },
             precision: config.precision,
             loss_scale: None,

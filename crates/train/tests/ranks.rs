@@ -99,9 +99,12 @@ fn weights(states: &States) -> Vec<&(String, Vec<u8>)> {
 fn the_number_of_ranks_and_threads_changes_no_bit() {
     let (expected, summary) = trained(1, 1, &settings());
     assert!(summary.loss.is_finite());
-    for (ranks, threads) in [(1, 2), (2, 1), (2, 2), (3, 1), (3, 2), (4, 1), (4, 2), (5, 1), (8, 1), (8, 2)] {
-        let (states, other) = trained(ranks, threads, &settings());
-        assert!(states == expected, "{ranks} ranks of {threads} threads");
+    let with_overlap = [(1, 2), (2, 1), (2, 2), (3, 1), (3, 2), (4, 1), (4, 2), (5, 1), (8, 1), (8, 2)];
+    let without = [(2, 2), (3, 1), (8, 1)];
+    let all = with_overlap.map(|run| (run, true)).into_iter().chain(without.map(|run| (run, false)));
+    for ((ranks, threads), overlap) in all {
+        let (states, other) = trained(ranks, threads, &Settings { overlap, ..settings() });
+        assert!(states == expected, "{ranks} ranks of {threads} threads, overlap {overlap}");
         assert_eq!(other.loss.to_bits(), summary.loss.to_bits(), "the loss is that of the whole batch");
     }
     let (others, _) = trained(2, 1, &Settings { lanes: 4, ..settings() });
@@ -154,9 +157,9 @@ fn parts_of_what_the_optimizer_remembers_give_the_same_bits() {
         let whole = Settings { optimizer, ..settings() };
         let sharded = Settings { shard: Sharding::Optimizer, ..whole.clone() };
         let (expected, summary) = trained(1, 2, &whole);
-        for ranks in [2, 3, 8] {
-            let (states, other) = trained(ranks, 1, &sharded);
-            assert!(weights(&states) == weights(&expected), "{ranks} ranks");
+        for (ranks, overlap) in [(2, true), (3, true), (8, true), (3, false)] {
+            let (states, other) = trained(ranks, 1, &Settings { overlap, ..sharded.clone() });
+            assert!(weights(&states) == weights(&expected), "{ranks} ranks, overlap {overlap}");
             assert_eq!(other.loss.to_bits(), summary.loss.to_bits());
         }
         assert!(trained(1, 1, &sharded).0 == expected, "one rank has all of it");

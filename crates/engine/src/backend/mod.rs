@@ -18,7 +18,7 @@ pub use timing::Timing;
 
 use crate::ops::Trusted;
 use crate::plan::{self, BufferId, Machine, Plan};
-use crate::{Layout, Result};
+use crate::{Error, Layout, Result};
 use std::any::Any;
 use std::ops::Range;
 
@@ -49,6 +49,11 @@ pub trait Executable: Send {
     /// what may fault comes before [`plan::Parts::first_write`], and whether the replay stops at the fault or only there
     /// is its own affair.
     fn run(&mut self, routine: usize) -> Result<()>;
+
+    /// Replays some of a routine's steps, as a part of it, if the device can.
+    fn run_steps(&mut self, _routine: usize, _steps: Range<usize>) -> Result<()> {
+        Err(Error::OtherMachine { problem: "routines are replayed in parts, and this device does them whole".to_string() })
+    }
 
     /// As [`Executable::run`]; adds what each step took to what stands at its place.
     fn run_timed(&mut self, routine: usize, timing: &mut Timing) -> Result<()>;

@@ -1,7 +1,7 @@
 //! From nodes to steps: views become layouts of their operand's buffer, every other value gets a buffer, and a
 //! dense copy is put in where the machine does not read a layout, or not in that type.
 
-use super::{Buffer, BufferId, BufferKind, Machine, Operand, PlannedRoutine, Reading, Request, Step};
+use super::{Buffer, BufferId, BufferKind, Machine, Mark, Moment, Operand, PlannedRoutine, Reading, Request, Step};
 use crate::error::Location;
 use crate::graph::{Graph, Node, Part, Source, Value};
 use crate::ops::{Elementwise, Lowering, Operation};
@@ -92,12 +92,22 @@ pub(super) fn lower(graph: &Graph, request: &Request, buffers: &mut Buffers, mac
     let end = Origin { location, part: Part::default() };
     let assigns = lowerer.assigns(request, end);
     let outputs = lowerer.outputs(request, &assigns, end);
+    let state = |name: &Arc<str>| lowerer.buffers.leaves[&Leaf::Named(name.clone())];
+    let mark = |(moment, group, states): &(Moment, usize, Vec<Arc<str>>)| Mark {
+        moment: *moment,
+        group: *group,
+        at: 0,
+        buffers: states.iter().map(state).collect(),
+    };
+    let marks = request.marks.iter().map(mark).collect();
     Lowered(PlannedRoutine {
         name: request.name.clone(),
         times_per_step: request.times_per_step,
         steps: lowerer.steps,
         outputs,
         assigns,
+        marks,
+        apart: request.apart,
     })
 }
 

@@ -16,6 +16,7 @@ mod checks;
 mod liveness;
 mod lower;
 mod machine;
+mod marks;
 mod memory;
 mod planner;
 mod recompute;
@@ -31,6 +32,7 @@ use crate::ops::{Cost, Effect, Operation};
 use crate::{Array, DType, Handles, Layout, Shape, TensorType};
 pub use liveness::Lifetime;
 pub use machine::{Absorption, FusionLimits, Machine, Reading, Scratch};
+pub use marks::{Mark, Moment};
 pub use planner::{Estimate, Planner};
 pub use recompute::Recompute;
 pub use speeds::Speeds;
@@ -46,6 +48,9 @@ pub(crate) struct Request {
     pub outputs: Vec<(String, Value)>,
     /// State, and the value it has afterwards.
     pub assigns: Vec<(Value, Value)>,
+    /// When states are exchanged with others, by their names.
+    pub marks: Vec<(Moment, usize, Vec<Arc<str>>)>,
+    pub apart: bool,
 }
 
 /// What the planner may do. All of it is on unless a test, or a search for a fault, turns it off: the results are
@@ -193,6 +198,10 @@ pub struct PlannedRoutine {
     pub outputs: Vec<(String, Operand)>,
     /// State buffers, and the buffers whose content they have afterwards, at the same address.
     pub assigns: Vec<(BufferId, BufferId)>,
+    /// Between which steps states are given to others, and awaited from them; in the order of the steps.
+    pub marks: Vec<Mark>,
+    /// Whether nothing of other routines lies over its transients, so that they may be replayed between its steps.
+    pub apart: bool,
 }
 
 impl PlannedRoutine {

@@ -103,8 +103,9 @@ impl<'a> Planner<'a> {
         let mut routines = vec![];
         for measured in &self.routines {
             let rung = measured.ways.rungs()[self.fastest_within(measured, limit)];
-            let (routine, bytes) = self.placed(measured, &rung, &mut buffers, report);
-            regions.transients = regions.transients.max(bytes);
+            let (mut routine, bytes) = self.placed(measured, &rung, &mut buffers, report);
+            routine.place_marks();
+            regions.transients = regions.transients.max(self.apart_before(measured) + bytes);
             routines.push(routine);
         }
         let (worker_scratch, alignment, handles) =
@@ -121,7 +122,7 @@ impl<'a> Planner<'a> {
         let mut transients = 0;
         for measured in &self.routines {
             let size = self.size(measured, self.fastest_within(measured, limit));
-            transients = transients.max(size.bytes);
+            transients = transients.max(self.apart_before(measured) + size.bytes);
             estimate.seconds += measured.ways.times_per_step() as f64 * size.seconds;
         }
         estimate.arena = self.regions.total() + transients;
@@ -139,9 +140,17 @@ impl<'a> Planner<'a> {
         let recomputed = measured.ways.at(rung, buffers);
         shown("recompute", &recomputed.0, buffers, report);
         let Regions { states, inputs, constants, .. } = self.regions;
-        let base = states + inputs + constants;
+        let base = states + inputs + constants + self.apart_before(measured);
         let bytes = memory::place(&recomputed, buffers, base, self.machine.alignment(), self.options);
         (recomputed.0, bytes)
+    }
+
+    /// Bytes of transients before those of a routine: those of routines that are apart, which come first, each after those
+    /// before it.
+    fn apart_before(&self, measured: &Measured) -> usize {
+        let before = |other: &&Measured| !std::ptr::eq(*other, measured);
+        let others = self.routines.iter().take_while(|other| !measured.ways.is_apart() || before(other));
+        others.filter(|other| other.ways.is_apart()).map(|other| self.size(other, 0).bytes).sum()
     }
 
     /// The size of one of a routine's ways. Placing takes long, so that it is done once for each way and only if asked
@@ -156,8 +165,11 @@ impl<'a> Planner<'a> {
 
     /// The fastest way that keeps the arena within the limit, or else the smallest.
     fn fastest_within(&self, measured: &Measured, limit: usize) -> usize {
-        let limit = limit.saturating_sub(self.regions.total());
+        let limit = limit.saturating_sub(self.regions.total() + self.apart_before(measured));
         let rungs = measured.ways.rungs();
+        if measured.ways.is_apart() {
+            return 0;
+        }
         // No placement needs less than what is alive at once.
         let fits = |&rung: &usize| rungs[rung].alive <= limit && self.size(measured, rung).bytes <= limit;
         (0..rungs.len()).find(fits).unwrap_or_else(|| self.smallest(measured))

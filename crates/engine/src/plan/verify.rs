@@ -1,7 +1,7 @@
 //! Checks a plan by following what every byte holds, step by step. It shares no code with the planner: what it
 //! accepts is right whatever the planner meant, and whoever links it may rely on it.
 
-use super::{Buffer, BufferId, BufferKind, Operand, Parts, PlannedRoutine, Step};
+use super::{Buffer, BufferId, BufferKind, Mark, Moment, Operand, Parts, PlannedRoutine, Step};
 use crate::Layout;
 use crate::graph::{Initial, State};
 use crate::ops::{Check, Effect, Lowering};
@@ -17,8 +17,104 @@ pub fn verify(parts: &Parts) -> Verdict {
     for routine in &parts.routines {
         let about = |problem| format!("routine {:?}: {problem}", routine.name);
         Replay::of(parts, contents.clone()).routine(routine).map_err(about)?;
+        marks(parts, routine).map_err(about)?;
+    }
+    apart(parts)
+}
+
+/// What a step touches and what lies there: every operand, whole, and scratch.
+fn touched(step: &Step) -> impl Iterator<Item = BufferId> {
+    step.inputs.iter().chain(&step.outputs).map(|operand| operand.buffer).chain(step.scratch)
+}
+
+/// What is in flight may not be touched: no state after it is started, none before it is awaited.
+fn marks(parts: &Parts, routine: &PlannedRoutine) -> Verdict {
+    let steps = routine.steps.len();
+    if !routine.marks.is_sorted_by_key(|mark| mark.at) || routine.marks.iter().any(|mark| mark.at > steps) {
+        return Err("its marks are not in the order of its steps".to_string());
+    }
+    for Mark { moment, group, at, buffers } in &routine.marks {
+        if buffers.iter().any(|&id| !matches!(parts.buffers.get(id).map(|buffer| &buffer.kind), Some(BufferKind::State(_)))) {
+            return Err(format!("group {group} has something that is no state"));
+        }
+        let in_flight = |id: BufferId| buffers.iter().any(|&state| overlap(&parts.buffers[state], &parts.buffers[id]));
+        let (range, first) = match moment {
+            Moment::Start => (&routine.steps[*at..], *at),
+            Moment::Await => (&routine.steps[..*at], 0),
+        };
+        if let Some(index) = range.iter().position(|step| touched(step).any(in_flight)) {
+            let (index, name) = (first + index, range[index].op.name());
+            return Err(format!("step {index} ({name}) touches states of group {group} that are in flight"));
+        }
+        let read = routine.outputs.iter().find(|(_, output)| *moment == Moment::Start && in_flight(output.buffer));
+        if let Some((name, _)) = read {
+            return Err(format!("output {name:?} is of group {group}, which is in flight"));
+        }
     }
     Ok(())
+}
+
+/// The transients of a routine that is apart are its own.
+fn apart(parts: &Parts) -> Verdict {
+    let regions = &parts.regions;
+    let persistent = regions.states + regions.inputs + regions.constants;
+    let span = |routine: &PlannedRoutine| {
+        let ids = routine.steps.iter().flat_map(touched);
+        let transients = ids.map(|id| &parts.buffers[id]).filter(|buffer| buffer.offset >= persistent);
+        transients.fold((usize::MAX, 0), |(first, end), buffer| {
+            (first.min(buffer.offset), end.max(buffer.offset + buffer.bytes()))
+        })
+    };
+    let spans: Vec<(usize, usize)> = parts.routines.iter().map(span).collect();
+    for (at, routine) in parts.routines.iter().enumerate().filter(|(_, routine)| routine.apart) {
+        let (first, end) = spans[at];
+        let meets = |&(other, &(start, until)): &(usize, &(usize, usize))| other != at && start < end && first < until;
+        if let Some((other, _)) = spans.iter().enumerate().find(meets) {
+            let (name, other) = (&routine.name, &parts.routines[other].name);
+            return Err(format!("routine {name:?} is apart, and {other:?} lies over its transients"));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a routine gives the same when it is replayed between the steps of one that is apart: the steps of that before its
+/// first await are done before, and those from the await of a group up to the next at the routine's own await of the same group,
+/// or earlier. So whatever comes before that must have nothing to do with them.
+pub fn verify_between(parts: &Parts, apart: &PlannedRoutine, routine: &PlannedRoutine) -> Verdict {
+    if !apart.apart {
+        return Err(format!("routine {:?} is not apart", apart.name));
+    }
+    let awaits = |routine: &PlannedRoutine| -> Vec<(usize, usize)> {
+        let marks = routine.marks.iter().filter(|mark| mark.moment == Moment::Await);
+        marks.map(|mark| (mark.group, mark.at)).collect()
+    };
+    let (cuts, due) = (awaits(apart), awaits(routine));
+    for (place, &(group, from)) in cuts.iter().enumerate() {
+        let until = cuts.get(place + 1).map_or(apart.steps.len(), |&(_, at)| at);
+        let before = due.iter().find(|(known, _)| *known == group).map_or(routine.steps.len(), |&(_, at)| at);
+        let (late_read, late_written) = persistent_bytes(parts, &apart.steps[from..until]);
+        let (read, written) = persistent_bytes(parts, &routine.steps[..before]);
+        let meets = |a: &HashSet<usize>, b: &HashSet<usize>| a.intersection(b).next().is_some();
+        if meets(&late_written, &read) || meets(&late_written, &written) || meets(&late_read, &written) {
+            let (late, name) = (&apart.name, &routine.name);
+            return Err(format!("routine {name:?} needs what {late:?} does for group {group} before it awaits that"));
+        }
+    }
+    Ok(())
+}
+
+/// Where what persists begins that steps read, and that they write.
+fn persistent_bytes(parts: &Parts, steps: &[Step]) -> (HashSet<usize>, HashSet<usize>) {
+    let persistent = parts.regions.states + parts.regions.inputs + parts.regions.constants;
+    let starts = |operands: &[Operand]| -> Vec<usize> {
+        operands.iter().map(|operand| parts.buffers[operand.buffer].offset).filter(|&at| at < persistent).collect()
+    };
+    let (mut read, mut written) = (HashSet::new(), HashSet::new());
+    for step in steps {
+        read.extend(starts(&step.inputs));
+        written.extend(starts(&step.outputs));
+    }
+    (read, written)
 }
 
 /// Checks a routine that has no addresses yet: every step reads what an earlier one wrote or what persists, and its

@@ -121,7 +121,8 @@ fn ranks_bytes(config: &TrainConfig, lanes: &Lanes) -> u64 {
     let most_sums = if config.model.tie_embeddings { 2 } else { 1 };
     let saves_parts = config.shard == Sharding::Optimizer && config.place.rank == 0;
     let saving = if saves_parts { size_of::<f32>() * largest } else { 0 };
-    exchange_bytes(lanes, weights.chain([1]).collect(), most_sums) + saving as u64
+    let count = parameters.len();
+    exchange_bytes(lanes, weights.chain([1]).collect(), count, most_sums) + saving as u64
 }
 
 /// What it takes to encode a piece of a corpus, as far as the tokenizer is known before it is there.

@@ -42,7 +42,7 @@ impl ModelMemory {
         let runtime = Held::now_resident().with_threads(backend.workers()) + steps * STEP_BYTES + messages;
         let most_sums = traced.summed.iter().map(|summed| summed.sums.len()).max().unwrap_or(1);
         let numbers = traced.summed.iter().map(|summed| summed.numbers).collect();
-        let exchange = exchange_bytes(&config.lanes, numbers, most_sums);
+        let exchange = exchange_bytes(&config.lanes, numbers, traced.parameters.len(), most_sums);
         // Of a source that has only whole batches, a rank takes its rows.
         let whole = if config.lanes.place().ranks > 1 { Batch::size(&traced.fields, batch) as u64 } else { 0 };
         let outside = Outside { data: Batches::bytes(of_batch) + of_one as u64 + whole + exchange, runtime };

@@ -4,10 +4,12 @@
 //! blocks of all ranks up by the tree that the lanes have: so a step has the same bits on any number of ranks. What a run
 //! does besides, its files and what it tells, is the first rank's.
 
+mod carrier;
 mod exchange;
 mod shards;
 
-pub(crate) use exchange::{Exchange, exchange_bytes};
+pub(crate) use carrier::exchange_bytes;
+pub(crate) use exchange::Exchange;
 pub(crate) use shards::Shards;
 
 use crate::checkpoint::{Found, Store};
@@ -25,6 +27,9 @@ use std::time::Duration;
 /// How often the first rank says that it is at work while others wait for it: well before they lose patience.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
 
+/// Collectives that are on their way at most: more than a step posts.
+const POSTED: usize = 64;
+
 /// What the first rank says to those that wait for it.
 const AT_WORK: u8 = 0;
 const DONE: u8 = 1;
@@ -33,7 +38,7 @@ const ASKS: u8 = 3;
 
 /// The ranks of a run, as one of them sees them.
 pub struct Ranks {
-    transport: Box<dyn Transport>,
+    transport: gradus_comm::Exchange,
     /// Room for a number of each rank, and where it stands.
     numbers: Vec<u64>,
     at: Vec<usize>,
@@ -44,7 +49,7 @@ impl Ranks {
     pub fn new(transport: Box<dyn Transport>) -> Ranks {
         let ranks = transport.ranks();
         let at = (0..=ranks).map(|rank| rank * size_of::<u64>()).collect();
-        Ranks { transport, numbers: vec![0; ranks], at }
+        Ranks { transport: gradus_comm::Exchange::start(transport, POSTED), numbers: vec![0; ranks], at }
     }
 
     /// Which of them this one is.
@@ -58,7 +63,12 @@ impl Ranks {
     }
 
     pub(crate) fn transport(&mut self) -> &mut dyn Transport {
-        &mut *self.transport
+        &mut self.transport
+    }
+
+    /// What carries out collectives beside what is computed.
+    pub(crate) fn thread(&mut self) -> &mut gradus_comm::Exchange {
+        &mut self.transport
     }
 
     /// The number of every rank.
@@ -139,7 +149,7 @@ impl Ranks {
             return self.wait_for_first(&|number| give(on, number));
         }
         let (done, waits) = channel::<()>();
-        let asking = Asking { transport: Mutex::new(&mut *self.transport) };
+        let asking = Asking { transport: Mutex::new(&mut self.transport) };
         let (result, told) = thread::scope(|scope| {
             let asking = &asking;
             let telling = scope.spawn(move || {

@@ -15,6 +15,7 @@
 //! the weights, if sequences have a multiple of 32 tokens.
 
 mod batch;
+mod lagging;
 mod objective;
 mod parts;
 mod replay;
@@ -66,6 +67,8 @@ pub struct StepConfig {
     pub optimizer: GroupedOptimizer,
     /// Whether each of several ranks has a part of what the optimizer remembers, and updates that part of the weights.
     pub sharded: bool,
+    /// Whether ranks exchange gradients and weights while they compute.
+    pub overlap: bool,
     /// Each gradient number's limit, if there is one.
     pub clip_value: Option<f32>,
     /// Element type of the computation.
@@ -159,6 +162,7 @@ impl StepConfig {
             lanes: Lanes::default(),
             optimizer: optimizer.into(),
             sharded: false,
+            overlap: true,
             clip_value: None,
             precision: Precision::F32,
             loss_scale: None,
@@ -338,7 +342,8 @@ impl StepConfig {
             let sum = accumulator.sum(&format!("statistics.{index}"), value);
             kept.push((state.clone(), sum / (self.micro_batches * self.lanes.count()) as f32));
         }
-        let mut parts = self.updates_parts().then(|| Parts::of(self, model, &accumulator));
+        let shared = self.lanes.place().ranks > 1;
+        let mut parts = shared.then(|| Parts::of(self, model, &accumulator));
         let update = |name: &str| {
             let update = Routine::new(name).output("loss", &(&summed * &model.scalars.loss_share));
             let update = kept.iter().fold(update, |update, (state, value)| update.assign(state, value));
@@ -349,15 +354,23 @@ impl StepConfig {
         let mut routines =
             vec![accumulator.first(Routine::new("first").times_per_step(hosted)), accumulator.accumulate(further)];
         routines.extend(accumulator.folds(&self.lanes));
+        if let Some(parts) = &parts {
+            routines = routines.into_iter().map(|routine| parts.starting(routine, &accumulator)).collect();
+            routines[0] = parts.awaiting(routines[0].clone(), &model.weights, &accumulator);
+        }
         let target = match &parts {
             None => Target::whole(model, accumulator.gradients().to_vec()),
             Some(parts) => parts.target(model, &accumulator),
         };
-        let (updates, reading) = self.update("update", update, model, &target);
+        let (mut updates, reading) = self.update("update", update, model, &target);
+        // Clipping by value takes all gradients before the first weight is updated.
+        if let Some(parts) = parts.as_ref().filter(|parts| !parts.is_sharded() && self.clip_value.is_none()) {
+            updates[0] = parts.awaiting(updates[0].clone(), &[], &accumulator).apart();
+        }
         routines.extend(updates);
+        routines.extend(parts.as_mut().and_then(|parts| parts.squares(&accumulator)));
         // Of a small model, a rank may have no part.
         if !target.parts.is_empty() {
-            routines.extend(parts.as_mut().map(|parts| parts.squares(&target)));
             routines.push(self.diagnosis(&target));
         }
         Stepping { routines, summed: accumulator.summed().to_vec(), parts, reading }
@@ -389,6 +402,7 @@ impl fmt::Debug for StepConfig {
             .field("lanes", &self.lanes)
             .field("optimizer", &self.optimizer)
             .field("sharded", &self.sharded)
+            .field("overlap", &self.overlap)
             .field("clip_value", &self.clip_value)
             .field("precision", &self.precision)
             .field("loss_scale", &self.loss_scale)

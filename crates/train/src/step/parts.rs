@@ -1,4 +1,5 @@
-//! Parts of weights that are updated here, where each rank has its own: of what an optimizer remembers, a rank has only that.
+//! The part of every weight that a rank has: it sums the gradients of that. Where the optimizer is sharded, it updates no other, and
+//! remembers only what belongs to it.
 
 use super::update::Target;
 use super::{Differentiated, SQUARES, StepConfig};
@@ -6,7 +7,7 @@ use crate::accumulation::GradientAccumulator;
 use crate::lanes::{self, Place, SQUARES_TOGETHER};
 use crate::optimizers::Part;
 use crate::ranks::Shards;
-use gradus_engine::{DType, Routine};
+use gradus_engine::{DType, Routine, Tensor};
 use std::ops::Range;
 
 /// The input that the squares of all gradients are written to.
@@ -17,10 +18,12 @@ pub(super) fn part_name(weight: &str) -> String {
     format!("part.{weight}")
 }
 
-/// The parts of weights that are updated here.
+/// The parts of weights that a rank has.
 #[derive(Clone, Debug)]
 pub(crate) struct Parts {
     shards: Shards,
+    /// Whether only they are updated here.
+    sharded: bool,
     /// By weight, the numbers of it; none of some.
     pub numbers: Vec<Range<usize>>,
     /// By weight, what its new numbers are called.
@@ -34,20 +37,35 @@ pub(crate) struct Parts {
 impl Parts {
     pub(super) fn of(step: &StepConfig, model: &Differentiated, accumulator: &GradientAccumulator) -> Parts {
         let Place { rank, ranks } = step.lanes.place();
-        let shards = Shards::new(accumulator.summed().iter().map(|summed| summed.numbers).collect(), ranks);
+        let numbers = accumulator.summed().iter().map(|summed| summed.numbers).collect();
+        let shards = Shards::new(numbers, model.weights.len(), ranks);
         let numbers = (0..model.weights.len()).map(|weight| shards.part(weight, rank)).collect();
-        let named = model.names.iter().zip(&model.weights).enumerate();
+        let named = model.names.iter().zip(&model.weights).enumerate().filter(|_| step.sharded);
         let states = named.flat_map(|(index, (name, weight))| {
             let states = step.optimizer.states_of(name, &weight.shape());
             states.into_iter().map(move |state| (state, index))
         });
         let outputs = model.names.iter().map(|name| part_name(name)).collect();
-        Parts { numbers, outputs, squares: vec![], states: states.collect(), shards }
+        Parts { numbers, outputs, squares: vec![], states: states.collect(), sharded: step.sharded, shards }
     }
 
-    /// The parts as what is updated, with the squares of all gradients to come from outside.
+    pub fn shards(&self) -> &Shards {
+        &self.shards
+    }
+
+    /// Whether only parts of weights are updated here.
+    pub fn is_sharded(&self) -> bool {
+        self.sharded
+    }
+
+    /// Whether the sums of a weight's gradient, or a part of them, are here.
+    pub fn is_here(&self, weight: usize) -> bool {
+        !self.sharded || !self.numbers[weight].is_empty()
+    }
+
+    /// The squares of all gradients, to come from outside.
     #[track_caller]
-    pub(super) fn target<'a>(&self, model: &'a Differentiated, accumulator: &GradientAccumulator) -> Target<'a> {
+    fn all_squares(&self, model: &Differentiated) -> Vec<Vec<Tensor>> {
         let weights = model.weights.len();
         let units = self.shards.units_of(weights - 1).end;
         let squares = model.weights[0].trace().input(ALL_SQUARES, DType::F32, [units]);
@@ -57,8 +75,17 @@ impl Parts {
             let ranges = [units.start..whole, whole..units.end];
             ranges.into_iter().filter(|range| !range.is_empty()).map(|range| squares.slice(0, range)).collect()
         };
-        let squares = Some((0..weights).map(of_weight).collect());
-        let mut target = Target { parts: vec![], gradients: vec![], squares };
+        (0..weights).map(of_weight).collect()
+    }
+
+    /// What is updated here, with the squares of all gradients to come from outside.
+    #[track_caller]
+    pub(super) fn target<'a>(&self, model: &'a Differentiated, accumulator: &GradientAccumulator) -> Target<'a> {
+        let squares = Some(self.all_squares(model));
+        if !self.sharded {
+            return Target { squares, ..Target::whole(model, accumulator.gradients().to_vec()) };
+        }
+        let mut target = Target { parts: vec![], gradients: vec![], squares, in_parts: true };
         let named = model.names.iter().zip(&model.weights).zip(&self.numbers);
         for (((name, weight), numbers), gradient) in named.zip(accumulator.parts(&self.numbers)) {
             let Some(gradient) = gradient else { continue };
@@ -70,23 +97,41 @@ impl Parts {
         target
     }
 
-    /// The routine that gives the squares of the gradients that are here.
+    /// The routine that gives the squares of the parts of gradients that are here, if there are any.
     #[track_caller]
-    pub(super) fn squares(&mut self, target: &Target<'_>) -> Routine {
+    pub(super) fn squares(&mut self, accumulator: &GradientAccumulator) -> Option<Routine> {
         let mut routine = Routine::new(SQUARES).times_per_step(1);
-        for (index, sums) in target.gradients.iter().flat_map(lanes::squares).enumerate() {
+        let own = accumulator.parts(&self.numbers).into_iter().flatten();
+        for (index, sums) in own.flat_map(|part| lanes::squares(&part)).enumerate() {
             let name = format!("squares.{index}");
             routine = routine.output(&name, &sums);
             self.squares.push((name, sums.shape().elements()));
         }
-        routine
+        (!self.squares.is_empty()).then_some(routine)
     }
 
-    /// The place of each rank's squares among all, and the end of the last.
+    /// The place of each rank's squares among all, where those of one rank come after another's, and the end of the last.
     pub fn squares_at(&self, ranks: usize) -> Vec<usize> {
-        let weights = 0..self.numbers.len();
-        let starts = (0..ranks).map(|rank| self.shards.units(&weights, rank).start);
-        starts.chain([self.shards.units_of(self.numbers.len() - 1).end]).collect()
+        let of_rank = |rank: usize| (0..self.shards.of_weights()).map(move |bucket| self.shards.units(bucket, rank).len());
+        let mut at = vec![0];
+        (0..ranks).for_each(|rank| at.push(at[rank] + of_rank(rank).sum::<usize>()));
+        at
+    }
+
+    /// Says of a routine that it leaves sums in their states: when those of each bucket can be exchanged.
+    pub(super) fn starting(&self, routine: Routine, accumulator: &GradientAccumulator) -> Routine {
+        (0..=self.shards.of_weights())
+            .fold(routine, |routine, bucket| routine.starts(bucket, &accumulator.states(self.shards.bucket(bucket))))
+    }
+
+    /// Says of a routine when it needs the sums of each bucket, and where it reads them, the weights.
+    pub(super) fn awaiting(&self, routine: Routine, weights: &[Tensor], accumulator: &GradientAccumulator) -> Routine {
+        (0..self.shards.of_weights()).fold(routine, |routine, bucket| {
+            let tensors = self.shards.bucket(bucket);
+            let mut states = accumulator.states(tensors.clone());
+            states.extend(weights.get(tensors).unwrap_or(&[]).iter().cloned());
+            routine.awaits(bucket, &states)
+        })
     }
 
     /// The part of a state that a rank has, if it is one of those in parts: its weight and the numbers.

@@ -1,6 +1,7 @@
 //! The linked training step.
 
-use super::{Batch, DIAGNOSE, Field, MEASURED, Parts, SQUARES, StepConfig, StepTimes};
+use super::lagging::Lagging;
+use super::{Batch, DIAGNOSE, Field, MEASURED, Parts, StepConfig, StepTimes};
 use crate::accumulation::Summed;
 use crate::lanes::Fold;
 use crate::loss_scale::{BACK_OFF, SCALE, SKIPPED_STEPS};
@@ -75,7 +76,11 @@ impl fmt::Display for Culprit<'_> {
 
 /// A linked training step.
 pub struct TrainingStep {
-    program: Program,
+    /// The other ranks of the run, if there are any. Before the program, in which they may be writing until they are gone.
+    pub(super) exchange: Option<Box<Exchange>>,
+    /// Where the update of the last step stands.
+    pub(super) lagging: Lagging,
+    pub(super) program: Program,
     config: StepConfig,
     fields: Arc<[Field]>,
     parameters: Vec<Parameter>,
@@ -87,8 +92,6 @@ pub struct TrainingStep {
     summed: Vec<Summed>,
     /// The parts of weights that are updated here, if those are parts.
     pub(super) parts: Option<Parts>,
-    /// The other ranks of the run, if there are any.
-    exchange: Option<Box<Exchange>>,
     /// Where the times of each step of the plan go, while they are asked for.
     times: Option<Box<StepTimes>>,
     /// How the health of gradients is read, if it is measured.
@@ -119,6 +122,7 @@ impl TrainingStep {
             summed,
             parts,
             exchange: None,
+            lagging: Lagging::default(),
             reading,
             times: None,
         })
@@ -133,10 +137,10 @@ impl TrainingStep {
             )));
         }
         if ranks.place().ranks > 1 {
-            self.exchange = {
-                let parts = self.parts.as_ref().map(|parts| (parts, &self.parameters[..]));
-                Some(Box::new(Exchange::new(ranks, &self.config.lanes, &self.summed, parts)))
-            };
+            let parts = self.parts.as_ref().expect("each of several ranks has its part");
+            let exchange = Exchange::new(ranks, &self.config.lanes, &self.summed, parts, &self.parameters);
+            self.exchange = Some(Box::new(exchange));
+            self.lagging = Lagging::of(self.program.plan(), parts.is_sharded());
         }
         Ok(self)
     }
@@ -147,8 +151,9 @@ impl TrainingStep {
     }
 
     /// The exchange with other ranks, to be given back by [`TrainingStep::give_exchange`].
-    pub(crate) fn take_exchange(&mut self) -> Option<Box<Exchange>> {
-        self.exchange.take()
+    pub(crate) fn take_exchange(&mut self) -> Result<Option<Box<Exchange>>> {
+        self.finish()?;
+        Ok(self.exchange.take())
     }
 
     pub(crate) fn give_exchange(&mut self, exchange: Box<Exchange>) {
@@ -170,7 +175,13 @@ impl TrainingStep {
 
     /// Goes on in another way: what the step remembers stays, in the same bytes.
     pub fn relink(&mut self, chosen: Chosen) -> Result<()> {
+        self.finish()?;
         self.program.relink(chosen.plan)?;
+        if let Some(parts) = self.parts.as_ref().filter(|_| self.exchange.is_some()) {
+            let allowed = self.lagging.is_allowed();
+            self.lagging = Lagging::of(self.program.plan(), parts.is_sharded());
+            self.may_lag(allowed);
+        }
         // They were those of the other plan.
         self.times = None;
         self.losses = self.losses / self.config.micro_batch * chosen.config.micro_batch;
@@ -273,8 +284,6 @@ impl TrainingStep {
         let counted = self.counted(batch)?;
         check_scalars(inputs)?;
         self.program.write("loss_share", &[1.0 / counted as f32])?;
-        self.program.write("learning_rate", &[inputs.learning_rate])?;
-        self.program.write("clip_norm", &[inputs.clip_norm])?;
         let scaled = self.config.loss_scale().is_some();
         Phase::Step.begin();
         let replayed = self.replay(last, batch, inputs);
@@ -300,38 +309,41 @@ impl TrainingStep {
     fn replay(&mut self, last: &str, batch: &Batch, inputs: &StepScalars) -> Result<()> {
         self.times.iter_mut().for_each(|times| times.begin());
         let replayed = self.replay_lanes(batch, inputs);
+        // The update of the step before reads its own numbers until now.
+        self.finish()?;
+        self.program.write("learning_rate", &[inputs.learning_rate])?;
+        self.program.write("clip_norm", &[inputs.clip_norm])?;
         match replayed {
-            // The others hear of it by the sums.
-            Err(error) if is_not_finite(&error) && self.exchange.is_some() => self.exchanged(Exchange::spoil)?,
+            // The others hear of it by the sums, of which none is on its way: no fault comes after a new sum.
+            Err(error) if is_not_finite(&error) && self.exchange.is_some() => self.spoil()?,
             replayed => replayed?,
         }
-        self.exchanged(Exchange::sum)?;
-        if self.parts.as_ref().is_some_and(|parts| !parts.squares.is_empty()) {
-            self.run_routine(SQUARES)?;
+        if self.exchange.is_none() {
+            return self.run_routine(last);
         }
-        self.exchanged(Exchange::share_squares)?;
-        self.run_routine(last)?;
-        self.exchanged(Exchange::share_weights)
-    }
-
-    /// Does something with the other ranks, if there are any.
-    fn exchanged(&mut self, exchanged: impl FnOnce(&mut Exchange, &mut Program) -> Result<()>) -> Result<()> {
-        self.exchange.as_mut().map_or(Ok(()), |exchange| exchanged(exchange, &mut self.program))
+        self.update_shared(last)
     }
 
     /// Replays the lanes that are computed here, and adds their sums up.
     fn replay_lanes(&mut self, batch: &Batch, inputs: &StepScalars) -> Result<()> {
-        let folds = self.folds.clone();
-        for (place, (lane, fold)) in self.config.lanes.hosted().zip(&*folds).enumerate() {
-            self.replay_lane((place, lane), batch, inputs)?;
-            fold.as_ref().map_or(Ok(()), |fold| self.run_routine(fold))?;
+        let (folds, hosted) = (self.folds.clone(), self.config.lanes.hosted());
+        for (place, (lane, fold)) in hosted.clone().zip(&*folds).enumerate() {
+            let is_last = lane + 1 == hosted.end;
+            self.replay_lane((place, lane), is_last && fold.is_none(), batch, inputs)?;
+            fold.as_ref().map_or(Ok(()), |fold| self.run_summing(fold, false, is_last))?;
         }
         Ok(())
     }
 
-    /// Replays the micro-batches of a lane, the examples of which have this place in the batch. A step that is one routine
-    /// only has its examples written.
-    fn replay_lane(&mut self, (place, lane): (usize, usize), batch: &Batch, inputs: &StepScalars) -> Result<()> {
+    /// Replays the micro-batches of a lane, the examples of which have this place in the batch; whether that gives the last sums.
+    /// A step that is one routine only has its examples written.
+    fn replay_lane(
+        &mut self,
+        (place, lane): (usize, usize),
+        is_last: bool,
+        batch: &Batch,
+        inputs: &StepScalars,
+    ) -> Result<()> {
         let (micro_batches, accumulates) = (self.config.micro_batches, self.config.accumulates());
         // The key need not count further than it can.
         let lanes = (inputs.step as u32).wrapping_mul(self.config.lanes.count() as u32).wrapping_add(lane as u32);
@@ -341,14 +353,19 @@ impl TrainingStep {
             self.program.write("dropout_key", &[inputs.seed, micro_step])?;
             match (accumulates, index) {
                 (false, _) => {}
-                (true, 0) => self.run_routine("first")?,
-                (true, _) => self.run_routine("accumulate")?,
+                (true, 0) => self.run_summing("first", place == 0, is_last && micro_batches == 1)?,
+                (true, _) => self.run_summing("accumulate", false, is_last && index + 1 == micro_batches)?,
             }
         }
         Ok(())
     }
 
-    fn run_routine(&mut self, name: &str) -> Result<()> {
+    /// Whether what each step of the plan takes is asked for.
+    pub(super) fn is_timed(&self) -> bool {
+        self.times.is_some()
+    }
+
+    pub(super) fn run_routine(&mut self, name: &str) -> Result<()> {
         match &mut self.times {
             None => Ok(self.program.run(name)?),
             Some(times) => times.run(&mut self.program, name, matches!(name, "step" | "update")),
@@ -361,8 +378,7 @@ impl TrainingStep {
         let mut counted = self.config.objective.counted(batch);
         if let Some(exchange) = &mut self.exchange {
             let own = counted.unwrap_or(self.losses * self.config.passes());
-            let of_ranks = exchange.ranks().numbers(own as u64)?;
-            counted = Some(of_ranks.iter().fold(0u64, |sum, of_rank| sum.saturating_add(*of_rank)) as usize);
+            counted = Some(exchange.agree(own as u64)? as usize);
         }
         match counted {
             None => Ok(all),
@@ -376,6 +392,7 @@ impl TrainingStep {
     /// The mean loss over one micro-batch, without dropout.
     pub fn evaluate(&mut self, micro_batch: &Batch) -> Result<f32> {
         self.check(micro_batch, self.config.micro_batch)?;
+        self.finish()?;
         self.write(micro_batch, 0)?;
         self.program.run("evaluate")?;
         Ok(self.program.scalar("loss")?)
@@ -434,7 +451,7 @@ impl TrainingStep {
 
     /// The place of the last weight whose gradient is not finite, as far as that is here, from 1; 0: that of all is.
     fn last_not_finite(&mut self) -> Result<u64> {
-        let is_here = |index: usize| self.parts.as_ref().is_none_or(|parts| !parts.numbers[index].is_empty());
+        let is_here = |index: usize| self.parts.as_ref().is_none_or(|parts| parts.is_here(index));
         let here: Vec<usize> = (0..self.parameters.len()).filter(|index| is_here(*index)).collect();
         if here.is_empty() {
             return Ok(0);

@@ -14,15 +14,17 @@ pub(super) struct Target<'a> {
     pub parts: Vec<Part<'a>>,
     /// Their gradients.
     pub gradients: Vec<Tensor>,
-    /// The squares of all gradients, where only parts of them are here.
+    /// The squares of all gradients, where they come from outside.
     pub squares: Option<Vec<Vec<Tensor>>>,
+    /// Whether new numbers of parts are given, rather than weights assigned.
+    pub in_parts: bool,
 }
 
 impl<'a> Target<'a> {
     /// All weights, with these gradients.
     pub fn whole(model: &'a Differentiated, gradients: Vec<Tensor>) -> Target<'a> {
         let parts = model.names.iter().zip(&model.weights).map(|(name, weight)| Part::whole(name, weight));
-        Target { parts: parts.collect(), gradients, squares: None }
+        Target { parts: parts.collect(), gradients, squares: None, in_parts: false }
     }
 }
 
@@ -51,6 +53,12 @@ impl StepConfig {
             }
             None => (&gradients[..], unscaled(&clip_by_norm(&norm, &model.scalars.clip_norm))),
         };
+        // What is no weight's comes first, as what others may be replayed after (`Routine::apart`).
+        let begun = |name: &str| {
+            let routine = begun(name).output("gradient_norm", &norm);
+            scaler.map_or_else(|| routine.clone(), |scaler| scaler.good_step(routine.clone()))
+        };
+        let begun = [begun(name), begun(MEASURED)];
         let numbers = StepNumbers { learning_rate: model.scalars.learning_rate.clone(), scale, one };
         let mut figures = Figures::default();
         let updated = self.optimizer.updated(parts, updating, &numbers, |index, new| {
@@ -59,21 +67,20 @@ impl StepConfig {
                 figures.add(Measured { name, weight, gradient, updated: Some(new) });
             }
         });
-        let ended = |name: &str, new: &[Tensor]| {
-            let routine = begun(name).output("gradient_norm", &norm);
-            let routine = scaler.map_or_else(|| routine.clone(), |scaler| scaler.good_step(routine.clone()));
-            let routine = parts.iter().zip(new).fold(routine, |routine, (part, new)| match target.squares {
-                None => routine.assign(&part.numbers, new),
+        let ended = |routine: Routine, new: &[Tensor]| {
+            let routine = parts.iter().zip(new).fold(routine, |routine, (part, new)| match target.in_parts {
+                false => routine.assign(&part.numbers, new),
                 // It becomes a part of the weight once all have theirs.
-                Some(_) => routine.output(&part_name(part.name), new),
+                true => routine.output(&part_name(part.name), new),
             });
             updated.states.iter().fold(routine, |routine, (state, new)| routine.assign(state, new))
         };
-        let mut routines = vec![ended(name, &updated.weights).times_per_step(1)];
+        let [usual, measured] = begun;
+        let mut routines = vec![ended(usual, &updated.weights).times_per_step(1)];
         let mut reading = None;
         if self.health {
             let measures = Measures::of_finite(figures);
-            routines.push(measures.outputs(ended(MEASURED, measures.updated())));
+            routines.push(measures.outputs(ended(measured, measures.updated())));
             reading = Some(measures.into_reading());
         }
         (routines, reading)

@@ -123,6 +123,7 @@ impl Run {
         // The first step touches the arena, so what else was touched until now makes room.
         heap::give_back_code();
         (self.done, self.interrupted) = (self.is_at_end(session), false);
+        session.training.may_lag(true);
         while !self.done && !self.interrupted {
             // Waiting for a batch is part of the step.
             let start = Instant::now();
@@ -133,7 +134,8 @@ impl Run {
                 None => self.done = true,
             }
         }
-        Ok(())
+        session.training.may_lag(false);
+        session.training.finish()
     }
 
     fn is_at_end(&self, session: &Session) -> bool {
@@ -193,6 +195,9 @@ impl Run {
         self.loss = outcome.loss;
         self.done = session.first(self.is_at_end(session).into())? != 0;
         self.interrupted = !self.done && session.first((observer.should_stop() == Stop::AfterStep).into())? != 0;
+        if self.pauses(session) {
+            session.training.finish()?;
+        }
         let validation_loss = match (self.done, self.is_due(session.every.validation)) {
             (true, _) => self.validate(session, hooks, observer, VALIDATION_AT_END)?,
             (false, true) => self.validate(session, hooks, observer, VALIDATION_ALONG)?,
@@ -209,7 +214,7 @@ impl Run {
         report.alerts.iter().for_each(|alert| observer.event(&Event::Alert { step: self.step, alert }));
         session.adapt(self.step, observer)?;
         let samples = self.is_due(session.every.sample);
-        let saves = self.is_due(session.every.save) || self.save_again_at.is_some_and(|at| self.step >= at);
+        let saves = self.is_due(session.every.save) || self.saves_again();
         if samples {
             self.sample(session, hooks, observer)?;
         }
@@ -222,6 +227,18 @@ impl Run {
             heap::give_back_code();
         }
         Ok(report)
+    }
+
+    /// Whether something else than a step may follow.
+    fn pauses(&self, session: &Session) -> bool {
+        let every = &session.every;
+        let is_due = [every.validation, every.sample, every.save].into_iter().any(|every| self.is_due(every));
+        self.done || self.interrupted || is_due || self.saves_again()
+    }
+
+    /// Whether a checkpoint that could not be saved is tried again.
+    fn saves_again(&self) -> bool {
+        self.save_again_at.is_some_and(|at| self.step >= at)
     }
 
     /// Whether something that happens every so many steps, but not at the end, happens now.

@@ -111,7 +111,7 @@ impl Session {
         &mut self,
         work: impl FnOnce(&mut Session, Option<&Asking<'_>>) -> Result<T>,
     ) -> Result<Alone<T>> {
-        let Some(mut exchange) = self.training.take_exchange() else { return work(self, None).map(Alone::Done) };
+        let Some(mut exchange) = self.training.take_exchange()? else { return work(self, None).map(Alone::Done) };
         let done = exchange.ranks().first_alone(
             self,
             |session, asking| work(session, Some(asking)),

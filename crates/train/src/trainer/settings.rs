@@ -26,6 +26,8 @@ pub struct Settings {
     pub lanes: usize,
     /// What each of several ranks has only a part of.
     pub shard: Sharding,
+    /// Whether ranks exchange gradients and weights while they compute.
+    pub overlap: bool,
     /// Steps of the whole run.
     pub steps: Option<u64>,
     /// Seconds of training.
@@ -77,6 +79,7 @@ impl Default for Settings {
             micro_batch: 0,
             lanes: 1,
             shard: Sharding::None,
+            overlap: true,
             steps: None,
             seconds: None,
             learning_rate: 1e-3,
@@ -167,6 +170,7 @@ impl Settings {
             micro_batches: (self.batch / self.lanes.max(1)).checked_div(self.micro_batch).unwrap_or(0),
             lanes: Lanes::at(self.lanes, place),
             sharded: self.shard == Sharding::Optimizer,
+            overlap: self.overlap,
             clip_value: if let Clip::Value(limit) = self.clip { Some(limit as f32) } else { None },
             precision: self.precision,
             loss_scale: self.loss_scale,

@@ -7,7 +7,7 @@ use crate::schedule::{Decay, Elapsed, Length, Schedule};
 use crate::{Error, Result};
 
 /// What may differ when a run is resumed: nothing here changes the model, the data or what the optimizer remembers.
-const CHANGEABLE: [&str; 25] = [
+const CHANGEABLE: [&str; 26] = [
     "clip",
     "decay-steps",
     "decay-time",
@@ -21,6 +21,7 @@ const CHANGEABLE: [&str; 25] = [
     "memory",
     "micro-batch",
     "min-learning-rate-share",
+    "overlap",
     "recompute",
     "sample-every",
     "save-every",

@@ -81,6 +81,7 @@ pub fn tiny(folder: &Path, name: &str) -> TrainConfig {
         tensorboard: EventFolder::default(),
         lanes: 1,
         shard: Default::default(),
+        overlap: true,
         observer_bytes: 0,
         place: Default::default(),
     }

@@ -126,11 +126,11 @@ fn check_scratch(plan: &Plan, step: &Step, needs: Scratch) -> Result<()> {
 }
 
 impl CpuExecutable {
-    /// Replays a routine; after each step, `done` is told its number.
-    fn replay(&mut self, routine: usize, done: &mut dyn FnMut(usize)) -> Result<()> {
+    /// Replays steps of a routine; after each, `done` is told its number.
+    fn replay(&mut self, routine: usize, range: Range<usize>, done: &mut dyn FnMut(usize)) -> Result<()> {
         let (scratch, scratch_bytes) = (self.arena.at(self.worker_scratch.0), self.worker_scratch.1);
         let steps = self.routines.get(routine).ok_or(Error::Unlinked)?;
-        for (index, step) in steps.iter().enumerate() {
+        for (index, step) in steps.iter().enumerate().take(range.end).skip(range.start) {
             for job in &step.jobs {
                 // SAFETY: a plan is verified: every operand has its own live bytes in the arena, to which the jobs
                 // were linked where it lies now. There is scratch for every worker of the pool. One job runs at a
@@ -156,7 +156,11 @@ impl CpuExecutable {
 
 impl Executable for CpuExecutable {
     fn run(&mut self, routine: usize) -> Result<()> {
-        self.replay(routine, &mut |_| {})
+        self.replay(routine, 0..usize::MAX, &mut |_| {})
+    }
+
+    fn run_steps(&mut self, routine: usize, steps: Range<usize>) -> Result<()> {
+        self.replay(routine, steps, &mut |_| {})
     }
 
     fn run_timed(&mut self, routine: usize, timing: &mut Timing) -> Result<()> {
@@ -165,7 +169,7 @@ impl Executable for CpuExecutable {
         // Allocated by the first replay that is timed, and never again.
         timing.busy.resize(timing.steps.len() * workers, Duration::ZERO);
         cpu.pool.time(true);
-        let replayed = self.replay(routine, &mut timing.stopwatch(|busy| cpu.pool.add_busy(busy)));
+        let replayed = self.replay(routine, 0..usize::MAX, &mut timing.stopwatch(|busy| cpu.pool.add_busy(busy)));
         cpu.pool.time(false);
         replayed
     }

@@ -59,6 +59,11 @@ impl Ways {
         self.routine.times_per_step
     }
 
+    /// Whether nothing of other routines may lie over its transients.
+    pub fn is_apart(&self) -> bool {
+        self.routine.apart
+    }
+
     /// The routine in the way of a rung, over buffers that grow by what is made twice.
     pub fn at(&self, rung: &Rung, buffers: &mut Vec<Buffer>) -> Recomputed {
         Recomputed(self.flow.apply(&self.routine, &self.ladder.evicted(&self.flow, rung), buffers))

@@ -25,7 +25,9 @@ pub(super) fn schedule(
     machine: &dyn Machine,
     options: Options,
 ) -> Result<Scheduled> {
-    let mut routine = ordered(routine, &buffers.all, options.reorder);
+    // What others are replayed between is cut where its trace is.
+    let reorder = options.reorder && !routine.apart;
+    let mut routine = ordered(routine, &buffers.all, reorder);
     assign::settle(&mut routine, buffers, options);
     let mut worker_scratch = 0;
     for step in &mut routine.steps {
