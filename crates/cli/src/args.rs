@@ -287,6 +287,12 @@ pub struct PlanArgs {
     /// Plan for a GPU of this kind, which need not be here: h200
     #[arg(long, value_name = "KIND", help_heading = "Machine")]
     pub gpu: Option<GpuKind>,
+    /// Predict the step of --ranks that each can send so many megabits a second to the others together
+    #[arg(long, value_name = "MBIT", value_parser = positive_number, requires = "ranks", help_heading = "Machine")]
+    pub link: Option<f64>,
+    /// What a message without bytes takes on the link, in milliseconds [default: 0.1]
+    #[arg(long, value_name = "MS", value_parser = not_negative, requires = "link", help_heading = "Machine")]
+    pub latency: Option<f64>,
 }
 
 /// The options of `gradus profile`: those of a training run, and what else is to be written.

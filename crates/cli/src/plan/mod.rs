@@ -12,11 +12,13 @@ use clap::ArgMatches;
 use gradus_engine::backend::GpuKind;
 use gradus_train::config::DeviceChoice;
 use gradus_train::files::atomic;
+use gradus_train::ranks::Link;
 use gradus_train::{Error, Result, device};
 pub use map::Map;
 pub use page::with_map;
 use report::Report;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Where the page is written if nothing else is said.
 const PAGE: &str = "plan.html";
@@ -31,13 +33,20 @@ pub fn run(command_line: &ArgMatches) -> Result<()> {
         Some(&kind) => device::planned(kind, planned.config.speeds.as_ref()),
         None => device::backend_of(&planned.config)?,
     };
-    let (report, chosen) = Report::of(&planned.config, &*backend)?;
+    let (report, chosen) = Report::of(&planned.config, link(command_line), &*backend)?;
     atomic::write_file(page, page::html(&report, &chosen).as_bytes())?;
     if planned.json {
         return print::out(report.json(page));
     }
     print::text(text::report(&report))?;
     print::text(format!("\nmemory map and curve: {}\n", page.display()))
+}
+
+/// The link between ranks, if one is stated.
+fn link(command_line: &ArgMatches) -> Option<Link> {
+    let megabits = command_line.get_one::<f64>("link")?;
+    let latency = command_line.get_one::<f64>("latency").unwrap_or(&0.1);
+    Some(Link { latency: Duration::from_secs_f64(latency / 1e3), bytes_per_second: megabits * 1e6 / 8.0 })
 }
 
 /// A file may state the CPU for the run that is asked about; a command line that does contradicts itself.

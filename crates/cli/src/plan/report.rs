@@ -7,6 +7,7 @@ use gradus_train::config::{Precision, TrainConfig};
 use gradus_train::memory::{Budget, Kind};
 use gradus_train::models::CausalModel;
 use gradus_train::planning::{ArenaBytes, Chosen, Point, RunMemory, StepPlans};
+use gradus_train::ranks::{Link, StepTime};
 use gradus_train::step::StepConfig;
 use serde::Serialize;
 use serde_json::json;
@@ -43,6 +44,9 @@ pub struct Report {
     pub seconds_per_step: f64,
     /// Tokens a second.
     pub tokens_per_second: f64,
+    /// What a step of several ranks takes over their link, if one is stated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_link: Option<StepTime>,
     /// What is computed again.
     pub recomputed: Vec<Recomputed>,
     /// The smallest budget that works.
@@ -66,7 +70,7 @@ pub struct CurvePoint {
 
 impl Report {
     /// Plans, and says what the plan takes; or refuses a budget that cannot be kept.
-    pub fn of(config: &TrainConfig, backend: &dyn Backend) -> Result<(Report, Chosen)> {
+    pub fn of(config: &TrainConfig, link: Option<Link>, backend: &dyn Backend) -> Result<(Report, Chosen)> {
         let mut memory = RunMemory::asked_about(config, backend)?;
         let mut resolved = config.clone();
         let chosen = memory.choose(&mut resolved, backend)?;
@@ -103,6 +107,10 @@ impl Report {
             peak_by_kind: by_kind.into(),
             seconds_per_step: chosen.seconds(),
             tokens_per_second: tokens / chosen.seconds(),
+            on_link: match link {
+                Some(link) => chosen.config.on_link(&chosen.plan, &link, backend)?,
+                None => None,
+            },
             recomputed: recomputed(&chosen),
             smallest_budget_bytes: memory.smallest_budget(&resolved, plans.smallest()?.arena()),
             curve,

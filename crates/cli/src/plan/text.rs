@@ -5,6 +5,7 @@ use super::report::{CurvePoint, Report};
 use crate::numbers::{bytes_to_three_digits as size, count, rounded, short_time};
 use crate::table::{bar, line};
 use gradus_train::memory::Kind;
+use gradus_train::ranks::StepTime;
 use std::collections::BTreeMap;
 
 /// The whole report.
@@ -18,6 +19,7 @@ pub fn report(report: &Report) -> String {
     );
     memory(&mut text, report);
     time(&mut text, report);
+    on_link(&mut text, report);
     recomputed(&mut text, &report.recomputed);
     curve(&mut text, report);
     text
@@ -47,6 +49,14 @@ fn time(text: &mut String, report: &Report) {
             report.batch
         ),
     );
+}
+
+/// What a step of several ranks takes, and how much of the exchange shows in it.
+fn on_link(text: &mut String, report: &Report) {
+    let Some(StepTime { computing, exchanging, step }) = report.on_link else { return };
+    let hidden = 100.0 * (1.0 - (step - computing) / exchanging).clamp(0.0, 1.0);
+    let [step, computing, exchanging] = [step, computing, exchanging].map(short_time);
+    line(text, format_args!("over the link: {step}, of {computing} computing and {exchanging} exchange, {hidden:.0} % of it hidden"));
 }
 
 /// The layers of an operation together: they are much the same.

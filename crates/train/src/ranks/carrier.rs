@@ -119,6 +119,17 @@ fn units(shards: &Shards, most_sums: usize) -> usize {
     most.min(shards.most_units()).max(1)
 }
 
+/// How often parts of a bucket are exchanged, if a tensor has so many sums at most.
+pub(super) fn rounds_of(shards: &Shards, most_sums: usize, bucket: usize) -> usize {
+    rounds(shards, units(shards, most_sums), bucket)
+}
+
+/// How often parts of a bucket are exchanged, so many units of each rank at a time.
+fn rounds(shards: &Shards, units: usize, bucket: usize) -> usize {
+    let of_ranks = (0..shards.ranks()).map(|rank| shards.units(bucket, rank).len());
+    of_ranks.max().unwrap_or(0).div_ceil(units)
+}
+
 /// The blocks of all ranks, in the order of the lanes.
 fn all_blocks(lanes: usize, ranks: usize) -> Vec<Block> {
     (0..ranks).flat_map(|rank| Lanes::at(lanes, Place { rank, ranks }).blocks()).collect()
@@ -147,10 +158,8 @@ impl Carrier {
         }
     }
 
-    /// How often parts of a bucket are exchanged.
     fn rounds(&self, bucket: usize) -> usize {
-        let of_ranks = (0..self.place.ranks).map(|rank| self.shards.units(bucket, rank).len());
-        of_ranks.max().unwrap_or(0).div_ceil(self.units)
+        rounds(&self.shards, self.units, bucket)
     }
 
     fn scatter(&mut self, bucket: usize, transport: &mut dyn Transport) -> Result<()> {

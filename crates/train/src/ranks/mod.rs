@@ -6,16 +6,18 @@
 
 mod carrier;
 mod exchange;
+mod prediction;
 mod shards;
 
 pub(crate) use carrier::exchange_bytes;
 pub(crate) use exchange::Exchange;
+pub use prediction::StepTime;
 pub(crate) use shards::Shards;
 
 use crate::checkpoint::{Found, Store};
 use crate::lanes::Place;
 use crate::{Error, Result};
-pub use gradus_comm::{Transport, in_process, join};
+pub use gradus_comm::{Link, Transport, in_process, join};
 use gradus_engine::backend::Backend;
 use std::borrow::Cow;
 use std::path::Path;

@@ -9,7 +9,7 @@ const BUCKETS: usize = 16;
 const BUCKET_NUMBERS: usize = 1 << 13;
 
 /// Tensors one after another, in units of [`SQUARES_TOGETHER`] numbers. Neighbouring tensors are a bucket, of which every rank
-/// has a part; of all units a rank has the same number, or one more. A tensor begins with a unit of its own, so that those of
+/// has a part; of all numbers every rank has as many, to a unit. A tensor begins with a unit of its own, so that those of
 /// a part of it are its own.
 #[derive(Clone, Debug)]
 pub(crate) struct Shards {
@@ -39,20 +39,7 @@ impl Shards {
         }
         let mut buckets = buckets(&numbers[..weights]);
         buckets.push(weights..numbers.len());
-        // Who has one more of a bucket follows those that had one more of the bucket before.
-        let mut turn = 0;
-        let cut = |bucket: &Range<usize>| {
-            let (first, count) = (starts[bucket.start], starts[bucket.end] - starts[bucket.start]);
-            let more = count % ranks;
-            let mut bounds = vec![first];
-            for rank in 0..ranks {
-                let own = count / ranks + usize::from((rank + ranks - turn) % ranks < more);
-                bounds.push(bounds[rank] + own);
-            }
-            turn = (turn + more) % ranks;
-            bounds
-        };
-        let bounds = buckets.iter().map(cut).collect();
+        let bounds = bounds(&numbers, &starts, &buckets, ranks);
         Shards { numbers, starts, buckets, bounds }
     }
 
@@ -110,6 +97,34 @@ impl Shards {
     }
 }
 
+/// By bucket, where the units of each rank begin, and where those of the last end: such that the numbers of all buckets up to each are
+/// shared out evenly, to a unit.
+fn bounds(numbers: &[usize], starts: &[usize], buckets: &[Range<usize>], ranks: usize) -> Vec<Vec<usize>> {
+    // Of all buckets so far, numbers in all, and those of the ranks up to each.
+    let (mut all, mut had) = (0, vec![0; ranks]);
+    let cut = |bucket: &Range<usize>| {
+        let mut bounds = vec![starts[bucket.start]];
+        let units = bucket.clone().flat_map(|tensor| {
+            let of_unit = move |first: usize| SQUARES_TOGETHER.min(numbers[tensor] - first);
+            (0..numbers[tensor]).step_by(SQUARES_TOGETHER).map(of_unit)
+        });
+        let mut units = units.peekable();
+        all += numbers[bucket.clone()].iter().sum::<usize>();
+        let (mut unit, mut held) = (starts[bucket.start], 0);
+        for (rank, had) in had.iter_mut().enumerate() {
+            let wanted = (all * (rank + 1) / ranks).saturating_sub(*had);
+            // As long as that comes closer.
+            while let Some(count) = units.next_if(|count| 2 * held + count <= 2 * wanted) {
+                (unit, held) = (unit + 1, held + count);
+            }
+            *had += held;
+            bounds.push(unit);
+        }
+        bounds
+    };
+    buckets.iter().map(cut).collect()
+}
+
 /// Weights of these numbers in buckets. They are filled from the last on, whose gradients are there first.
 fn buckets(numbers: &[usize]) -> Vec<Range<usize>> {
     let enough = (numbers.iter().sum::<usize>() / BUCKETS).max(BUCKET_NUMBERS);
@@ -139,7 +154,7 @@ mod tests {
             for bucket in 0..=shards.of_weights() {
                 for (rank, size) in sizes.iter_mut().enumerate() {
                     let units = shards.units(bucket, rank);
-                    *size += units.len();
+                    *size += shards.pieces(units.clone()).map(|piece| piece.numbers.len()).sum::<usize>();
                     // However they are cut, in order.
                     for start in units.clone().step_by(3) {
                         for piece in shards.pieces(start..units.end.min(start + 3)) {
@@ -160,7 +175,8 @@ mod tests {
                 });
                 assert_eq!(end, *count);
             }
-            assert!(sizes.iter().max().unwrap() - sizes.iter().min().unwrap() <= 1, "{sizes:?}");
+            let spread = sizes.iter().max().unwrap() - sizes.iter().min().unwrap();
+            assert!(spread <= 2 * SQUARES_TOGETHER, "{sizes:?}");
         }
     }
 

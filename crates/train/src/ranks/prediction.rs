@@ -1,0 +1,143 @@
+//! What a step takes on ranks, from its plan and the link between them: the same steps, marks and buckets, on paper.
+
+use super::carrier::rounds_of;
+use super::shards::Shards;
+use crate::lanes::{Fold, Place};
+use crate::step::StepConfig;
+use crate::Result;
+use gradus_comm::Link;
+use gradus_engine::backend::Backend;
+use gradus_engine::plan::{Moment, Plan, PlannedRoutine};
+use serde::Serialize;
+
+/// Small collectives of a step: what is decided together, the squares, and two for what is of no weight.
+const SMALL: f64 = 7.0;
+
+/// What a step on ranks takes, in seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct StepTime {
+    /// Computing.
+    pub computing: f64,
+    /// Exchanging, if nothing else was done meanwhile.
+    pub exchanging: f64,
+    /// The whole step, in which some of one is done during the other.
+    pub step: f64,
+}
+
+/// The times of what is exchanged, by bucket of weights, and the routines around it.
+struct Paper<'a> {
+    plan: &'a Plan,
+    config: &'a StepConfig,
+    scatter: Vec<f64>,
+    gather: Vec<f64>,
+    small: f64,
+}
+
+impl StepConfig {
+    /// What a step takes by a plan of this, over a link; none on one rank.
+    pub fn on_link(&self, plan: &Plan, link: &Link, backend: &dyn Backend) -> Result<Option<StepTime>> {
+        let Place { ranks, .. } = self.lanes.place();
+        let traced = self.traced(backend)?;
+        let Some(parts) = traced.parts else { return Ok(None) };
+        let shards = parts.shards();
+        let sums = |tensor: usize| traced.summed[tensor].sums.len();
+        let most_sums = (0..traced.summed.len()).map(sums).max().unwrap_or(1);
+        let blocks = self.lanes.blocks().len() as f64;
+        let own_share = (ranks - 1) as f64 / ranks as f64;
+        let seconds = |bucket: usize, copies: f64, of: &dyn Fn(usize) -> usize| {
+            let bytes: usize = shards.bucket(bucket).map(|tensor| 4 * of(tensor) * traced.summed[tensor].numbers).sum();
+            let rounds = rounds_of(shards, most_sums, bucket) as f64;
+            rounds * link.latency.as_secs_f64() + copies * own_share * bytes as f64 / link.bytes_per_second
+        };
+        let buckets = 0..shards.of_weights();
+        let paper = Paper {
+            scatter: buckets.clone().map(|bucket| seconds(bucket, blocks, &sums)).collect(),
+            gather: buckets.map(|bucket| if self.sharded { seconds(bucket, 1.0, &|_| 1) } else { seconds(bucket, 1.0, &sums) }).collect(),
+            small: SMALL * link.latency.as_secs_f64(),
+            plan,
+            config: self,
+        };
+        Ok(Some(paper.time(shards)))
+    }
+}
+
+impl Paper<'_> {
+    fn time(&self, shards: &Shards) -> StepTime {
+        let computing = self.plan.seconds();
+        let exchanging = self.scatter.iter().chain(&self.gather).sum::<f64>() + self.small;
+        let step = match self.config.overlap {
+            false => computing + exchanging,
+            // The first rank finds out how many buckets are best gathered early.
+            true => (0..shards.of_weights()).map(|early| self.overlapped(early)).fold(f64::INFINITY, f64::min),
+        };
+        StepTime { computing, exchanging, step }
+    }
+
+    fn routine(&self, name: &str) -> Option<&PlannedRoutine> {
+        self.plan.routines.iter().find(|routine| routine.name == name)
+    }
+
+    /// A step among its like, of which so many buckets are gathered during the backward pass.
+    fn overlapped(&self, early: usize) -> f64 {
+        let (config, weights) = (self.config, self.scatter.len());
+        let early = if config.sharded { 0 } else { early };
+        let (Some(first), Some(update)) = (self.routine("first"), self.routine("update")) else { return f64::INFINITY };
+        let lags = !config.sharded && update.apart;
+        let seconds = |name: &str| self.routine(name).map_or(0.0, PlannedRoutine::seconds);
+        // What is left of the step before is gathered in the order of the weights.
+        let mut link = self.small / SMALL;
+        let gathered: Vec<f64> = (0..weights - early)
+            .map(|bucket| {
+                link += self.gather[bucket];
+                link
+            })
+            .collect();
+        let passes = config.passes();
+        let last_is_first = passes == 1 && config.lanes.folds().iter().all(|fold| fold.routine().is_none());
+        let mut ready = vec![0.0; weights];
+        let mut now = self.small / SMALL;
+        let mut done = 0;
+        for mark in &first.marks {
+            now += first.steps[done..mark.at].iter().map(|step| step.seconds).sum::<f64>();
+            done = mark.at;
+            match mark.moment {
+                Moment::Await => {
+                    now = now.max(gathered.get(mark.group).copied().unwrap_or(0.0));
+                    now += if lags { piece_seconds(update, mark.group) } else { 0.0 };
+                }
+                Moment::Start if last_is_first && mark.group < weights => ready[mark.group] = now,
+                Moment::Start => {}
+            }
+        }
+        now += first.steps[done..].iter().map(|step| step.seconds).sum::<f64>();
+        if !last_is_first {
+            let hosted = config.lanes.hosted().len();
+            now += (hosted - 1) as f64 * first.seconds() + (passes - hosted) as f64 * seconds("accumulate");
+            now += config.lanes.folds().iter().filter_map(Fold::routine).map(|fold| seconds(&fold)).sum::<f64>();
+            ready.fill(now);
+        }
+        let mut early_done = 0;
+        for (scattered, bucket) in (0..weights).rev().enumerate() {
+            link = link.max(ready[bucket]) + self.scatter[bucket];
+            while bucket > 0 && early_done < (scattered + 1) * early / weights {
+                link += self.gather[weights - 1 - early_done];
+                early_done += 1;
+            }
+        }
+        let whole = if lags { prologue_seconds(update) } else { update.seconds() };
+        now.max(link) + self.small * (SMALL - 1.0) / SMALL + seconds("squares") + whole
+    }
+}
+
+/// What an update does before it needs a bucket.
+fn prologue_seconds(update: &PlannedRoutine) -> f64 {
+    let first = update.marks.first().map_or(0, |mark| mark.at);
+    update.steps[..first].iter().map(|step| step.seconds).sum()
+}
+
+/// What it does from where it needs a bucket up to where it needs the next.
+fn piece_seconds(update: &PlannedRoutine, bucket: usize) -> f64 {
+    let Some(place) = update.marks.iter().position(|mark| mark.group == bucket) else { return 0.0 };
+    let end = update.marks.get(place + 1).map_or(update.steps.len(), |mark| mark.at);
+    update.steps[update.marks[place].at..end].iter().map(|step| step.seconds).sum()
+}
