@@ -56,7 +56,12 @@ fn on_link(text: &mut String, report: &Report) {
     let Some(StepTime { computing, exchanging, step }) = report.on_link else { return };
     let hidden = 100.0 * (1.0 - (step - computing) / exchanging).clamp(0.0, 1.0);
     let [step, computing, exchanging] = [step, computing, exchanging].map(short_time);
-    line(text, format_args!("over the link: {step}, of {computing} computing and {exchanging} exchange, {hidden:.0} % of it hidden"));
+    line(
+        text,
+        format_args!(
+            "over the link: {step}, of {computing} computing and {exchanging} exchange, {hidden:.0} % of it hidden"
+        ),
+    );
 }
 
 /// The layers of an operation together: they are much the same.

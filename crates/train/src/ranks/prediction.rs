@@ -2,9 +2,9 @@
 
 use super::carrier::rounds_of;
 use super::shards::Shards;
+use crate::Result;
 use crate::lanes::{Fold, Place};
 use crate::step::StepConfig;
-use crate::Result;
 use gradus_comm::Link;
 use gradus_engine::backend::Backend;
 use gradus_engine::plan::{Moment, Plan, PlannedRoutine};
@@ -52,7 +52,9 @@ impl StepConfig {
         let buckets = 0..shards.of_weights();
         let paper = Paper {
             scatter: buckets.clone().map(|bucket| seconds(bucket, blocks, &sums)).collect(),
-            gather: buckets.map(|bucket| if self.sharded { seconds(bucket, 1.0, &|_| 1) } else { seconds(bucket, 1.0, &sums) }).collect(),
+            gather: buckets
+                .map(|bucket| if self.sharded { seconds(bucket, 1.0, &|_| 1) } else { seconds(bucket, 1.0, &sums) })
+                .collect(),
             small: SMALL * link.latency.as_secs_f64(),
             plan,
             config: self,
