@@ -5,18 +5,21 @@ mod page;
 mod recomputed;
 mod report;
 mod text;
+mod traffic;
 
-use crate::print;
 use crate::resolve::resolve_for_planning;
+use crate::{print, ranks};
 use clap::ArgMatches;
+use gradus_comm::Link;
 use gradus_engine::backend::GpuKind;
-use gradus_train::config::DeviceChoice;
+use gradus_train::config::{BatchSize, DeviceChoice, TrainConfig};
 use gradus_train::files::atomic;
 use gradus_train::{Error, Result, device};
 pub use map::Map;
 pub use page::with_map;
 use report::Report;
 use std::path::{Path, PathBuf};
+use traffic::Traffic;
 
 /// Where the page is written if nothing else is said.
 const PAGE: &str = "plan.html";
@@ -31,13 +34,42 @@ pub fn run(command_line: &ArgMatches) -> Result<()> {
         Some(&kind) => device::planned(kind, planned.config.speeds.as_ref()),
         None => device::backend_of(&planned.config)?,
     };
-    let (report, chosen) = Report::of(&planned.config, &*backend)?;
+    let link = measured_link()?;
+    let (mut report, chosen) = Report::of(&planned.config, &*backend)?;
+    match link {
+        Measured::NoRanks => {}
+        Measured::ByAnother => return Ok(()),
+        Measured::Here(link) => {
+            let resolved = TrainConfig { batch: BatchSize::Fixed(report.batch), ..planned.config.clone() };
+            report.traffic = Some(Traffic::of(&resolved, link, report.seconds_per_step));
+        }
+    }
     atomic::write_file(page, page::html(&report, &chosen).as_bytes())?;
     if planned.json {
         return print::out(report.json(page));
     }
     print::text(text::report(&report))?;
     print::text(format!("\nmemory map and curve: {}\n", page.display()))
+}
+
+/// What the ranks of a launcher find their link to be.
+enum Measured {
+    NoRanks,
+    /// The first tells.
+    ByAnother,
+    Here(Link),
+}
+
+/// Measures the link, if a launcher started this process and others.
+fn measured_link() -> Result<Measured> {
+    if ranks::started().is_none_or(|ranks| ranks < 2) {
+        return Ok(Measured::NoRanks);
+    }
+    let Some(mut transport) = gradus_comm::join()? else { return Ok(Measured::NoRanks) };
+    let link = Link::measure(transport.as_mut())?;
+    let is_first = transport.rank() == 0;
+    gradus_comm::leave()?;
+    Ok(link.filter(|_| is_first).map_or(Measured::ByAnother, Measured::Here))
 }
 
 /// A file may state the CPU for the run that is asked about; a command line that does contradicts itself.

@@ -2,10 +2,11 @@
 //! remembers only what belongs to it.
 
 use super::update::Target;
-use super::{Differentiated, SQUARES, StepConfig};
+use super::{Differentiated, Divided, SQUARES, StepConfig};
 use crate::accumulation::GradientAccumulator;
 use crate::lanes::{self, Place, SQUARES_TOGETHER};
 use crate::optimizers::Part;
+use crate::parameters::Parameter;
 use crate::ranks::Shards;
 use gradus_engine::{DType, Routine, Tensor};
 use std::ops::Range;
@@ -112,7 +113,8 @@ impl Parts {
 
     /// The place of each rank's squares among all, where those of one rank come after another's, and the end of the last.
     pub fn squares_at(&self, ranks: usize) -> Vec<usize> {
-        let of_rank = |rank: usize| (0..self.shards.of_weights()).map(move |bucket| self.shards.units(bucket, rank).len());
+        let of_rank =
+            |rank: usize| (0..self.shards.of_weights()).map(move |bucket| self.shards.units(bucket, rank).len());
         let mut at = vec![0];
         (0..ranks).for_each(|rank| at.push(at[rank] + of_rank(rank).sum::<usize>()));
         at
@@ -134,9 +136,13 @@ impl Parts {
         })
     }
 
-    /// The part of a state that a rank has, if it is one of those in parts: its weight and the numbers.
-    pub fn of_state(&self, state: &str, rank: usize) -> Option<(usize, Range<usize>)> {
-        let (_, weight) = self.states.iter().find(|(name, _)| name == state)?;
-        Some((*weight, self.shards.part(*weight, rank)))
+    /// The states of which only a part is here, whole, for weights of these shapes.
+    pub fn divided(&self, weights: &[Parameter]) -> Vec<Divided> {
+        let divided = |(name, weight): &(String, usize)| Divided {
+            name: name.clone(),
+            shape: weights[*weight].shape.clone(),
+            parts: (0..self.shards.ranks()).map(|rank| self.shards.part(*weight, rank)).collect(),
+        };
+        self.states.iter().map(divided).collect()
     }
 }
