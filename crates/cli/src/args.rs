@@ -6,8 +6,8 @@ use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use gradus_engine::backend::GpuKind;
 use gradus_train::config::{
-    BatchSize, Clip, DeviceChoice, EventFolder, ExportDtype, HealthInterval, MeasuredSpeeds, OptimizerKind, Precision,
-    Recomputation, ScheduleKind, Sharding, TokenizerKind, Validation,
+    BatchSize, Clip, Compression, DeviceChoice, EventFolder, ExportDtype, HealthInterval, MeasuredSpeeds,
+    OptimizerKind, Precision, Recomputation, ScheduleKind, Sharding, TokenizerKind, Validation,
 };
 use gradus_train::memory::Budget;
 use gradus_train::models::{Family, PRESETS, RopeScaling};
@@ -156,6 +156,22 @@ pub struct TrainArgs {
     /// Whether ranks exchange gradients and weights while they compute [default: true]
     #[arg(long, value_name = "true|false", num_args = 0..=1, default_missing_value = "true", help_heading = "Training")]
     pub overlap: Option<bool>,
+    /// How gradients are made smaller before ranks exchange them: 8bit, 4bit, top-k:SHARE of the numbers, threshold:SIZE,
+    /// power-sgd:RANK; what is left out is sent later [default: none]
+    #[arg(long, value_name = "METHOD", help_heading = "Training")]
+    pub compress: Option<Compression>,
+    /// Steps before gradients are compressed [default: 0]
+    #[arg(long, value_name = "N", help_heading = "Training")]
+    pub compress_warmup: Option<u64>,
+    /// Steps that each lane takes by itself, with weights of its own, before lanes meet; 0: none [default: 0]
+    #[arg(long, value_name = "N", help_heading = "Training")]
+    pub local_steps: Option<u64>,
+    /// Learning rate of the outer step with which lanes meet [default: 0.7]
+    #[arg(long, value_name = "X", help_heading = "Training")]
+    pub outer_learning_rate: Option<f64>,
+    /// Momentum of that step, Nesterov's [default: 0.9]
+    #[arg(long, value_name = "X", help_heading = "Training")]
+    pub outer_momentum: Option<f64>,
     /// Length of the run in steps [default: 900 for stories, else 2000]
     #[arg(long, value_name = "N", group = "length", help_heading = "Training")]
     pub steps: Option<u64>,
@@ -512,7 +528,7 @@ fn planning_option(option: clap::Arg) -> clap::Arg {
 }
 
 /// Options of a training run that change nothing in a few steps.
-const NOT_PROFILED: [&str; 18] = [
+const NOT_PROFILED: [&str; 23] = [
     "epochs",
     "time",
     "learning_rate",
@@ -531,6 +547,11 @@ const NOT_PROFILED: [&str; 18] = [
     "restart",
     "shard",
     "overlap",
+    "compress",
+    "compress_warmup",
+    "local_steps",
+    "outer_learning_rate",
+    "outer_momentum",
 ];
 
 /// An option of a training run as `gradus profile` tells of it.

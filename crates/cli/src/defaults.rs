@@ -2,7 +2,7 @@
 
 use crate::args::TrainArgs;
 use crate::ranks;
-use gradus_train::config::{BatchSize, OptimizerKind};
+use gradus_train::config::{BatchSize, Compression, OptimizerKind};
 use gradus_train::models::ModelConfig;
 
 /// Steps of the run on the built-in stories: about 100 seconds on two cores.
@@ -100,7 +100,9 @@ pub fn lanes(args: &TrainArgs) -> usize {
     let Some(ranks) = args.ranks.or_else(ranks::started) else { return 1 };
     let batch = args.batch.unwrap_or(BatchSize::Fixed(BatchSize::USUAL)).size();
     let needed = ranks.next_power_of_two();
-    let mut lanes = needed.max(USUAL);
+    // Every lane has a message, or weights, of its own.
+    let apart = args.compress.is_some_and(Compression::is_some) || args.local_steps.is_some_and(|steps| steps > 0);
+    let mut lanes = if apart { needed } else { needed.max(USUAL) };
     while lanes > needed && !batch.is_multiple_of(lanes) {
         lanes /= 2;
     }

@@ -4,7 +4,7 @@ use crate::args::TrainArgs;
 use crate::numbers::shortest;
 use clap::ArgMatches;
 use clap::parser::ValueSource;
-use gradus_train::config::{OptimizerKind, ScheduleKind, TrainConfig, Validation};
+use gradus_train::config::{LocalSteps, OptimizerKind, ScheduleKind, TrainConfig, Validation};
 use gradus_train::models::ModelConfig;
 use gradus_train::{Error, Result};
 
@@ -54,6 +54,19 @@ fn idle(stated: &TrainArgs, config: &TrainConfig) -> Vec<Idle> {
     if config.validation == Validation::Fraction(0.0) {
         add("eval-every", false, "--validation 0 holds nothing out to evaluate");
     }
+    if !config.compress.is_some() {
+        let differs = stated.compress_warmup.is_some_and(|steps| steps > 0);
+        add("compress-warmup", differs, "gradients are not compressed without --compress");
+    }
+    if config.local_steps == 0 {
+        let outer = [
+            ("outer-learning-rate", stated.outer_learning_rate, LocalSteps::USUAL_RATE),
+            ("outer-momentum", stated.outer_momentum, LocalSteps::USUAL_MOMENTUM),
+        ];
+        for (option, number, usual) in outer {
+            add(option, differs(number, usual), "there is no outer step without --local-steps");
+        }
+    }
     idle
 }
 
@@ -85,6 +98,8 @@ mod tests {
             ("--optimizer sgd --beta2 0.95", "--beta2 has no effect: sgd keeps no second moment"),
             ("--schedule constant --min-learning-rate-share 0.5", "--min-learning-rate-share has no effect"),
             ("--validation 0 --eval-every 5", "--eval-every has no effect"),
+            ("--outer-momentum 0.5", "--outer-momentum has no effect: there is no outer step"),
+            ("--compress-warmup 5", "--compress-warmup has no effect: gradients are not compressed"),
         ] {
             let text = problem(line).unwrap_or_else(|| panic!("{line} is refused"));
             assert!(text.contains(part) && text.ends_with("leave it out"), "{line}: {text}");

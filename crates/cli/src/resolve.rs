@@ -3,11 +3,12 @@
 use crate::args::TrainArgs;
 use crate::layers::{FileOptions, merged};
 use crate::numbers::shortest;
-use crate::{dashboard, defaults, folders, no_effect};
+use crate::{dashboard, defaults, folders, no_effect, ranks};
 use clap::ArgMatches;
 use clap::parser::ValueSource;
 use gradus_train::config::{
-    BatchSize, CONFIG_FILE, Clip, EventFolder, ExportDtype, OptimizerKind, Precision, ScheduleKind, Sharding,
+    BatchSize, CONFIG_FILE, Clip, EventFolder, ExportDtype, LocalSteps, OptimizerKind, Precision, ScheduleKind,
+    Sharding,
 };
 use gradus_train::config::{TokenizerKind, TrainConfig, Validation};
 use gradus_train::data::Corpus;
@@ -87,7 +88,7 @@ pub fn resolve_for_planning(command_line: &ArgMatches) -> Result<Planned> {
     no_effect::refuse(command_line, &args, &config)?;
     config.model.vocabulary = planned_vocabulary(&config)?;
     config.model.validate()?;
-    config.place.ranks = args.ranks.unwrap_or(1);
+    config.place.ranks = args.ranks.or_else(ranks::started).unwrap_or(1);
     Ok(Planned { config, json: args.json.unwrap_or(false) })
 }
 
@@ -304,6 +305,11 @@ fn train_config(args: &TrainArgs, model: ModelConfig, sequence: usize, paths: Pa
         lanes: args.lanes.unwrap_or_else(|| defaults::lanes(args)),
         shard: args.shard.map_or(Sharding::None, Sharding::from),
         overlap: args.overlap.unwrap_or(true),
+        compress: args.compress.unwrap_or_default(),
+        compress_warmup: args.compress_warmup.unwrap_or(0),
+        local_steps: args.local_steps.unwrap_or(0),
+        outer_learning_rate: args.outer_learning_rate.unwrap_or(LocalSteps::USUAL_RATE),
+        outer_momentum: args.outer_momentum.unwrap_or(LocalSteps::USUAL_MOMENTUM),
         memory: args.memory,
         recompute: args.recompute.unwrap_or_default(),
         speeds: args.speeds.clone(),

@@ -59,6 +59,11 @@ fn data(config: &TrainConfig) -> String {
 fn step(config: &TrainConfig) -> String {
     let (batch, threads) = (config.batch.size(), config.threads);
     let lanes = if config.lanes > 1 { format!(" in {} lanes", config.lanes) } else { String::new() };
+    let lanes = match config.local_steps {
+        0 => lanes,
+        steps => format!("{lanes} that meet every {steps} steps"),
+    };
+    let lanes = if config.compress.is_some() { format!("{lanes} ({})", config.compress) } else { lanes };
     let at_once = if config.micro_batch < batch { format!(", {} at once", config.micro_batch) } else { String::new() };
     let precision = format!("{:?}", config.precision).to_lowercase();
     let ranks = match config.place.ranks {

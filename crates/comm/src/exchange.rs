@@ -3,6 +3,7 @@
 
 use crate::error::{Error, Peer, Result};
 use crate::transport::Transport;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -105,6 +106,7 @@ pub struct Times {
 pub struct Exchange {
     rank: usize,
     peers: Vec<Peer>,
+    bytes_sent: Arc<AtomicU64>,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
     awaited: Duration,
@@ -138,7 +140,7 @@ impl Shared {
 impl Exchange {
     /// Starts the thread. So many collectives can be posted and not done at a time; another one waits until there is room.
     pub fn start(mut transport: Box<dyn Transport>, most: usize) -> Exchange {
-        let rank = transport.rank();
+        let (rank, bytes_sent) = (transport.rank(), transport.bytes_sent());
         let peers = (0..transport.ranks()).map(|rank| transport.peer(rank)).collect();
         let ring = vec![Collective::Barrier; most.max(1)].into();
         let queue = Queue { ring, posted: 0, done: 0, over: false, failed: None, under_way: Duration::ZERO };
@@ -150,7 +152,7 @@ impl Exchange {
             carry_out_all(&theirs, transport.as_mut());
         };
         let thread = thread::Builder::new().name("communication".into()).spawn(work).expect("a thread can be started");
-        Exchange { rank, peers, shared, thread: Some(thread), awaited: Duration::ZERO }
+        Exchange { rank, peers, bytes_sent, shared, thread: Some(thread), awaited: Duration::ZERO }
     }
 
     /// Gives a collective to the thread. After one has failed, all fail by its error when they are awaited.
@@ -213,6 +215,10 @@ impl Transport for Exchange {
 
     fn peer(&self, rank: usize) -> Peer {
         self.peers[rank].clone()
+    }
+
+    fn bytes_sent(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.bytes_sent)
     }
 
     fn all_to_all(&mut self, sent: &[u8], sent_at: &[usize], received: &mut [u8], received_at: &[usize]) -> Result<()> {

@@ -6,6 +6,8 @@
 use crate::error::{Error, Peer, Result};
 use crate::transport::Transport;
 use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What carries messages between pairs of ranks.
 pub(crate) trait Wire: Send {
@@ -64,12 +66,13 @@ pub(crate) struct Group<W> {
     /// Lists of messages that are filled for each call.
     outgoing: Vec<Option<Range<usize>>>,
     incoming: Vec<Option<Range<usize>>>,
+    bytes_sent: Arc<AtomicU64>,
 }
 
 impl<W: Wire> Group<W> {
     pub fn new(wire: W) -> Group<W> {
         let none = vec![None; wire.ranks()];
-        Group { outgoing: none.clone(), incoming: none, wire }
+        Group { outgoing: none.clone(), incoming: none, wire, bytes_sent: Arc::default() }
     }
 
     pub fn wire_mut(&mut self) -> &mut W {
@@ -87,6 +90,8 @@ impl<W: Wire> Group<W> {
             self.outgoing[rank] = if rank == own { None } else { outgoing(rank) };
             self.incoming[rank] = if rank == own { None } else { incoming(rank) };
         }
+        let bytes: usize = self.outgoing.iter().flatten().map(Range::len).sum();
+        self.bytes_sent.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     fn exchange(&mut self, sent: &[u8], received: &mut [u8]) -> Result<()> {
@@ -123,6 +128,10 @@ impl<W: Wire> Transport for Group<W> {
 
     fn peer(&self, rank: usize) -> Peer {
         self.wire.peer(rank)
+    }
+
+    fn bytes_sent(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.bytes_sent)
     }
 
     fn all_to_all(&mut self, sent: &[u8], sent_at: &[usize], received: &mut [u8], received_at: &[usize]) -> Result<()> {

@@ -1,6 +1,8 @@
 //! What a rank can do with the others.
 
 use crate::error::{Peer, Result};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 /// How long a wait lasts without a byte coming or going before it is given up, unless it is stated: longer than one rank computes
@@ -20,6 +22,12 @@ pub trait Transport: Send {
     /// Who a rank is, as far as that is known.
     fn peer(&self, rank: usize) -> Peer {
         Peer::unknown(rank)
+    }
+
+    /// Counts the bytes that this rank has sent to others, whoever of its threads sends them. One that does not count has
+    /// a count of its own that stays.
+    fn bytes_sent(&self) -> Arc<AtomicU64> {
+        Arc::default()
     }
 
     /// Sends `sent[sent_at[r]..sent_at[r + 1]]` to each rank r; what rank r sent comes to

@@ -120,6 +120,17 @@ impl GradientAccumulator {
         states.map(|sum| sum.state.clone()).collect()
     }
 
+    /// All that is summed over the micro-batches: each as one tensor, whatever the number of its sums.
+    #[track_caller]
+    pub(crate) fn totals(&self) -> Vec<Tensor> {
+        let mut sums = self.sums.iter();
+        let total = |summed: &Summed| {
+            let states: Vec<Tensor> = sums.by_ref().take(summed.sums.len()).map(|sum| sum.state.clone()).collect();
+            added_up(&states)
+        };
+        self.summed.iter().map(total).collect()
+    }
+
     /// The gradients over all micro-batches, in the order of the tensors.
     pub fn gradients(&self) -> &[Tensor] {
         &self.gradients

@@ -1,11 +1,13 @@
 //! Everything that states a training run, resolved: each choice made, nothing left to guess.
 
 mod choices;
+mod compression;
 mod limits;
 mod speeds;
 
 pub(crate) use choices::OWN_EVENTS;
 pub use choices::{BatchSize, DeviceChoice, EventFolder, ExportDtype, Recomputation, Sharding};
+pub use compression::{Compression, LocalSteps};
 pub(crate) use limits::within;
 pub use speeds::MeasuredSpeeds;
 
@@ -68,6 +70,21 @@ pub struct TrainConfig {
     /// Whether ranks exchange gradients and weights while they compute.
     #[serde(default = "yes")]
     pub overlap: bool,
+    /// How the gradients of lanes are made smaller before ranks exchange them.
+    #[serde(default)]
+    pub compress: Compression,
+    /// Steps before they are.
+    #[serde(default)]
+    pub compress_warmup: u64,
+    /// Steps that each lane takes by itself, with weights of its own, before lanes meet; 0: none.
+    #[serde(default)]
+    pub local_steps: u64,
+    /// The learning rate and the momentum of the outer step with which they meet.
+    #[serde(default = "usual_rate")]
+    pub outer_learning_rate: f64,
+    #[serde(default = "usual_momentum")]
+    #[allow(missing_docs)]
+    pub outer_momentum: f64,
     /// Memory to stay within.
     pub memory: Option<Budget>,
     /// What of the forward pass is computed again, rather than kept.
@@ -186,7 +203,8 @@ impl TrainConfig {
     pub fn measures_health(&self) -> bool {
         match self.health {
             HealthInterval::Off => false,
-            HealthInterval::Auto => self.shard == Sharding::None || self.place.ranks == 1,
+            // Nor where each lane has gradients of its own.
+            HealthInterval::Auto => (self.shard == Sharding::None || self.place.ranks == 1) && self.local_steps == 0,
             HealthInterval::Steps(_) => true,
         }
     }
@@ -211,6 +229,14 @@ fn one() -> usize {
 
 fn yes() -> bool {
     true
+}
+
+fn usual_rate() -> f64 {
+    LocalSteps::USUAL_RATE
+}
+
+fn usual_momentum() -> f64 {
+    LocalSteps::USUAL_MOMENTUM
 }
 
 /// The keys of a model's sizes and the options that state them.
@@ -437,7 +463,17 @@ macro_rules! as_text {
     )*};
 }
 
-as_text!(TokenizerKind, Validation, Clip, DeviceChoice, Recomputation, MeasuredSpeeds, Budget, HealthInterval);
+as_text!(
+    Compression,
+    TokenizerKind,
+    Validation,
+    Clip,
+    DeviceChoice,
+    Recomputation,
+    MeasuredSpeeds,
+    Budget,
+    HealthInterval
+);
 
 #[cfg(test)]
 mod tests {
@@ -489,6 +525,11 @@ mod tests {
             lanes: 1,
             shard: Sharding::None,
             overlap: true,
+            compress: Compression::TopK(0.01),
+            compress_warmup: 3,
+            local_steps: 0,
+            outer_learning_rate: LocalSteps::USUAL_RATE,
+            outer_momentum: LocalSteps::USUAL_MOMENTUM,
             observer_bytes: 0,
             place: Place::default(),
         }

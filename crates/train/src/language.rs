@@ -1,6 +1,6 @@
 //! A language model as what is trained.
 
-use crate::config::{BatchSize, Clip, Sharding, TrainConfig};
+use crate::config::{BatchSize, Clip, LocalSteps, Sharding, TrainConfig};
 use crate::generate::{Decoder, Sampling, Texts};
 use crate::lanes::Lanes;
 use crate::models::{CausalModel, IGNORED_TARGET, ModelConfig};
@@ -151,6 +151,9 @@ impl StepConfig {
             }),
             sharded: config.shard == Sharding::Optimizer,
             overlap: config.overlap,
+            compression: config.compress,
+            compression_warmup: config.compress_warmup,
+            local: LocalSteps::of(config.local_steps, config.outer_learning_rate, config.outer_momentum),
             clip_value: if let Clip::Value(limit) = config.clip { Some(limit as f32) } else { None },
             precision: config.precision,
             loss_scale: None,

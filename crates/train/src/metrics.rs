@@ -97,6 +97,7 @@ mod tests {
             learning_rate: 3e-4,
             loss_scale: None,
             skipped_steps: None,
+            bytes_sent: None,
             tokens_per_second: 1234.5,
             step_ms: 10.25,
             peak_memory_bytes: 7,

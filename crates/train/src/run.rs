@@ -153,6 +153,9 @@ pub struct StepReport {
     /// Steps skipped so far because gradients of the scaled loss were not finite.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped_steps: Option<u64>,
+    /// Bytes that the first of several ranks sent to others in the step.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes_sent: Option<u64>,
     /// Tokens a second of this step alone.
     pub tokens_per_second: f64,
     /// Milliseconds of the step.

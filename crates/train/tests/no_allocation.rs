@@ -135,6 +135,21 @@ fn main() {
     let config = TrainConfig { steps: Some(100), micro_batch: 1, lanes: 2, ..tiny(folder.path(), "lanes") };
     train(&config, false, &mut FromStepToStep).unwrap();
     assert_eq!(CALLS.swap(0, Ordering::SeqCst), 0, "calls in steps 4..=99, two lanes");
+    for (compress, local_steps) in
+        [("8bit", 0), ("top-k:0.1", 0), ("threshold:0.001", 0), ("power-sgd:2", 0), ("4bit", 10)]
+    {
+        let config = TrainConfig {
+            steps: Some(100),
+            micro_batch: 1,
+            lanes: 2,
+            compress: compress.parse().unwrap(),
+            local_steps,
+            health: HealthInterval::Off,
+            ..tiny(folder.path(), &format!("compressed-{}-{local_steps}", &compress[..3]))
+        };
+        train(&config, false, &mut FromStepToStep).unwrap();
+        assert_eq!(CALLS.swap(0, Ordering::SeqCst), 0, "calls in steps 4..=99, {compress}, local: {local_steps}");
+    }
     own_model();
     several_ranks();
     // The counter itself must count, or the test could not fail.

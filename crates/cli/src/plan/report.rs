@@ -1,6 +1,7 @@
 //! What is told of a planned run, in numbers.
 
 use super::recomputed::{Recomputed, recomputed};
+use super::traffic::Traffic;
 use gradus_engine::backend::Backend;
 use gradus_train::Result;
 use gradus_train::config::{Precision, TrainConfig};
@@ -53,6 +54,9 @@ pub struct Report {
     pub smallest_budget_bytes: u64,
     /// Time against memory.
     pub curve: Vec<CurvePoint>,
+    /// What ranks exchange, where their link is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub traffic: Option<Traffic>,
 }
 
 /// What a budget brings.
@@ -114,6 +118,7 @@ impl Report {
             recomputed: recomputed(&chosen),
             smallest_budget_bytes: memory.smallest_budget(&resolved, plans.smallest()?.arena()),
             curve,
+            traffic: None,
         };
         Ok((report, chosen))
     }

@@ -22,6 +22,7 @@ pub fn report(report: &Report) -> String {
     on_link(&mut text, report);
     recomputed(&mut text, &report.recomputed);
     curve(&mut text, report);
+    report.traffic.iter().for_each(|traffic| traffic.text(&mut text));
     text
 }
 

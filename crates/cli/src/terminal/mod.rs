@@ -97,6 +97,7 @@ mod tests {
             learning_rate: 0.001,
             loss_scale: None,
             skipped_steps: None,
+            bytes_sent: None,
             tokens_per_second: 12_345.6,
             step_ms: 8.0,
             memory_bytes: 85_000_000,

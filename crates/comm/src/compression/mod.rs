@@ -7,7 +7,7 @@ mod threshold;
 mod top_k;
 
 pub use blocks::Blocks;
-pub use power_sgd::PowerSgd;
+pub use power_sgd::{PowerSgd, Thin};
 pub use threshold::Threshold;
 pub use top_k::TopK;
 
@@ -27,6 +27,11 @@ pub trait Compressor: Send {
 
     /// Of a message, at most.
     fn most_bytes(&self) -> usize;
+
+    /// Whether every message has that many.
+    fn is_of_fixed_size(&self) -> bool {
+        true
+    }
 
     /// Writes the message of a gradient and what is left of earlier ones, keeps what it leaves out, and says how many bytes
     /// it has. Where a number is not finite, what is read back is not either, and the state stays as it was.

@@ -1,9 +1,9 @@
 //! Numbers from a size on, with their places: few where a gradient is flat, many where it is not.
 
-use super::sparse::{ENTRY, spread, take};
+use super::sparse::{entry_bytes, spread, take};
 use super::{Compressor, WORD, add, read, write};
 
-/// Numbers of at least a stated size. Where that is more than half of them, all are sent, without their places.
+/// Numbers of at least a stated size. Where their places would make that more than all of them, all are sent, without places.
 #[derive(Clone, Debug)]
 pub struct Threshold {
     numbers: usize,
@@ -42,27 +42,32 @@ impl Compressor for Threshold {
         WORD + self.numbers * WORD
     }
 
+    fn is_of_fixed_size(&self) -> bool {
+        false
+    }
+
     fn compress(&mut self, gradient: &[f32], state: &mut [f32], message: &mut [u8]) -> usize {
         let message = &mut message[..self.most_bytes()];
         if !add(gradient, state) {
             return Threshold::all([f32::NAN].iter().cycle().take(self.numbers), message);
         }
+        let entry = entry_bytes(self.numbers);
         let is_chosen = |number: &f32| number.abs() >= self.threshold;
         let chosen = state.iter().filter(|number| is_chosen(number)).count();
-        if chosen * ENTRY > self.numbers * WORD {
+        if chosen * entry > self.numbers * WORD {
             let bytes = Threshold::all(state.iter(), message);
             state.fill(0.0);
             return bytes;
         }
         let (kind, rest) = message.split_at_mut(WORD);
         kind.copy_from_slice(&CHOSEN.to_le_bytes());
-        let mut entries = rest.chunks_exact_mut(ENTRY);
+        let mut entries = rest.chunks_exact_mut(entry);
         for place in 0..state.len() {
             if is_chosen(&state[place]) {
-                take([place as u32].into_iter(), state, entries.next().expect("there is room for half of them"));
+                take([place as u32].into_iter(), state, entries.next().expect("there is room where all take more"));
             }
         }
-        WORD + chosen * ENTRY
+        WORD + chosen * entry
     }
 
     fn decompress(&mut self, message: &[u8], gradient: &mut [f32]) {

@@ -1,6 +1,6 @@
 //! The largest numbers, with their places.
 
-use super::sparse::{ENTRY, spread, take};
+use super::sparse::{entry_bytes, spread, take};
 use super::{Compressor, WORD, add, write};
 use std::cmp::Reverse;
 
@@ -41,7 +41,7 @@ impl Compressor for TopK {
     }
 
     fn most_bytes(&self) -> usize {
-        self.kept * ENTRY
+        self.kept * entry_bytes(self.places.len())
     }
 
     fn compress(&mut self, gradient: &[f32], state: &mut [f32], message: &mut [u8]) -> usize {
@@ -50,7 +50,10 @@ impl Compressor for TopK {
             take(self.choose(state).iter().copied(), state, message);
         } else {
             message.fill(0);
-            message.chunks_exact_mut(ENTRY).for_each(|entry| write(&mut entry[WORD..], f32::NAN));
+            let entry = entry_bytes(self.places.len());
+            message
+                .chunks_exact_mut(entry)
+                .for_each(|entry| write(entry.last_chunk_mut::<WORD>().expect("a number"), f32::NAN));
         }
         message.len()
     }

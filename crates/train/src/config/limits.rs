@@ -1,6 +1,7 @@
 //! What a run can be: every number within limits that keep all that is reckoned with them from overflowing, and every
 //! two that must fit together fitting. Checked before anything is computed, whoever states the run.
 
+use super::LocalSteps;
 use super::{BatchSize, Clip, EventFolder, HealthInterval, Recomputation, TokenizerKind, TrainConfig, Validation};
 use crate::lanes;
 use crate::models::MOST_LAYERS;
@@ -119,6 +120,10 @@ impl TrainConfig {
         for (name, share) in [("beta1", self.beta1), ("beta2", self.beta2), ("dropout", self.dropout)] {
             within(name, share, 0.0..=BELOW_ONE)?;
         }
+        within("compress-warmup", self.compress_warmup, 0..=1 << 53)?;
+        if let Some(local) = LocalSteps::of(self.local_steps, self.outer_learning_rate, self.outer_momentum) {
+            local.check(self.steps)?;
+        }
         match self.clip {
             Clip::Norm(limit) | Clip::Value(limit) => within("clip", limit, RATES),
             Clip::None | Clip::Adaptive => Ok(()),
@@ -164,6 +169,24 @@ pub(crate) fn within<N: PartialOrd + Debug>(name: &str, number: N, range: RangeI
 
 fn refused<T>(problem: impl Into<String>) -> Result<T> {
     Err(Error::Config(problem.into()))
+}
+
+impl LocalSteps {
+    /// Refuses steps that are no local steps, and a run that would end between two meetings: what lanes did since the last
+    /// one would be lost.
+    pub(crate) fn check(&self, steps: Option<u64>) -> Result<()> {
+        within("local-steps", self.every, 1..=1 << 32)?;
+        within("outer-learning-rate", self.learning_rate, RATES)?;
+        within("outer-momentum", self.momentum, 0.0..=BELOW_ONE)?;
+        match steps.filter(|steps| !steps.is_multiple_of(self.every)) {
+            None => Ok(()),
+            Some(steps) => refused(format!(
+                "`settings.steps` {steps} end between two meetings of lanes (`settings.local_steps` {}), and what lanes did \
+                 since the last would be lost; choose a multiple",
+                self.every
+            )),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -6,9 +6,10 @@ use crate::config::{Sharding, TokenizerKind, TrainConfig};
 use crate::data::PIECE_BYTES;
 use crate::lanes::{Lanes, Place};
 use crate::models::CausalModel;
-use crate::ranks::exchange_bytes;
+use crate::ranks::{compressed_bytes, exchange_bytes};
 use crate::tokenizer::LEARNING_BYTES_MIN;
 use crate::trainer::Batches;
+use gradus_engine::Shape;
 
 /// The heap beyond what is counted below: texts of files, a checkpoint being written, gaps between what is allocated.
 const HEAP_BYTES: u64 = 800_000;
@@ -111,10 +112,17 @@ pub fn messages_bytes(place: Place) -> u64 {
 /// What it takes to have other ranks: what is exchanged with them, and where each remembers a part, what the first holds of that
 /// while it saves a checkpoint, a tensor at a time.
 fn ranks_bytes(config: &TrainConfig, lanes: &Lanes) -> u64 {
+    let parameters = config.model.parameters();
+    if config.compress.is_some() || config.local_steps > 0 {
+        let shapes: Vec<Shape> = parameters.iter().map(|parameter| parameter.shape.clone()).collect();
+        let largest = shapes.iter().map(|shape| shape.elements()).max().unwrap_or(0);
+        let saves_parts = config.place.ranks > 1 && config.place.rank == 0;
+        let saving = if saves_parts { size_of::<f32>() * largest } else { 0 };
+        return compressed_bytes(config.compress, lanes, &shapes, 1) + saving as u64;
+    }
     if config.place.ranks == 1 {
         return 0;
     }
-    let parameters = config.model.parameters();
     let weights = parameters.iter().map(|parameter| parameter.shape.elements());
     let largest = weights.clone().max().unwrap_or(0);
     // Tied embeddings have a sum for each of their uses; the loss is a number.

@@ -118,6 +118,11 @@ impl GroupedOptimizer {
         &*self.rule
     }
 
+    /// Whether averages of weights are kept.
+    pub(crate) fn has_average(&self) -> bool {
+        self.average.is_some()
+    }
+
     /// What is remembered of a weight of this shape, by the names of the states.
     pub(crate) fn states_of(&self, name: &str, shape: &Shape) -> Vec<String> {
         let states = self.rule.states(shape).into_iter().map(|(kind, _)| state_name(kind, name));

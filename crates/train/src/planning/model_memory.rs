@@ -4,10 +4,11 @@ use super::run_memory::{arena_besides, counted};
 use super::{Chosen, Refusal, StepPlans};
 use crate::memory::guard::{self, Armed, Doing};
 use crate::memory::{Budget, Held, Limit, Outside, STEP_BYTES, messages_bytes};
-use crate::ranks::exchange_bytes;
+use crate::ranks::{compressed_bytes, exchange_bytes};
 use crate::step::{Batch, StepConfig};
 use crate::trainer::Batches;
 use crate::{Error, Result};
+use gradus_engine::Shape;
 use gradus_engine::backend::Backend;
 use gradus_engine::plan::Recompute;
 
@@ -42,7 +43,12 @@ impl ModelMemory {
         let runtime = Held::now_resident().with_threads(backend.workers()) + steps * STEP_BYTES + messages;
         let most_sums = traced.summed.iter().map(|summed| summed.sums.len()).max().unwrap_or(1);
         let numbers = traced.summed.iter().map(|summed| summed.numbers).collect();
-        let exchange = exchange_bytes(&config.lanes, numbers, traced.parameters.len(), most_sums);
+        let shapes: Vec<Shape> = traced.parameters.iter().map(|parameter| parameter.shape.clone()).collect();
+        let others = traced.summed[shapes.len().min(traced.summed.len())..].iter().map(|summed| summed.numbers).sum();
+        let exchange = match config.keeps_lanes() {
+            true => compressed_bytes(config.compression, &config.lanes, &shapes, others),
+            false => exchange_bytes(&config.lanes, numbers, traced.parameters.len(), most_sums),
+        };
         // Of a source that has only whole batches, a rank takes its rows.
         let whole = if config.lanes.place().ranks > 1 { Batch::size(&traced.fields, batch) as u64 } else { 0 };
         let outside = Outside { data: Batches::bytes(of_batch) + of_one as u64 + whole + exchange, runtime };

@@ -1,7 +1,8 @@
 //! What a process does, done small and before anything is chosen: how much code it needs is measured, not known.
 
 use crate::Result;
-use crate::config::TrainConfig;
+use crate::config::{LocalSteps, TrainConfig};
+use crate::lanes::Lanes;
 use crate::language::{LanguageModel, TARGETS, TOKENS};
 use crate::memory::Held;
 use crate::models::ModelConfig;
@@ -18,6 +19,12 @@ pub fn small(model: &ModelConfig) -> ModelConfig {
     model.small()
 }
 
+/// A step that compresses its lanes and has them meet, with nobody else.
+fn by_itself(config: StepConfig) -> StepConfig {
+    let local = config.local.map(|local| LocalSteps { every: 1, ..local });
+    StepConfig { lanes: Lanes::all(2), compression_warmup: 0, local, ..config }
+}
+
 /// Of a run: a few steps of the same kind.
 pub fn of_training(config: &TrainConfig, backend: &dyn Backend) -> Result<Held> {
     let model = ModelConfig { dropout: config.dropout as f32, ..small(&config.model) };
@@ -26,6 +33,7 @@ pub fn of_training(config: &TrainConfig, backend: &dyn Backend) -> Result<Held> 
     // Measuring takes no other code but a few reductions, and a plan that is not small.
     let health = false;
     let config = StepConfig { objective: Rc::new(model), micro_batch, micro_batches, health, ..StepConfig::of(config) };
+    let config = if config.keeps_lanes() { by_itself(config) } else { config };
     Held::measure(|begin| {
         let mut step = TrainingStep::new(config, backend)?;
         step.initialize(1)?;

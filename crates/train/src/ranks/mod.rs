@@ -5,14 +5,23 @@
 //! does besides, its files and what it tells, is the first rank's.
 
 mod carrier;
+mod coded;
+mod compressed;
 mod exchange;
+mod low_rank;
 mod prediction;
 mod shards;
+mod states;
+mod tree;
+mod units;
 
 pub(crate) use carrier::exchange_bytes;
+pub use compressed::bytes_of_step;
+pub(crate) use compressed::{Compressed, compressed_bytes};
 pub(crate) use exchange::Exchange;
 pub use prediction::StepTime;
 pub(crate) use shards::Shards;
+pub(crate) use units::Units;
 
 use crate::checkpoint::{Found, Store};
 use crate::lanes::Place;
@@ -21,8 +30,9 @@ pub use gradus_comm::{Link, Transport, in_process, join};
 use gradus_engine::backend::Backend;
 use std::borrow::Cow;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -41,6 +51,7 @@ const ASKS: u8 = 3;
 /// The ranks of a run, as one of them sees them.
 pub struct Ranks {
     transport: gradus_comm::Exchange,
+    bytes_sent: Arc<AtomicU64>,
     /// Room for a number of each rank, and where it stands.
     numbers: Vec<u64>,
     at: Vec<usize>,
@@ -49,9 +60,10 @@ pub struct Ranks {
 impl Ranks {
     /// Those that a transport connects.
     pub fn new(transport: Box<dyn Transport>) -> Ranks {
-        let ranks = transport.ranks();
+        let (ranks, bytes_sent) = (transport.ranks(), transport.bytes_sent());
         let at = (0..=ranks).map(|rank| rank * size_of::<u64>()).collect();
-        Ranks { transport: gradus_comm::Exchange::start(transport, POSTED), numbers: vec![0; ranks], at }
+        let transport = gradus_comm::Exchange::start(transport, POSTED);
+        Ranks { transport, bytes_sent, numbers: vec![0; ranks], at }
     }
 
     /// Which of them this one is.
@@ -62,6 +74,11 @@ impl Ranks {
     /// Whether this is the one that writes files and tells of the run.
     pub fn is_first(&self) -> bool {
         self.transport.rank() == 0
+    }
+
+    /// Bytes that this one has sent to others so far.
+    pub fn bytes_sent(&self) -> u64 {
+        self.bytes_sent.load(Ordering::Relaxed)
     }
 
     pub(crate) fn transport(&mut self) -> &mut dyn Transport {

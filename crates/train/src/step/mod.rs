@@ -15,7 +15,9 @@
 //! the weights, if sequences have a multiple of 32 tokens.
 
 mod batch;
+mod kept;
 mod lagging;
+mod local;
 mod objective;
 mod parts;
 mod replay;
@@ -24,6 +26,7 @@ mod times;
 mod update;
 
 pub use batch::{Batch, Field, Inputs};
+pub(crate) use kept::{CodedTensor, Divided, Kept, KeptLanes, Summing, ThinTensor};
 pub use objective::Objective;
 pub(crate) use parts::{ALL_SQUARES, Parts};
 pub use replay::{Culprit, Outcome, Scaling, StepScalars, TrainingStep, is_not_finite};
@@ -31,8 +34,8 @@ pub(crate) use stored::Collected;
 pub use times::{Replay, StepTimes};
 
 use crate::accumulation::{GradientAccumulator, Summed, added_up};
-use crate::config::Precision;
-use crate::lanes::Lanes;
+use crate::config::{Compression, LocalSteps, Precision};
+use crate::lanes::{Fold, Lanes};
 use crate::loss_scale::{LossScale, LossScaler};
 use crate::optimizers::GroupedOptimizer;
 use crate::parameters::{Parameter, Parameters};
@@ -41,10 +44,11 @@ use crate::{Error, Result};
 use gradus_engine::backend::Backend;
 use gradus_engine::plan::{Options, Planner};
 use gradus_engine::{DType, Location, Routine, Tensor, TensorType, Trace, gradient_terms};
+use local::Replicas;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
-use update::Target;
+use update::{Ending, Target};
 
 /// The routine that ends a step and measures the health of its gradients, and the one that finds what is not finite.
 const MEASURED: &str = "measured";
@@ -69,6 +73,12 @@ pub struct StepConfig {
     pub sharded: bool,
     /// Whether ranks exchange gradients and weights while they compute.
     pub overlap: bool,
+    /// How the gradients of lanes are made smaller before they are summed.
+    pub compression: Compression,
+    /// Steps before they are.
+    pub compression_warmup: u64,
+    /// Whether each lane takes steps by itself, and how lanes meet.
+    pub local: Option<LocalSteps>,
     /// Each gradient number's limit, if there is one.
     pub clip_value: Option<f32>,
     /// Element type of the computation.
@@ -94,6 +104,10 @@ pub(crate) struct Traced {
     pub summed: Vec<Summed>,
     /// The parts of weights that are updated here, if those are parts.
     pub parts: Option<Parts>,
+    /// What is kept of lanes, if they are kept apart.
+    pub kept: Option<KeptLanes>,
+    /// What lanes have of their own, if they take steps by themselves.
+    pub replicas: Option<Replicas>,
     /// How the health of gradients is read, if it is measured.
     pub reading: Option<Reading>,
 }
@@ -103,6 +117,8 @@ struct Stepping {
     routines: Vec<Routine>,
     summed: Vec<Summed>,
     parts: Option<Parts>,
+    kept: Option<KeptLanes>,
+    replicas: Option<Replicas>,
     reading: Option<Reading>,
 }
 
@@ -163,6 +179,9 @@ impl StepConfig {
             optimizer: optimizer.into(),
             sharded: false,
             overlap: true,
+            compression: Compression::None,
+            compression_warmup: 0,
+            local: None,
             clip_value: None,
             precision: Precision::F32,
             loss_scale: None,
@@ -179,7 +198,21 @@ impl StepConfig {
 
     /// Whether a step is several routines with sums of gradients between them, rather than one.
     pub fn accumulates(&self) -> bool {
-        self.micro_batches > 1 || self.lanes.count() > 1 || self.relinkable
+        self.micro_batches > 1 || self.lanes.count() > 1 || self.relinkable || self.keeps_lanes()
+    }
+
+    /// Whether lanes are kept apart until they are summed.
+    pub fn keeps_lanes(&self) -> bool {
+        self.compression.is_some() || self.local.is_some()
+    }
+
+    /// What follows each lane that is computed here.
+    pub(crate) fn folds(&self) -> Vec<Fold> {
+        match (self.local.is_some(), self.keeps_lanes()) {
+            (true, _) => vec![],
+            (false, true) => kept::folds(&self.lanes),
+            (false, false) => self.lanes.folds(),
+        }
     }
 
     /// Whether the update is that of a part of each weight.
@@ -213,6 +246,7 @@ impl StepConfig {
             )));
         }
         self.check_sharding()?;
+        self.check_compression()?;
         if let Some(problem) = self.loss_scale().and_then(|settings| settings.problem()) {
             return Err(Error::Config(problem));
         }
@@ -244,9 +278,58 @@ impl StepConfig {
         }
     }
 
+    /// Refuses what cannot be done with lanes that are compressed.
+    fn check_compression(&self) -> Result<()> {
+        match self.sharded && self.compression.is_some() {
+            false => Ok(()),
+            true => Err(Error::Config(
+                "with `settings.compress` every rank has all sums to update from, which `settings.shard` optimizer leaves \
+                 out; choose `settings.shard` none, or `settings.compress` none"
+                    .to_string(),
+            )),
+        }
+    }
+
+    /// Refuses what cannot be done with lanes that have weights of their own.
+    fn check_local(&self, model: &Differentiated) -> Result<()> {
+        let refused = |what: &str| {
+            Err(Error::Config(format!(
+                "with `settings.local_steps` every lane has weights of its own, and {what}; or choose `settings.local_steps` 0"
+            )))
+        };
+        match self.local {
+            None => Ok(()),
+            Some(_) if self.sharded => refused("no rank a part of each; choose `settings.shard` none"),
+            Some(_) if self.loss_scale().is_some() => {
+                refused("its loss is not scaled; choose `settings.precision` bf16 or f32")
+            }
+            Some(_) if self.health => {
+                refused("gradients of its own, which are not measured; choose `settings.health` off")
+            }
+            Some(_) if self.optimizer.has_average() => refused("averages of them are not kept; leave them out"),
+            Some(_) if !model.parameters.updates().is_empty() => {
+                refused("the statistics that this model keeps would be one lane's; take a model without")
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// Refuses to compress on a machine whose memory the host does not see.
+    fn check_machine(&self, machine: &dyn Backend) -> Result<()> {
+        match self.keeps_lanes() && machine.memory()?.is_some() {
+            false => Ok(()),
+            true => Err(Error::Config(format!(
+                "lanes are compressed and meet on the CPU, and this is the {}; choose `settings.device` cpu, or \
+                 `settings.compress` none and `settings.local_steps` 0",
+                machine.name()
+            ))),
+        }
+    }
+
     /// Traces the step for a machine.
     pub(crate) fn traced(&self, machine: &dyn Backend) -> Result<Traced> {
         self.check()?;
+        self.check_machine(machine)?;
         self.precision.check(machine)?;
         let trace = Trace::new();
         let scalars = Scalars::new(&trace, self.loss_scale());
@@ -263,8 +346,9 @@ impl StepConfig {
             )));
         }
         let mut routines = vec![Routine::new("evaluate").output("loss", &loss)];
+        self.check_local(&model)?;
         let stepping = if self.accumulates() { self.over_several(&model) } else { self.over_one(&model) };
-        let Stepping { summed, parts, reading, .. } = stepping;
+        let Stepping { summed, parts, kept, replicas, reading, .. } = stepping;
         routines.extend(stepping.routines);
         routines.extend(model.scalars.loss_scaler.as_ref().map(LossScaler::back_off));
         check_names(&trace, |name, _| {
@@ -274,7 +358,18 @@ impl StepConfig {
         trace.check()?;
         let (fields, losses) = (inputs.fields(), model.losses);
         self.check_batch(&fields)?;
-        Ok(Traced { trace, routines, fields, parameters: parameters.list(), losses, summed, parts, reading })
+        Ok(Traced {
+            trace,
+            routines,
+            fields,
+            parameters: parameters.list(),
+            losses,
+            summed,
+            parts,
+            kept,
+            replicas,
+            reading,
+        })
     }
 
     /// Refuses a batch whose bytes cannot be counted.
@@ -326,9 +421,9 @@ impl StepConfig {
             let step = Routine::new(name).output("loss", &(&model.total * &model.scalars.loss_share));
             updates.iter().fold(step, |step, (state, value)| step.assign(state, value))
         };
-        let (mut routines, reading) = self.update("step", step, model, &target);
+        let Ending { mut routines, reading, .. } = self.update("step", step, model, &target);
         routines.push(self.diagnosis(&target));
-        Stepping { routines, summed: vec![], parts: None, reading }
+        Stepping { routines, summed: vec![], parts: None, kept: None, replicas: None, reading }
     }
 
     /// Gradients summed over micro-batches and lanes in states, and an update from the sums. What a model keeps count of
@@ -336,24 +431,31 @@ impl StepConfig {
     fn over_several(&self, model: &Differentiated) -> Stepping {
         let named = model.names.iter().zip(&model.terms).map(|(name, terms)| (&name[..], &terms[..]));
         let mut accumulator = GradientAccumulator::new(named);
-        let mut kept = vec![];
+        let mut counted = vec![];
         let summed = accumulator.sum("loss", &model.total);
         for (index, (state, value)) in model.parameters.updates().iter().enumerate() {
             let sum = accumulator.sum(&format!("statistics.{index}"), value);
-            kept.push((state.clone(), sum / (self.micro_batches * self.lanes.count()) as f32));
+            counted.push((state.clone(), sum / (self.micro_batches * self.lanes.count()) as f32));
         }
-        let shared = self.lanes.place().ranks > 1;
+        let kept = (self.keeps_lanes() && self.local.is_none()).then(|| KeptLanes::of(self, model, &accumulator, None));
+        // Lanes that are kept apart are exchanged otherwise.
+        let shared = self.lanes.place().ranks > 1 && !self.keeps_lanes();
         let mut parts = shared.then(|| Parts::of(self, model, &accumulator));
         let update = |name: &str| {
             let update = Routine::new(name).output("loss", &(&summed * &model.scalars.loss_share));
-            let update = kept.iter().fold(update, |update, (state, value)| update.assign(state, value));
+            let update = counted.iter().fold(update, |update, (state, value)| update.assign(state, value));
+            let update = kept.iter().fold(update, |update, kept| kept.update(update));
             if self.updates_parts() { update } else { accumulator.update(update) }
         };
         let hosted = self.lanes.hosted().len();
         let further = Routine::new("accumulate").times_per_step(self.passes().saturating_sub(hosted));
         let mut routines =
             vec![accumulator.first(Routine::new("first").times_per_step(hosted)), accumulator.accumulate(further)];
-        routines.extend(accumulator.folds(&self.lanes));
+        routines.extend(match (&kept, self.local) {
+            (None, None) => accumulator.folds(&self.lanes),
+            (None, Some(_)) => vec![],
+            (Some(kept), _) => kept.routines(),
+        });
         if let Some(parts) = &parts {
             routines = routines.into_iter().map(|routine| parts.starting(routine, &accumulator)).collect();
             routines[0] = parts.awaiting(routines[0].clone(), &model.weights, &accumulator);
@@ -362,7 +464,7 @@ impl StepConfig {
             None => Target::whole(model, accumulator.gradients().to_vec()),
             Some(parts) => parts.target(model, &accumulator),
         };
-        let (mut updates, reading) = self.update("update", update, model, &target);
+        let Ending { routines: mut updates, reading, states } = self.update("update", update, model, &target);
         // Clipping by value takes all gradients before the first weight is updated.
         if let Some(parts) = parts.as_ref().filter(|parts| !parts.is_sharded() && self.clip_value.is_none()) {
             updates[0] = parts.awaiting(updates[0].clone(), &[], &accumulator).apart();
@@ -373,7 +475,31 @@ impl StepConfig {
         if !target.parts.is_empty() {
             routines.push(self.diagnosis(&target));
         }
-        Stepping { routines, summed: accumulator.summed().to_vec(), parts, reading }
+        let (kept, replicas) = match self.local {
+            None => (kept, None),
+            Some(local) => {
+                let (kept, replicas, meeting) = self.meeting(local, model, &accumulator, &states);
+                routines.extend(meeting);
+                (Some(kept), Some(replicas))
+            }
+        };
+        Stepping { routines, summed: accumulator.summed().to_vec(), parts, kept, replicas, reading }
+    }
+
+    /// What lanes have of their own, and the routines by which they have it and meet.
+    fn meeting(
+        &self,
+        local: LocalSteps,
+        model: &Differentiated,
+        accumulator: &GradientAccumulator,
+        remembered: &[Tensor],
+    ) -> (KeptLanes, Replicas, Vec<Routine>) {
+        let replicas = Replicas::of(self, model, remembered);
+        let kept = KeptLanes::of(self, model, accumulator, Some(replicas.differences()));
+        let sums = &accumulator.totals()[..model.weights.len()];
+        let meet = kept.update(replicas.meet(local, &self.lanes, model, sums));
+        let routines = replicas.routines().into_iter().chain(kept.routines()).chain([meet]).collect();
+        (kept, replicas, routines)
     }
 }
 
@@ -403,6 +529,9 @@ impl fmt::Debug for StepConfig {
             .field("optimizer", &self.optimizer)
             .field("sharded", &self.sharded)
             .field("overlap", &self.overlap)
+            .field("compression", &self.compression)
+            .field("compression_warmup", &self.compression_warmup)
+            .field("local", &self.local)
             .field("clip_value", &self.clip_value)
             .field("precision", &self.precision)
             .field("loss_scale", &self.loss_scale)

@@ -2,10 +2,11 @@
 //! remembers only what belongs to it.
 
 use super::update::Target;
-use super::{Differentiated, SQUARES, StepConfig};
+use super::{Differentiated, Divided, SQUARES, StepConfig};
 use crate::accumulation::GradientAccumulator;
 use crate::lanes::{self, Place, SQUARES_TOGETHER};
 use crate::optimizers::Part;
+use crate::parameters::Parameter;
 use crate::ranks::Shards;
 use gradus_engine::{DType, Routine, Tensor};
 use std::ops::Range;
@@ -135,9 +136,13 @@ impl Parts {
         })
     }
 
-    /// The part of a state that a rank has, if it is one of those in parts: its weight and the numbers.
-    pub fn of_state(&self, state: &str, rank: usize) -> Option<(usize, Range<usize>)> {
-        let (_, weight) = self.states.iter().find(|(name, _)| name == state)?;
-        Some((*weight, self.shards.part(*weight, rank)))
+    /// The states of which only a part is here, whole, for weights of these shapes.
+    pub fn divided(&self, weights: &[Parameter]) -> Vec<Divided> {
+        let divided = |(name, weight): &(String, usize)| Divided {
+            name: name.clone(),
+            shape: weights[*weight].shape.clone(),
+            parts: (0..self.shards.ranks()).map(|rank| self.shards.part(*weight, rank)).collect(),
+        };
+        self.states.iter().map(divided).collect()
     }
 }

@@ -1,19 +1,20 @@
 //! The linked training step.
 
 use super::lagging::Lagging;
-use super::{Batch, DIAGNOSE, Field, MEASURED, Parts, StepConfig, StepTimes};
+use super::local::{self, LaneFigures};
+use super::{Batch, DIAGNOSE, Divided, Field, MEASURED, Parts, StepConfig, StepTimes};
 use crate::accumulation::Summed;
-use crate::lanes::Fold;
+use crate::lanes::{Fold, Lanes};
 use crate::loss_scale::{BACK_OFF, SCALE, SKIPPED_STEPS};
 use crate::parameters::Parameter;
 use crate::planning::Chosen;
 use crate::profiler::Phase;
-use crate::ranks::{Exchange, Ranks};
+use crate::ranks::{Compressed, Exchange, Ranks};
 use crate::watch::{Health, HealthInterval, Reading};
 use crate::{Error, Result};
-use gradus_engine::Program;
 use gradus_engine::backend::Backend;
 use gradus_engine::plan::Options;
+use gradus_engine::{Location, Program};
 use std::fmt;
 use std::sync::Arc;
 
@@ -92,10 +93,52 @@ pub struct TrainingStep {
     summed: Vec<Summed>,
     /// The parts of weights that are updated here, if those are parts.
     pub(super) parts: Option<Parts>,
+    /// The states of which only a part is here.
+    pub(super) divided: Vec<Divided>,
+    /// States that hold a lane's only while it is computed.
+    pub(super) passing: Vec<String>,
+    /// What lanes come to, and the routines of each, if they take steps by themselves.
+    local: Option<Box<LocalLanes>>,
+    /// How lanes are summed, if they are compressed.
+    compressed: Option<Box<Compressed>>,
+    /// The other ranks of a run whose lanes are kept apart, if there are any.
+    apart: Option<Box<Ranks>>,
     /// Where the times of each step of the plan go, while they are asked for.
     times: Option<Box<StepTimes>>,
     /// How the health of gradients is read, if it is measured.
     reading: Option<Reading>,
+}
+
+/// The other ranks of a run, with what is exchanged with them or without.
+pub(crate) enum Others {
+    Exchange(Box<Exchange>),
+    Apart(Box<Ranks>),
+}
+
+impl Others {
+    pub fn ranks(&mut self) -> &mut Ranks {
+        match self {
+            Others::Exchange(exchange) => exchange.ranks(),
+            Others::Apart(ranks) => ranks,
+        }
+    }
+}
+
+/// Lanes that take steps by themselves.
+struct LocalLanes {
+    figures: LaneFigures,
+    /// By lane that is computed here: the routines that load, store and keep it.
+    routines: Arc<[[String; 3]]>,
+}
+
+impl LocalLanes {
+    fn new(lanes: &Lanes) -> LocalLanes {
+        let keep = |fold: &Fold| fold.routine().expect("it keeps the lane");
+        let folds = super::kept::folds(lanes);
+        let routines = folds.iter().enumerate();
+        let routines = routines.map(|(place, fold)| [local::load(place), local::store(place), keep(fold)]).collect();
+        LocalLanes { figures: LaneFigures::new(lanes), routines }
+    }
 }
 
 impl TrainingStep {
@@ -109,9 +152,17 @@ impl TrainingStep {
     pub fn link(Chosen { config, plan }: Chosen, backend: &dyn Backend) -> Result<TrainingStep> {
         let traced = config.traced(backend)?;
         let (fields, parameters, losses, reading) = (traced.fields, traced.parameters, traced.losses, traced.reading);
-        let folds = config.lanes.folds().iter().map(Fold::routine).collect();
+        let folds = config.folds().iter().map(Fold::routine).collect();
         let program = Program::link(plan, backend)?;
-        let (summed, parts) = (traced.summed, traced.parts);
+        let (summed, parts, kept) = (traced.summed, traced.parts, traced.kept);
+        let compressed = kept
+            .as_ref()
+            .map(|kept| Compressed::new(config.compression, config.compression_warmup, &config.lanes, kept));
+        let replicas = traced.replicas;
+        let (of_lanes, passing) =
+            replicas.map_or_else(Default::default, |replicas| (replicas.divided, replicas.passing));
+        let local = config.local.map(|_| Box::new(LocalLanes::new(&config.lanes)));
+        let divided = parts.as_ref().map_or(vec![], |parts| parts.divided(&parameters));
         Ok(TrainingStep {
             program,
             config,
@@ -121,6 +172,11 @@ impl TrainingStep {
             folds,
             summed,
             parts,
+            divided: kept.map_or(divided, |kept| kept.divided.into_iter().chain(of_lanes).collect()),
+            passing,
+            local,
+            compressed: compressed.map(Box::new),
+            apart: None,
             exchange: None,
             lagging: Lagging::default(),
             reading,
@@ -136,7 +192,9 @@ impl TrainingStep {
                 "the step is of {step:?}, and the ranks are of {ranks:?}; make both so"
             )));
         }
-        if ranks.place().ranks > 1 {
+        if ranks.place().ranks > 1 && self.compressed.is_some() {
+            self.apart = Some(Box::new(ranks));
+        } else if ranks.place().ranks > 1 {
             let parts = self.parts.as_ref().expect("each of several ranks has its part");
             let exchange = Exchange::new(ranks, &self.config.lanes, &self.summed, parts, &self.parameters);
             self.exchange = Some(Box::new(exchange));
@@ -147,24 +205,31 @@ impl TrainingStep {
 
     /// The other ranks of the run, if there are any.
     pub(crate) fn ranks(&mut self) -> Option<&mut Ranks> {
-        self.exchange.as_mut().map(|exchange| exchange.ranks())
+        match &mut self.apart {
+            Some(ranks) => Some(ranks),
+            None => self.exchange.as_mut().map(|exchange| exchange.ranks()),
+        }
     }
 
     /// The exchange with other ranks, to be given back by [`TrainingStep::give_exchange`].
-    pub(crate) fn take_exchange(&mut self) -> Result<Option<Box<Exchange>>> {
+    pub(crate) fn take_exchange(&mut self) -> Result<Option<Others>> {
         self.finish()?;
-        Ok(self.exchange.take())
+        let apart = self.apart.take().map(Others::Apart);
+        Ok(apart.or_else(|| self.exchange.take().map(Others::Exchange)))
     }
 
-    pub(crate) fn give_exchange(&mut self, exchange: Box<Exchange>) {
-        self.exchange = Some(exchange);
+    pub(crate) fn give_exchange(&mut self, others: Others) {
+        match others {
+            Others::Exchange(exchange) => self.exchange = Some(exchange),
+            Others::Apart(ranks) => self.apart = Some(ranks),
+        }
     }
 
     /// The numbers of so many parts that ranks had in turn, in order; none if a rank has not done all of its own.
     pub(crate) fn in_turn(&mut self, own: Vec<f32>, parts: usize) -> Result<Option<Vec<f32>>> {
-        match &mut self.exchange {
+        match self.ranks() {
             None => Ok((own.len() == parts).then_some(own)),
-            Some(exchange) => exchange.ranks().in_turn(own, parts),
+            Some(ranks) => ranks.in_turn(own, parts),
         }
     }
 
@@ -283,7 +348,9 @@ impl TrainingStep {
         self.check(batch, self.config.rows())?;
         let counted = self.counted(batch)?;
         check_scalars(inputs)?;
-        self.program.write("loss_share", &[1.0 / counted as f32])?;
+        // A lane that takes steps by itself has the mean over its own.
+        let of_lane = if self.local.is_some() { self.config.lanes.count() } else { 1 };
+        self.program.write("loss_share", &[of_lane as f32 / counted as f32])?;
         let scaled = self.config.loss_scale().is_some();
         Phase::Step.begin();
         let replayed = self.replay(last, batch, inputs);
@@ -297,7 +364,11 @@ impl TrainingStep {
         };
         let result = |name: &str| if skipped { Ok(f32::NAN) } else { self.program.scalar(name) };
         let scaling = scaled.then(|| self.scaling(skipped)).transpose()?;
-        Ok(Outcome { loss: result("loss")?, gradient_norm: result("gradient_norm")?, scaling })
+        let [loss, gradient_norm] = match &self.local {
+            Some(local) => local.figures.means(),
+            None => [result("loss")?, result("gradient_norm")?],
+        };
+        Ok(Outcome { loss, gradient_norm, scaling })
     }
 
     fn scaling(&self, skipped: bool) -> Result<Scaling> {
@@ -308,11 +379,17 @@ impl TrainingStep {
     /// Replays the routines of a step, whose numbers are written.
     fn replay(&mut self, last: &str, batch: &Batch, inputs: &StepScalars) -> Result<()> {
         self.times.iter_mut().for_each(|times| times.begin());
+        if let Some(every) = self.config.local.map(|local| local.every) {
+            return self.replay_locally(every, last, batch, inputs);
+        }
         let replayed = self.replay_lanes(batch, inputs);
         // The update of the step before reads its own numbers until now.
         self.finish()?;
         self.program.write("learning_rate", &[inputs.learning_rate])?;
         self.program.write("clip_norm", &[inputs.clip_norm])?;
+        if self.compressed.is_some() {
+            return self.update_compressed(last, inputs.step, replayed);
+        }
         match replayed {
             // The others hear of it by the sums, of which none is on its way: no fault comes after a new sum.
             Err(error) if is_not_finite(&error) && self.exchange.is_some() => self.spoil()?,
@@ -322,6 +399,90 @@ impl TrainingStep {
             return self.run_routine(last);
         }
         self.update_shared(last)
+    }
+
+    /// Has each lane take a step by itself; after every so many, lanes meet. A lane whose numbers are not finite stays as it
+    /// was, and the error says so once all have taken theirs.
+    fn replay_locally(&mut self, every: u64, last: &str, batch: &Batch, inputs: &StepScalars) -> Result<()> {
+        if self.program.scalar(local::BEGUN)? == 0.0 {
+            self.program.run(local::BEGIN)?;
+        }
+        self.program.write("learning_rate", &[inputs.learning_rate])?;
+        self.program.write("clip_norm", &[inputs.clip_norm])?;
+        let Some(local) = &self.local else { return Ok(()) };
+        let (routines, first) = (local.routines.clone(), self.config.lanes.hosted().start);
+        let mut fault = None;
+        for (place, [load, store, _]) in routines.iter().enumerate() {
+            self.run_routine(load)?;
+            let stepped =
+                self.replay_lane((place, first + place), false, batch, inputs).and_then(|()| self.run_routine(last));
+            let figures = match stepped {
+                Ok(()) => {
+                    let figures = [self.program.scalar("loss")?, self.program.scalar("gradient_norm")?];
+                    self.run_routine(store)?;
+                    figures
+                }
+                Err(error) if is_not_finite(&error) => {
+                    fault = Some(error);
+                    [f32::NAN; 2]
+                }
+                Err(error) => return Err(error),
+            };
+            self.local.iter_mut().for_each(|local| local.figures.keep(place, figures));
+        }
+        self.share_figures()?;
+        match (inputs.step + 1).is_multiple_of(every) {
+            true => self.meet(&routines, inputs.step)?,
+            false => self.run_routine(local::REST)?,
+        }
+        let is_finite =
+            self.local.as_ref().is_none_or(|local| local.figures.means().iter().all(|mean| mean.is_finite()));
+        match (is_finite, fault) {
+            (true, _) => Ok(()),
+            (false, Some(fault)) => Err(fault),
+            (false, None) => Err(not_finite_elsewhere()),
+        }
+    }
+
+    /// Gives every rank the figures of all lanes.
+    fn share_figures(&mut self) -> Result<()> {
+        let (Some(local), Some(ranks)) = (&mut self.local, &mut self.apart) else { return Ok(()) };
+        let (bytes, at) = local.figures.bytes();
+        Ok(ranks.transport().all_gather(bytes, at)?)
+    }
+
+    /// Moves the weights that all have in common by what lanes have moved theirs.
+    fn meet(&mut self, routines: &[[String; 3]], step: u64) -> Result<()> {
+        for [_, _, keep] in routines {
+            self.run_routine(keep)?;
+        }
+        self.sum(step)?;
+        self.run_routine(local::MEET)
+    }
+
+    /// Ends a step whose lanes are compressed.
+    fn update_compressed(&mut self, last: &str, step: u64, replayed: Result<()>) -> Result<()> {
+        match (replayed, &self.compressed) {
+            // The others hear of it by the sums.
+            (Err(error), Some(compressed)) if is_not_finite(&error) && self.apart.is_some() => {
+                compressed.spoil(&mut self.program)?;
+            }
+            (replayed, _) => replayed?,
+        }
+        self.sum(step)?;
+        self.run_routine(last)
+    }
+
+    /// Adds up the lanes of all ranks, where they are kept apart.
+    fn sum(&mut self, step: u64) -> Result<()> {
+        let scale = if self.config.loss_scale().is_some() { self.program.scalar(SCALE)? } else { 1.0 };
+        match &mut self.compressed {
+            Some(_) if self.apart.is_none() && self.config.lanes.place().ranks > 1 => Err(Error::Config(
+                "lanes are compressed together with those of other ranks; give the step its `with_ranks`".into(),
+            )),
+            Some(compressed) => compressed.sum(self.apart.as_deref_mut(), &mut self.program, step, scale),
+            None => Ok(()),
+        }
     }
 
     /// Replays the lanes that are computed here, and adds their sums up.
@@ -380,6 +541,11 @@ impl TrainingStep {
             let own = counted.unwrap_or(self.losses * self.config.passes());
             counted = Some(exchange.agree(own as u64)? as usize);
         }
+        if let Some(ranks) = &mut self.apart {
+            let own = counted.unwrap_or(self.losses * self.config.passes());
+            let of_ranks = ranks.numbers(own as u64)?;
+            counted = Some(of_ranks.iter().fold(0u64, |sum, of_rank| sum.saturating_add(*of_rank)) as usize);
+        }
         match counted {
             None => Ok(all),
             Some(counted) if (1..=all).contains(&counted) => Ok(counted),
@@ -426,8 +592,8 @@ impl TrainingStep {
         }
         let place = self.last_not_finite()?;
         // Where a rank has a part of each gradient, the others may have found another.
-        let place = match &mut self.exchange {
-            Some(exchange) => exchange.ranks().numbers(place)?.iter().copied().max().unwrap_or(place),
+        let place = match self.ranks() {
+            Some(ranks) => ranks.numbers(place)?.iter().copied().max().unwrap_or(place),
             None => place,
         };
         Ok(match place {
@@ -464,6 +630,12 @@ impl TrainingStep {
         }
         Ok(0)
     }
+}
+
+/// The error of a step that was not finite in a lane of another rank.
+fn not_finite_elsewhere() -> Error {
+    let name = "the gradient norm of a lane of another rank".to_string();
+    Error::Engine(gradus_engine::Error::NonFinite { name, element: 0, at: Location::caller() })
 }
 
 /// Refuses numbers that would make weights of no use.

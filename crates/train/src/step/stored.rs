@@ -1,6 +1,6 @@
 //! What lasts of a step, as checkpoints store it: whole, also where ranks have parts of it.
 
-use super::TrainingStep;
+use super::{Divided, TrainingStep};
 use crate::Result;
 use crate::checkpoint::Contents;
 use crate::files::tensors::{Entry, Fill, Tensors, TensorsMut};
@@ -13,29 +13,23 @@ impl TrainingStep {
     /// All that lasts of the step, as it is stored: whole, also where only parts of it are here.
     pub fn contents(&self) -> Contents {
         let mut contents = Contents::of_program(self.program());
-        let Some(parts) = &self.parts else { return contents };
-        contents.states.retain(|entry| parts.of_state(&entry.name, 0).is_none());
-        let whole = |(name, weight): &(String, usize)| Entry {
-            name: name.clone(),
-            ty: TensorType::new(DType::F32, &self.parameters()[*weight].shape),
-        };
-        contents.states.extend(parts.states.iter().map(whole));
+        contents.states.retain(|entry| self.part_of(&entry.name, 0).is_none() && !self.passing.contains(&entry.name));
+        let whole = |state: &Divided| Entry { name: state.name.clone(), ty: TensorType::new(DType::F32, &state.shape) };
+        contents.states.extend(self.divided.iter().map(whole));
         contents
     }
 
     /// The numbers that a rank has of a state that is only in parts, and the state's place among those.
     fn part_of(&self, name: &str, rank: usize) -> Option<(usize, Range<usize>)> {
-        let parts = self.parts.as_ref()?;
-        let place = parts.states.iter().position(|(known, _)| known == name)?;
-        Some((place, parts.of_state(name, rank)?.1))
+        let place = self.divided.iter().position(|state| state.name == name)?;
+        Some((place, self.divided[place].parts[rank].clone()))
     }
 
     /// The bytes that are here of a state that is only in parts, by its place among those.
     pub(crate) fn part_here(&self, place: usize) -> Result<Cow<'_, [u8]>> {
         let own = self.config().lanes.place().rank;
-        let state = self.parts.as_ref().and_then(|parts| parts.states.get(place)).map(|(name, _)| &name[..]);
-        match state.filter(|name| self.part_of(name, own).is_some_and(|(_, part)| !part.is_empty())) {
-            Some(name) => Ok(self.program().bytes(name)?),
+        match self.divided.get(place).filter(|state| !state.parts[own].is_empty()) {
+            Some(state) => Ok(self.program().bytes(&state.name[..])?),
             None => Ok(Cow::Borrowed(&[])),
         }
     }

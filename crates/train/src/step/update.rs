@@ -8,6 +8,15 @@ use crate::optimizers::{Part, StepNumbers};
 use crate::watch::{Figures, Measured, Measures, Reading, count_non_finite, non_finite_name};
 use gradus_engine::{Routine, Tensor};
 
+/// The routines that end a step.
+pub(super) struct Ending {
+    pub routines: Vec<Routine>,
+    /// How the health of gradients is read, if it is measured.
+    pub reading: Option<Reading>,
+    /// What the optimizer remembers.
+    pub states: Vec<Tensor>,
+}
+
 /// What is updated.
 pub(super) struct Target<'a> {
     /// The weights, or the parts of them that are updated here.
@@ -37,7 +46,7 @@ impl StepConfig {
         begun: impl Fn(&str) -> Routine,
         model: &Differentiated,
         target: &Target<'_>,
-    ) -> (Vec<Routine>, Option<Reading>) {
+    ) -> Ending {
         let Target { parts, gradients, .. } = target;
         let scaler = model.scalars.loss_scaler.as_ref();
         let unscaled = |x: &Tensor| scaler.map_or_else(|| x.clone(), |scaler| x * scaler.inverse());
@@ -83,7 +92,7 @@ impl StepConfig {
             routines.push(measures.outputs(ended(measured, measures.updated())));
             reading = Some(measures.into_reading());
         }
-        (routines, reading)
+        Ending { routines, reading, states: updated.states.into_iter().map(|(state, _)| state).collect() }
     }
 
     /// The norm of all gradients. Over several lanes, so that parts of it can be had elsewhere.

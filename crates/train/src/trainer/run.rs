@@ -168,7 +168,9 @@ impl Run {
             clip_norm: self.statistics.threshold(session.clip),
             seed: session.seed,
         };
+        let sent_before = session.bytes_sent();
         let outcome = self.watching.run(session, batch, &inputs);
+        let bytes_sent = session.bytes_sent().zip(sent_before).map(|(now, before)| now - before);
         guard::relieve();
         if outcome.as_ref().map_or_else(is_not_finite, |_| true) {
             self.step += 1;
@@ -206,7 +208,7 @@ impl Run {
         guard::relieve();
         let memory = ProcessMemory::read();
         let mut report = self.report(session, hooks, &outcome, inputs.learning_rate, seconds, memory);
-        report.validation_loss = validation_loss;
+        (report.validation_loss, report.bytes_sent) = (validation_loss, bytes_sent);
         report.account = (self.done || self.interrupted).then(|| session.account());
         self.watching.see(&mut report);
         self.log(&report, observer);
@@ -305,6 +307,7 @@ impl Run {
             learning_rate,
             loss_scale: outcome.scaling.map(|scaling| scaling.loss_scale),
             skipped_steps: outcome.scaling.map(|scaling| scaling.skipped_steps),
+            bytes_sent: None,
             tokens_per_second: tokens as f64 / seconds,
             step_ms: seconds * 1e3,
             memory_bytes: memory.now,

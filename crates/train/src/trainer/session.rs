@@ -106,6 +106,11 @@ impl Session {
         self.training.ranks().map_or(Ok(number), |ranks| ranks.first(number))
     }
 
+    /// Bytes that this rank has sent to others so far, if there are any.
+    pub fn bytes_sent(&mut self) -> Option<u64> {
+        self.training.ranks().map(|ranks| ranks.bytes_sent())
+    }
+
     /// Has the first rank do something by itself, for which the others wait.
     pub fn first_alone<T>(
         &mut self,

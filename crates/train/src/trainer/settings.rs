@@ -2,7 +2,7 @@
 
 use super::session::{Identity, Limits};
 use crate::checkpoint::{Found, Progress};
-use crate::config::{Clip, HealthInterval, Precision, ScheduleKind, Sharding, within};
+use crate::config::{Clip, Compression, HealthInterval, LocalSteps, Precision, ScheduleKind, Sharding, within};
 use crate::lanes::{self, Lanes, Place};
 use crate::loss_scale::LossScale;
 use crate::memory::Budget;
@@ -28,6 +28,12 @@ pub struct Settings {
     pub shard: Sharding,
     /// Whether ranks exchange gradients and weights while they compute.
     pub overlap: bool,
+    /// How the gradients of lanes are made smaller before ranks exchange them.
+    pub compress: Compression,
+    /// Steps before they are.
+    pub compress_warmup: u64,
+    /// Whether each lane takes steps by itself, with weights of its own, and how lanes meet.
+    pub local: Option<LocalSteps>,
     /// Steps of the whole run.
     pub steps: Option<u64>,
     /// Seconds of training.
@@ -80,6 +86,9 @@ impl Default for Settings {
             lanes: 1,
             shard: Sharding::None,
             overlap: true,
+            compress: Compression::None,
+            compress_warmup: 0,
+            local: None,
             steps: None,
             seconds: None,
             learning_rate: 1e-3,
@@ -106,7 +115,8 @@ impl Default for Settings {
 }
 
 /// What cannot change while a run goes on: the steps after it would not be those that the run would have taken.
-const FIXED: [&str; 6] = ["batch", "lanes", "seed", "precision", "loss_scale", "optimizer"];
+const FIXED: [&str; 9] =
+    ["batch", "lanes", "compress", "compress_warmup", "local", "seed", "precision", "loss_scale", "optimizer"];
 
 impl Settings {
     /// Says which setting is impossible, and what to do.
@@ -122,6 +132,9 @@ impl Settings {
         within("final_learning_rate_share", self.final_learning_rate_share, 0.0..=1.0)?;
         if let Clip::Norm(limit) | Clip::Value(limit) = self.clip {
             within("clip", limit, 1e-30..=1e30)?;
+        }
+        if let Some(local) = self.local {
+            local.check(self.steps)?;
         }
         if let HealthInterval::Steps(steps) = self.health {
             within("health", steps, 1..=1 << 53)?;
@@ -162,7 +175,7 @@ impl Settings {
         let health = match self.health {
             HealthInterval::Off => false,
             // No rank has all gradients where each updates a part.
-            HealthInterval::Auto => self.shard == Sharding::None || place.ranks == 1,
+            HealthInterval::Auto => (self.shard == Sharding::None || place.ranks == 1) && self.local.is_none(),
             HealthInterval::Steps(_) => true,
         };
         StepConfig {
@@ -171,6 +184,9 @@ impl Settings {
             lanes: Lanes::at(self.lanes, place),
             sharded: self.shard == Sharding::Optimizer,
             overlap: self.overlap,
+            compression: self.compress,
+            compression_warmup: self.compress_warmup,
+            local: self.local,
             clip_value: if let Clip::Value(limit) = self.clip { Some(limit as f32) } else { None },
             precision: self.precision,
             loss_scale: self.loss_scale,
@@ -198,6 +214,9 @@ impl Settings {
             "batch": self.batch,
             "micro-batch": self.micro_batch,
             "lanes": self.lanes,
+            "compress": self.compress,
+            "compress_warmup": self.compress_warmup,
+            "local": self.local.map(|local| format!("{local:?}")),
             "seed": self.seed,
             "precision": self.precision,
             "loss_scale": self.precision.loss_scale(self.loss_scale).map(|_| "dynamic"),
@@ -217,6 +236,9 @@ impl Settings {
         if before["lanes"].is_null() {
             // There was one before it was said how many.
             before["lanes"] = 1.into();
+        }
+        if before["compress"].is_null() {
+            (before["compress"], before["compress_warmup"]) = ("none".into(), 0.into());
         }
         match FIXED.iter().find(|key| before[**key] != now[**key]) {
             None => Ok(()),

@@ -230,8 +230,10 @@ fn assemble(
     }
     let measures = TrainConfig { health: asked, ..config.clone() }.measures_health();
     if asked == HealthInterval::Auto && !measures {
-        observer
-            .event(&Event::Note("gradients are not measured: with `settings.shard` optimizer no rank has all of them"));
+        observer.event(&Event::Note(match config.local_steps {
+            0 => "gradients are not measured: with `settings.shard` optimizer no rank has all of them",
+            _ => "gradients are not measured: with `settings.local_steps` each lane has its own",
+        }));
     } else if config.health != asked {
         observer
             .event(&Event::Note("gradients are not measured (`settings.health` off): the memory has no room for it"));

@@ -82,6 +82,11 @@ pub fn tiny(folder: &Path, name: &str) -> TrainConfig {
         lanes: 1,
         shard: Default::default(),
         overlap: true,
+        compress: Default::default(),
+        compress_warmup: 0,
+        local_steps: 0,
+        outer_learning_rate: 0.7,
+        outer_momentum: 0.9,
         observer_bytes: 0,
         place: Default::default(),
     }

@@ -1,0 +1,328 @@
+//! Sums over lanes whose numbers are compressed, units of 1024 at a time.
+//!
+//! A unit's messages of all lanes go to the rank that has the unit; it adds up what they stand for, by the tree that lanes
+//! have, and compresses the sum for all ranks, with an error of its own. So a rank sends about two messages' bytes a unit, and
+//! nothing depends on who has which unit.
+
+use super::Ranks;
+use super::states::{copy_from, numbers_of, with_numbers};
+use super::tree::{add_up, of_ranks};
+use super::units::Units;
+use crate::Result;
+use crate::config::Compression;
+use crate::lanes::{Block, Lanes, Place, SQUARES_TOGETHER as UNIT, additions};
+use crate::step::CodedTensor;
+use gradus_comm::compression::{Blocks, Compressor, Threshold, TopK};
+use gradus_engine::Program;
+use std::ops::Range;
+
+/// Numbers of all ranks that are under way at once.
+const ROUND: usize = 1 << 18;
+/// What says how long a message is, where that is not fixed.
+const LENGTH: usize = size_of::<u32>();
+
+/// What compresses units, by how many numbers they have.
+struct Codec(Vec<(usize, Box<dyn Compressor>)>);
+
+impl Codec {
+    fn new(compression: Compression, tensors: impl Iterator<Item = usize>) -> Codec {
+        let mut sizes: Vec<usize> = tensors.map(|numbers| numbers % UNIT).filter(|rest| *rest > 0).collect();
+        sizes.push(UNIT);
+        sizes.sort_unstable();
+        sizes.dedup();
+        Codec(sizes.into_iter().map(|size| (size, compressor(compression, size))).collect())
+    }
+
+    fn of(&mut self, numbers: usize) -> &mut dyn Compressor {
+        let place = self.0.binary_search_by_key(&numbers, |(size, _)| *size).expect("a unit is whole or the last");
+        &mut *self.0[place].1
+    }
+
+    /// Writes the message of a gradient, and says how many bytes that are; what it leaves out stays in the error.
+    fn write(&mut self, gradient: &[f32], error: &mut [f32], to: &mut [u8]) -> usize {
+        let codec = self.of(gradient.len());
+        if codec.is_of_fixed_size() {
+            return codec.compress(gradient, error, to);
+        }
+        let (length, message) = to.split_at_mut(LENGTH);
+        let bytes = codec.compress(gradient, error, message);
+        length.copy_from_slice(&(bytes as u32).to_le_bytes());
+        LENGTH + bytes
+    }
+
+    /// Reads a message, and says how many bytes it has.
+    fn read(&mut self, from: &[u8], gradient: &mut [f32]) -> usize {
+        let codec = self.of(gradient.len());
+        if codec.is_of_fixed_size() {
+            let bytes = codec.most_bytes();
+            codec.decompress(&from[..bytes], gradient);
+            return bytes;
+        }
+        let (length, message) = from.split_at(LENGTH);
+        let bytes = u32::from_le_bytes(length.try_into().expect("four bytes")) as usize;
+        codec.decompress(&message[..bytes], gradient);
+        LENGTH + bytes
+    }
+
+    fn is_of_fixed_size(&mut self) -> bool {
+        self.of(UNIT).is_of_fixed_size()
+    }
+
+    /// Bytes of the message of so many numbers, where that is fixed.
+    fn bytes(&mut self, numbers: usize) -> usize {
+        self.of(numbers).most_bytes()
+    }
+}
+
+/// What compresses so many numbers.
+fn compressor(compression: Compression, numbers: usize) -> Box<dyn Compressor> {
+    match compression {
+        Compression::TopK(share) => Box::new(TopK::new(numbers, (numbers as f64 * share).round() as usize)),
+        Compression::Threshold(threshold) => Box::new(Threshold::new(numbers, threshold as f32)),
+        Compression::Bits8 => Box::new(Blocks::of_8_bits(numbers)),
+        Compression::Bits4 => Box::new(Blocks::of_4_bits(numbers)),
+        Compression::None | Compression::PowerSgd(_) => unreachable!("it does not compress number by number"),
+    }
+}
+
+/// Bytes of the longest message of a unit.
+fn longest(compression: Compression) -> usize {
+    let codec = compressor(compression, UNIT);
+    codec.most_bytes() + if codec.is_of_fixed_size() { 0 } else { LENGTH }
+}
+
+/// Bytes of the messages of so many numbers.
+pub(super) fn message_bytes(compression: Compression, numbers: usize) -> usize {
+    let rest = if numbers % UNIT > 0 { compressor(compression, numbers % UNIT).most_bytes() } else { 0 };
+    numbers / UNIT * compressor(compression, UNIT).most_bytes() + rest
+}
+
+/// Messages to or from each rank, one after another.
+struct Messages {
+    bytes: Vec<u8>,
+    at: Vec<usize>,
+}
+
+impl Messages {
+    fn new(ranks: usize, bytes: usize) -> Messages {
+        Messages { bytes: vec![0; bytes], at: vec![0; ranks + 1] }
+    }
+}
+
+/// Sums of compressed lanes.
+pub(crate) struct Coded {
+    tensors: Vec<CodedTensor>,
+    all: Units,
+    place: Place,
+    codec: Codec,
+    /// Lanes of each rank, and how all are added up.
+    lanes: Vec<usize>,
+    additions: Vec<(usize, usize)>,
+    /// Units that a rank has in a round.
+    units: usize,
+    sent: Messages,
+    received: Messages,
+    sums: Messages,
+    /// A unit of each lane.
+    decoded: Vec<f32>,
+    gradient: Vec<f32>,
+    error: Vec<f32>,
+    /// Bytes that go to each rank, and come from it, where that is to be told.
+    lengths: [Vec<u64>; 2],
+    lengths_at: Vec<usize>,
+}
+
+fn units_of_round(all: &Units, ranks: usize) -> usize {
+    (ROUND / (UNIT * ranks)).min(all.most()).max(1)
+}
+
+/// Bytes that sums of tensors of these numbers take.
+pub(super) fn coded_bytes(compression: Compression, lanes: &Lanes, numbers: Vec<usize>) -> u64 {
+    if numbers.is_empty() {
+        return 0;
+    }
+    let ranks = lanes.place().ranks;
+    let messages = units_of_round(&Units::new(numbers, ranks), ranks) * longest(compression);
+    let places = if matches!(compression, Compression::TopK(_)) { 2 * UNIT * size_of::<u32>() } else { 0 };
+    let bytes = messages * (ranks * lanes.hosted().len() + lanes.count() + ranks);
+    (bytes + (lanes.count() + 2) * UNIT * size_of::<f32>() + places) as u64
+}
+
+impl Coded {
+    pub fn new(compression: Compression, lanes: &Lanes, tensors: Vec<CodedTensor>) -> Coded {
+        let place = lanes.place();
+        let all = Units::new(tensors.iter().map(|tensor| tensor.kept.numbers).collect(), place.ranks);
+        let apart: Vec<Block> = (0..lanes.count()).map(|lane| Block { first: lane, size: 1 }).collect();
+        let units = units_of_round(&all, place.ranks);
+        let messages = units * longest(compression);
+        Coded {
+            codec: Codec::new(compression, tensors.iter().map(|tensor| tensor.kept.numbers)),
+            tensors,
+            place,
+            lanes: of_ranks(lanes).map(|lanes| lanes.hosted().len()).collect(),
+            additions: additions(&apart),
+            units,
+            sent: Messages::new(place.ranks, messages * place.ranks * lanes.hosted().len()),
+            received: Messages::new(place.ranks, messages * lanes.count()),
+            sums: Messages::new(place.ranks, messages * place.ranks),
+            decoded: vec![0.0; lanes.count() * UNIT],
+            gradient: vec![0.0; UNIT],
+            error: vec![0.0; UNIT],
+            lengths: [vec![0; place.ranks], vec![0; place.ranks]],
+            lengths_at: (0..=place.ranks).map(|rank| rank * size_of::<u64>()).collect(),
+            all,
+        }
+    }
+
+    /// Sums the lanes of all ranks, whose gradients are those of a loss that was scaled so. Allocates nothing.
+    pub fn sum(&mut self, mut ranks: Option<&mut Ranks>, program: &mut Program, scale: f32) -> Result<()> {
+        for round in 0..self.all.most().div_ceil(self.units) {
+            self.compress(program, round, 1.0 / scale)?;
+            self.exchange(ranks.as_deref_mut(), round)?;
+            self.add_up(program, round)?;
+            self.gather(ranks.as_deref_mut(), round)?;
+            self.decompress(program, round, scale)?;
+        }
+        Ok(())
+    }
+
+    /// The units that a rank has in a round.
+    fn chunk(&self, rank: usize, round: usize) -> Range<usize> {
+        self.all.in_round(rank, self.units, round)
+    }
+
+    /// Writes the messages of the lanes that are computed here, for each rank.
+    fn compress(&mut self, program: &mut Program, round: usize, inverse: f32) -> Result<()> {
+        let mut at = 0;
+        for rank in 0..self.place.ranks {
+            let chunk = self.chunk(rank, round);
+            let Coded { all, tensors, codec, sent, gradient, error, .. } = self;
+            for unit in chunk.map(|unit| all.unit(unit)) {
+                let (tensor, length) = (&tensors[unit.tensor], unit.numbers.len());
+                let (gradient, error) = (&mut gradient[..length], &mut error[..length]);
+                for (lane, kept_error) in tensor.kept.lanes.iter().zip(&tensor.errors) {
+                    error.copy_from_slice(&numbers_of(program, kept_error)?[unit.numbers.clone()]);
+                    gradient.copy_from_slice(&numbers_of(program, lane)?[unit.numbers.clone()]);
+                    gradient.iter_mut().for_each(|number| *number *= inverse);
+                    at += codec.write(gradient, error, &mut sent.bytes[at..]);
+                    copy_from(program, lane, unit.numbers.start, error)?;
+                }
+            }
+            sent.at[rank + 1] = at;
+        }
+        Ok(())
+    }
+
+    /// The bytes of messages of a chunk, one each, where that is fixed.
+    fn fixed_bytes(&mut self, chunk: Range<usize>) -> usize {
+        let Coded { all, codec, .. } = self;
+        chunk.map(|unit| codec.bytes(all.unit(unit).numbers.len())).sum()
+    }
+
+    /// Brings every message to the rank that has its unit.
+    fn exchange(&mut self, ranks: Option<&mut Ranks>, round: usize) -> Result<()> {
+        let Some(ranks) = ranks else {
+            std::mem::swap(&mut self.sent.bytes, &mut self.received.bytes);
+            return Ok(());
+        };
+        if self.codec.is_of_fixed_size() {
+            let bytes = self.fixed_bytes(self.chunk(self.place.rank, round));
+            for rank in 0..self.place.ranks {
+                self.received.at[rank + 1] = self.received.at[rank] + bytes * self.lanes[rank];
+            }
+        } else {
+            let [to, from] = &mut self.lengths;
+            let sent = self.sent.at.windows(2).map(|pair| (pair[1] - pair[0]) as u64);
+            to.iter_mut().zip(sent).for_each(|(to, bytes)| *to = bytes);
+            let at = &self.lengths_at;
+            ranks.transport().all_to_all(bytemuck::cast_slice(to), at, bytemuck::cast_slice_mut(from), at)?;
+            for rank in 0..self.place.ranks {
+                self.received.at[rank + 1] = self.received.at[rank] + from[rank] as usize;
+            }
+        }
+        let Coded { sent, received, .. } = self;
+        Ok(ranks.transport().all_to_all(&sent.bytes, &sent.at, &mut received.bytes, &received.at)?)
+    }
+
+    /// Adds up the lanes of the units that are here, and writes the messages of the sums.
+    fn add_up(&mut self, program: &mut Program, round: usize) -> Result<()> {
+        let (chunk, count) = (self.chunk(self.place.rank, round), self.decoded.len() / UNIT);
+        let Coded { all, tensors, codec, received, additions, decoded, error, sums, lanes, .. } = self;
+        // Where the next message of each rank begins: those of one rank's lanes stand together for each unit.
+        let mut next = std::mem::take(&mut received.at);
+        // Written from the start, and moved to this rank's place once that is known.
+        let mut at = 0;
+        for unit in chunk.map(|unit| all.unit(unit)) {
+            let (tensor, length) = (&tensors[unit.tensor], unit.numbers.len());
+            let mut lane = 0;
+            for (rank, hosted) in lanes.iter().enumerate() {
+                for _ in 0..*hosted {
+                    let numbers = &mut decoded[lane * UNIT..][..length];
+                    next[rank] += codec.read(&received.bytes[next[rank]..], numbers);
+                    lane += 1;
+                }
+            }
+            debug_assert_eq!(lane, count);
+            add_up(decoded, additions, |lane| lane * UNIT, length);
+            let within = unit.numbers.start - tensor.part.start;
+            let error = &mut error[..length];
+            error.copy_from_slice(&numbers_of(program, &tensor.sum_error)?[within..within + length]);
+            at += codec.write(&decoded[..length], error, &mut sums.bytes[at..]);
+            copy_from(program, &tensor.sum_residual, within, error)?;
+        }
+        next.fill(0);
+        received.at = next;
+        sums.at[0] = at;
+        Ok(())
+    }
+
+    /// Gives every rank the messages of all sums.
+    fn gather(&mut self, ranks: Option<&mut Ranks>, round: usize) -> Result<()> {
+        let own = self.sums.at[0];
+        self.sums.at[0] = 0;
+        let Some(ranks) = ranks else { return Ok(()) };
+        let Place { rank: here, ranks: count } = self.place;
+        if self.codec.is_of_fixed_size() {
+            for rank in 0..count {
+                self.sums.at[rank + 1] = self.sums.at[rank] + self.fixed_bytes(self.chunk(rank, round));
+            }
+        } else {
+            let bytes = ranks.numbers(own as u64)?;
+            for rank in 0..count {
+                self.sums.at[rank + 1] = self.sums.at[rank] + bytes[rank] as usize;
+            }
+        }
+        let Messages { bytes, at } = &mut self.sums;
+        bytes.copy_within(..own, at[here]);
+        Ok(ranks.transport().all_gather(bytes, at)?)
+    }
+
+    /// Writes what the messages of all sums stand for to where sums belong.
+    fn decompress(&mut self, program: &mut Program, round: usize, scale: f32) -> Result<()> {
+        let mut at = 0;
+        for rank in 0..self.place.ranks {
+            let chunk = self.chunk(rank, round);
+            let Coded { all, tensors, codec, sums, gradient, .. } = self;
+            for unit in chunk.map(|unit| all.unit(unit)) {
+                let (tensor, gradient) = (&tensors[unit.tensor], &mut gradient[..unit.numbers.len()]);
+                at += codec.read(&sums.bytes[at..], gradient);
+                gradient.iter_mut().for_each(|number| *number *= scale);
+                copy_from(program, &tensor.kept.sums[0], unit.numbers.start, gradient)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing of this step was left out.
+    pub fn forget(&self, program: &mut Program) -> Result<()> {
+        for tensor in &self.tensors {
+            for lane in &tensor.kept.lanes {
+                with_numbers(program, lane, |numbers| numbers.fill(0.0))?;
+            }
+            if !tensor.part.is_empty() {
+                with_numbers(program, &tensor.sum_residual, |numbers| numbers.fill(0.0))?;
+            }
+        }
+        Ok(())
+    }
+}
