@@ -12,6 +12,7 @@ use gradus_train::config::{
 use gradus_train::config::{TokenizerKind, TrainConfig, Validation};
 use gradus_train::data::Corpus;
 use gradus_train::models::{Family, ModelConfig};
+use gradus_train::pipeline::check_ranks;
 use gradus_train::tokenizer::Tokenizer;
 use gradus_train::{Error, Result, training};
 use std::path::{Path, PathBuf, absolute};
@@ -88,6 +89,7 @@ pub fn resolve_for_planning(command_line: &ArgMatches) -> Result<Planned> {
     config.model.vocabulary = planned_vocabulary(&config)?;
     config.model.validate()?;
     config.place.ranks = args.ranks.unwrap_or(1);
+    check_ranks(config.place.ranks, config.stages)?;
     Ok(Planned { config, json: args.json.unwrap_or(false) })
 }
 
@@ -304,6 +306,7 @@ fn train_config(args: &TrainArgs, model: ModelConfig, sequence: usize, paths: Pa
         lanes: args.lanes.unwrap_or_else(|| defaults::lanes(args)),
         shard: args.shard.map_or(Sharding::None, Sharding::from),
         overlap: args.overlap.unwrap_or(true),
+        stages: args.stages.unwrap_or(1),
         memory: args.memory,
         recompute: args.recompute.unwrap_or_default(),
         speeds: args.speeds.clone(),

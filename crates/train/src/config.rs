@@ -68,6 +68,9 @@ pub struct TrainConfig {
     /// Whether ranks exchange gradients and weights while they compute.
     #[serde(default = "yes")]
     pub overlap: bool,
+    /// Neighbouring ranks that share out the model's blocks: no more part of what is saved than how many ranks there are.
+    #[serde(default = "one")]
+    pub stages: usize,
     /// Memory to stay within.
     pub memory: Option<Budget>,
     /// What of the forward pass is computed again, rather than kept.
@@ -170,6 +173,7 @@ impl TrainConfig {
         let unplaced = TrainConfig { out: PathBuf::new(), ..self.clone() };
         let mut table = Table::try_from(unplaced).expect("a configuration has names and plain values");
         table.remove("out");
+        table.remove("stages");
         let Some(Value::Table(mut model)) = table.remove("model") else { unreachable!("the model is a table") };
         // The vocabulary is the tokenizer's, which is a file of its own.
         model.remove("vocabulary");
@@ -186,7 +190,7 @@ impl TrainConfig {
     pub fn measures_health(&self) -> bool {
         match self.health {
             HealthInterval::Off => false,
-            HealthInterval::Auto => self.shard == Sharding::None || self.place.ranks == 1,
+            HealthInterval::Auto => self.stages == 1 && (self.shard == Sharding::None || self.place.ranks == 1),
             HealthInterval::Steps(_) => true,
         }
     }
@@ -489,6 +493,7 @@ mod tests {
             lanes: 1,
             shard: Sharding::None,
             overlap: true,
+            stages: 1,
             observer_bytes: 0,
             place: Place::default(),
         }

@@ -4,6 +4,7 @@ use super::recomputed::{Recomputed, recomputed};
 use gradus_engine::backend::Backend;
 use gradus_train::Result;
 use gradus_train::config::{Precision, TrainConfig};
+use gradus_train::lanes::Place;
 use gradus_train::memory::{Budget, Kind};
 use gradus_train::models::CausalModel;
 use gradus_train::planning::{ArenaBytes, Chosen, Point, RunMemory, StepPlans};
@@ -11,6 +12,7 @@ use gradus_train::step::StepConfig;
 use serde::Serialize;
 use serde_json::json;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::Path;
 
 /// What a planned run takes.
@@ -43,12 +45,27 @@ pub struct Report {
     pub seconds_per_step: f64,
     /// Tokens a second.
     pub tokens_per_second: f64,
+    /// Every stage of a pipeline, if ranks share out the blocks of the model.
+    pub stages: Vec<StageReport>,
+    /// The share of a step in which a stage waits for the others, where all take the same time.
+    pub bubble: f64,
     /// What is computed again.
     pub recomputed: Vec<Recomputed>,
     /// The smallest budget that works.
     pub smallest_budget_bytes: u64,
     /// Time against memory.
     pub curve: Vec<CurvePoint>,
+}
+
+/// What a stage of a pipeline takes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct StageReport {
+    /// Its first block, and the one after its last.
+    pub blocks: [usize; 2],
+    /// The most that will be resident of a rank with it.
+    pub peak_bytes: u64,
+    /// How long it works on a step, about.
+    pub seconds_per_step: f64,
 }
 
 /// What a budget brings.
@@ -85,6 +102,7 @@ impl Report {
         curve.reverse();
         curve.dedup_by_key(|point| point.memory_bytes);
         curve.reverse();
+        let stages = stages(&resolved, &mut memory, backend)?;
         let by_kind = ArenaBytes::of(&chosen.plan).by_kind(outside);
         let report = Report {
             family: resolved.model.family,
@@ -103,6 +121,8 @@ impl Report {
             peak_by_kind: by_kind.into(),
             seconds_per_step: chosen.seconds(),
             tokens_per_second: tokens / chosen.seconds(),
+            stages,
+            bubble: chosen.config.stage.bubble(chosen.config.passes()),
             recomputed: recomputed(&chosen),
             smallest_budget_bytes: memory.smallest_budget(&resolved, plans.smallest()?.arena()),
             curve,
@@ -127,4 +147,22 @@ impl Report {
         document["page"] = json!(page.to_string_lossy());
         serde_json::to_string_pretty(&document).expect("a document is plain data") + "\n"
     }
+}
+
+/// What each stage takes, if there are several.
+fn stages(config: &TrainConfig, memory: &mut RunMemory, backend: &dyn Backend) -> Result<Vec<StageReport>> {
+    if config.stages == 1 {
+        return Ok(vec![]);
+    }
+    let blocks = StepConfig::of(config).blocks_by_stage()?;
+    let stage = |(rank, blocks): (usize, Range<usize>)| {
+        let mut config = TrainConfig { place: Place { rank, ..config.place }, ..config.clone() };
+        let chosen = memory.choose(&mut config, backend)?;
+        Ok(StageReport {
+            blocks: [blocks.start, blocks.end],
+            peak_bytes: chosen.arena() as u64 + memory.outside(&config).total(),
+            seconds_per_step: chosen.seconds(),
+        })
+    };
+    blocks.into_iter().enumerate().map(stage).collect()
 }

@@ -39,6 +39,8 @@ const ASKS: u8 = 3;
 /// The ranks of a run, as one of them sees them.
 pub struct Ranks {
     transport: gradus_comm::Exchange,
+    /// By which groups within them are made, if there can be any.
+    whole: Option<Box<dyn Transport>>,
     /// Room for a number of each rank, and where it stands.
     numbers: Vec<u64>,
     at: Vec<usize>,
@@ -49,7 +51,8 @@ impl Ranks {
     pub fn new(transport: Box<dyn Transport>) -> Ranks {
         let ranks = transport.ranks();
         let at = (0..=ranks).map(|rank| rank * size_of::<u64>()).collect();
-        Ranks { transport: gradus_comm::Exchange::start(transport, POSTED), numbers: vec![0; ranks], at }
+        let whole = transport.among(&Vec::from_iter(0..ranks)).ok();
+        Ranks { transport: gradus_comm::Exchange::start(transport, POSTED), whole, numbers: vec![0; ranks], at }
     }
 
     /// Which of them this one is.
@@ -69,6 +72,12 @@ impl Ranks {
     /// What carries out collectives beside what is computed.
     pub(crate) fn thread(&mut self) -> &mut gradus_comm::Exchange {
         &mut self.transport
+    }
+
+    /// The group of some of these ranks, of which this is one.
+    pub(crate) fn among(&self, ranks: &[usize]) -> Result<Box<dyn Transport>> {
+        let whole: &dyn Transport = self.whole.as_deref().unwrap_or(&self.transport);
+        Ok(whole.among(ranks)?)
     }
 
     /// The number of every rank.

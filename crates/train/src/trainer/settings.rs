@@ -7,6 +7,7 @@ use crate::lanes::{self, Lanes, Place};
 use crate::loss_scale::LossScale;
 use crate::memory::Budget;
 use crate::optimizers::{AdamW, GroupedOptimizer};
+use crate::pipeline::Stage;
 use crate::schedule::{Elapsed, Length, Schedule};
 use crate::step::{Objective, StepConfig};
 use crate::{Error, Result};
@@ -28,6 +29,8 @@ pub struct Settings {
     pub shard: Sharding,
     /// Whether ranks exchange gradients and weights while they compute.
     pub overlap: bool,
+    /// Neighbouring ranks that share out the blocks of a model; 1: each rank has all of them ([`crate::pipeline`]).
+    pub stages: usize,
     /// Steps of the whole run.
     pub steps: Option<u64>,
     /// Seconds of training.
@@ -80,6 +83,7 @@ impl Default for Settings {
             lanes: 1,
             shard: Sharding::None,
             overlap: true,
+            stages: 1,
             steps: None,
             seconds: None,
             learning_rate: 1e-3,
@@ -159,16 +163,18 @@ impl Settings {
 
     /// The step, its micro-batch still to be chosen unless it is stated.
     pub(super) fn step(&self, objective: Rc<dyn Objective>, place: Place) -> StepConfig {
+        let (stage, pipeline) = Stage::of(place, self.stages);
         let health = match self.health {
             HealthInterval::Off => false,
             // No rank has all gradients where each updates a part.
-            HealthInterval::Auto => self.shard == Sharding::None || place.ranks == 1,
+            HealthInterval::Auto => self.stages == 1 && (self.shard == Sharding::None || place.ranks == 1),
             HealthInterval::Steps(_) => true,
         };
         StepConfig {
             micro_batch: self.micro_batch,
             micro_batches: (self.batch / self.lanes.max(1)).checked_div(self.micro_batch).unwrap_or(0),
-            lanes: Lanes::at(self.lanes, place),
+            lanes: Lanes::at(self.lanes, pipeline),
+            stage,
             sharded: self.shard == Sharding::Optimizer,
             overlap: self.overlap,
             clip_value: if let Clip::Value(limit) = self.clip { Some(limit as f32) } else { None },

@@ -82,6 +82,7 @@ pub fn tiny(folder: &Path, name: &str) -> TrainConfig {
         lanes: 1,
         shard: Default::default(),
         overlap: true,
+        stages: 1,
         observer_bytes: 0,
         place: Default::default(),
     }
