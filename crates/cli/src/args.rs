@@ -234,7 +234,10 @@ pub struct TrainArgs {
     /// Train by so many processes, started by mpirun, to the same bits as by any other number [default: 1]
     #[arg(long, value_name = "N", value_parser = positive, help_heading = "Machine")]
     pub ranks: Option<usize>,
-    /// How often to go on with one rank fewer after one was killed or stood still [default: 0]
+    /// Share out the blocks of the model over so many neighbouring ranks, each with the weights of its own [default: 1]
+    #[arg(long, value_name = "N", value_parser = positive, help_heading = "Machine")]
+    pub stages: Option<usize>,
+    /// How often to go on with one rank fewer, or as many as fit --stages, after one was killed or stood still [default: 0]
     #[arg(long, value_name = "N", requires = "ranks", help_heading = "Machine")]
     pub restart: Option<usize>,
     /// What to compute again rather than keep: none, all, every:N layers, selective:N operations a byte, or auto: as
@@ -522,13 +525,14 @@ fn planning_option(option: clap::Arg) -> clap::Arg {
         "json" => option.help("Print one JSON object"),
         "dashboard" => option.help("Count what the page of a run takes of its memory"),
         "ranks" => option.help("Plan for the first of so many processes [default: 1]"),
+        "stages" => option.help("Share out the blocks of the model over so many of them [default: 1]"),
         name if NOT_PLANNED.contains(&name) => option.hide(true),
         _ => option,
     }
 }
 
 /// Options of a training run that change nothing in a few steps.
-const NOT_PROFILED: [&str; 23] = [
+const NOT_PROFILED: [&str; 24] = [
     "epochs",
     "time",
     "learning_rate",
@@ -552,6 +556,7 @@ const NOT_PROFILED: [&str; 23] = [
     "local_steps",
     "outer_learning_rate",
     "outer_momentum",
+    "stages",
 ];
 
 /// An option of a training run as `gradus profile` tells of it.

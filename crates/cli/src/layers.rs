@@ -11,7 +11,7 @@ use toml::de::DeTable;
 use toml::{Table, Value};
 
 /// Options that only the command line can give: they are about this start of a run.
-const COMMAND_LINE_ONLY: [&str; 4] = ["config", "resume", "ranks", "restart"];
+const COMMAND_LINE_ONLY: [&str; 5] = ["config", "resume", "ranks", "stages", "restart"];
 /// The only one that is not an option but a list of paths.
 const CORPUS: &str = "corpus";
 /// Options that state the same thing: one of them replaces the others.

@@ -141,7 +141,7 @@ mod tests {
         let options = "model preset vocab-size width layers heads kv-heads feed-forward sequence batch micro-batch steps \
              epochs time learning-rate warmup-steps schedule weight-decay optimizer clip dropout tie-embeddings precision \
              device threads seed tokenizer validation eval-every sample-every save-every keep out resume init quiet json config \
-             text-field beta1 beta2 min-learning-rate-share memory dashboard tensorboard health ranks restart";
+             text-field beta1 beta2 min-learning-rate-share memory dashboard tensorboard health ranks stages restart";
         has_options("train", options);
         has_options(
             "plan",

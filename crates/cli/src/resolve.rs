@@ -13,6 +13,7 @@ use gradus_train::config::{
 use gradus_train::config::{TokenizerKind, TrainConfig, Validation};
 use gradus_train::data::Corpus;
 use gradus_train::models::{Family, ModelConfig};
+use gradus_train::pipeline::check_ranks;
 use gradus_train::tokenizer::Tokenizer;
 use gradus_train::{Error, Result, training};
 use std::path::{Path, PathBuf, absolute};
@@ -89,6 +90,7 @@ pub fn resolve_for_planning(command_line: &ArgMatches) -> Result<Planned> {
     config.model.vocabulary = planned_vocabulary(&config)?;
     config.model.validate()?;
     config.place.ranks = args.ranks.or_else(ranks::started).unwrap_or(1);
+    check_ranks(config.place.ranks, config.stages)?;
     Ok(Planned { config, json: args.json.unwrap_or(false) })
 }
 
@@ -310,6 +312,7 @@ fn train_config(args: &TrainArgs, model: ModelConfig, sequence: usize, paths: Pa
         local_steps: args.local_steps.unwrap_or(0),
         outer_learning_rate: args.outer_learning_rate.unwrap_or(LocalSteps::USUAL_RATE),
         outer_momentum: args.outer_momentum.unwrap_or(LocalSteps::USUAL_MOMENTUM),
+        stages: args.stages.unwrap_or(1),
         memory: args.memory,
         recompute: args.recompute.unwrap_or_default(),
         speeds: args.speeds.clone(),

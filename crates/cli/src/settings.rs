@@ -68,6 +68,7 @@ fn step(config: &TrainConfig) -> String {
     let precision = format!("{:?}", config.precision).to_lowercase();
     let ranks = match config.place.ranks {
         1 => String::new(),
+        ranks if config.stages > 1 => format!("{ranks} ranks in pipelines of {}, each of ", config.stages),
         ranks => format!("{ranks} ranks of "),
     };
     let threads = several(threads, "thread");

@@ -116,6 +116,37 @@ fn every_number_of_ranks_and_every_mpi_gives_the_same_bits() {
 }
 
 #[test]
+fn blocks_over_ranks_give_the_same_bits_by_every_mpi() {
+    let place = Place::new("stages");
+    let alone = place.weights("", "--steps 12 --layers 3", "alone");
+    for launcher in launchers() {
+        for (ranks, stages) in [(2, 2), (3, 3), (4, 2)] {
+            let options = format!("--steps 12 --layers 3 --ranks {ranks} --stages {stages}");
+            let weights = place.weights(launcher, &options, &format!("{launcher}-{ranks}-{stages}"));
+            assert!(weights == alone, "{options} by {launcher}");
+        }
+    }
+}
+
+#[test]
+fn a_killed_stage_is_named_and_the_run_goes_on_without_stages() {
+    let place = Place::new("stage-killed");
+    let whole = place.weights("", "--steps 200 --layers 2", "whole");
+    for launcher in launchers() {
+        let run = place.start(launcher, "--steps 200 --layers 2 --ranks 2 --stages 2 --restart 1", launcher);
+        let pid = place.rank(1, launcher, 20);
+        signal(pid, "-KILL");
+        let output = run.wait_with_output().unwrap();
+        let said = said(&output);
+        assert!(output.status.success(), "{launcher}: {said}");
+        assert!(said.contains(&format!("error: rank 1 (process {pid} on ")), "{said}");
+        assert!(said.contains("going on with 1 rank from what was saved"), "{said}");
+        let weights = fs::read(place.0.join(launcher).join("model/model.safetensors")).unwrap();
+        assert!(weights == whole, "{launcher}");
+    }
+}
+
+#[test]
 fn a_killed_rank_is_named_and_the_run_goes_on_without_it_to_the_same_bits() {
     let place = Place::new("killed");
     let whole = place.weights("", "--steps 400", "whole");
@@ -189,7 +220,13 @@ fn what_cannot_be_started_is_told_once() {
     for launcher in launchers() {
         refused(&mut place.command(launcher, "--ranks 2 --width 15"), "width");
         refused(&mut place.command(launcher, "--ranks 9 --out nine"), "9 ranks cannot share 8 lanes");
+        refused(&mut place.command(launcher, "--ranks 3 --stages 2"), "3 ranks cannot be pipelines of --stages 2");
+        refused(
+            &mut place.command(launcher, "--ranks 2 --stages 2"),
+            "--stages 2 is more than the 1 block of the model",
+        );
     }
+    refused(&mut place.command("", "--stages 2 --out two"), "1 rank cannot be pipelines of --stages 2");
     // A process that believes to be a rank, without the others.
     let mut misled = place.command("", "");
     misled.envs([("OMPI_COMM_WORLD_RANK", "5"), ("OMPI_COMM_WORLD_SIZE", "3")]);

@@ -6,8 +6,8 @@
 use crate::error::{Error, Peer, Result};
 use crate::transport::Transport;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What carries messages between pairs of ranks.
 pub(crate) trait Wire: Send {
@@ -60,23 +60,32 @@ impl Incoming<'_> {
 /// What is told to all by its root alone if it is less: shares would cost more in waiting than they save.
 const SHARED_BYTES: usize = 64 << 10;
 
-/// A transport over a wire.
+/// A transport over a wire, which other groups may have too.
 pub(crate) struct Group<W> {
-    wire: W,
-    /// Lists of messages that are filled for each call.
+    wire: Arc<Mutex<W>>,
+    /// The ranks of the wire that are in the group, and which of these this is.
+    members: Vec<usize>,
+    own: usize,
+    /// Lists of messages that are filled for each call, by rank of the wire.
     outgoing: Vec<Option<Range<usize>>>,
     incoming: Vec<Option<Range<usize>>>,
     bytes_sent: Arc<AtomicU64>,
 }
 
-impl<W: Wire> Group<W> {
+impl<W: Wire + 'static> Group<W> {
+    /// All ranks of a wire.
     pub fn new(wire: W) -> Group<W> {
-        let none = vec![None; wire.ranks()];
-        Group { outgoing: none.clone(), incoming: none, wire, bytes_sent: Arc::default() }
+        let (own, members) = (wire.rank(), (0..wire.ranks()).collect());
+        Group::of(Arc::new(Mutex::new(wire)), members, own, Arc::default())
     }
 
-    pub fn wire_mut(&mut self) -> &mut W {
-        &mut self.wire
+    fn of(wire: Arc<Mutex<W>>, members: Vec<usize>, own: usize, bytes_sent: Arc<AtomicU64>) -> Group<W> {
+        let none = vec![None; lock(&wire).ranks()];
+        Group { wire, members, own, outgoing: none.clone(), incoming: none, bytes_sent }
+    }
+
+    pub fn wire_mut(&mut self) -> MutexGuard<'_, W> {
+        lock(&self.wire)
     }
 
     /// States which messages there are, but for the ones to oneself.
@@ -85,10 +94,9 @@ impl<W: Wire> Group<W> {
         outgoing: impl Fn(usize) -> Option<Range<usize>>,
         incoming: impl Fn(usize) -> Option<Range<usize>>,
     ) {
-        let own = self.wire.rank();
-        for rank in 0..self.wire.ranks() {
-            self.outgoing[rank] = if rank == own { None } else { outgoing(rank) };
-            self.incoming[rank] = if rank == own { None } else { incoming(rank) };
+        for (rank, &member) in self.members.iter().enumerate() {
+            self.outgoing[member] = if rank == self.own { None } else { outgoing(rank) };
+            self.incoming[member] = if rank == self.own { None } else { incoming(rank) };
         }
         let bytes: usize = self.outgoing.iter().flatten().map(Range::len).sum();
         self.bytes_sent.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -96,17 +104,17 @@ impl<W: Wire> Group<W> {
 
     fn exchange(&mut self, sent: &[u8], received: &mut [u8]) -> Result<()> {
         let incoming = Incoming { before: received, hole: 0, after: &mut [], places: &self.incoming };
-        self.wire.exchange(Outgoing { bytes: sent, places: &self.outgoing }, incoming)
+        lock(&self.wire).exchange(Outgoing { bytes: sent, places: &self.outgoing }, incoming)
     }
 
     /// Every rank's own part, at every rank.
     fn gather(&mut self, all: &mut [u8], part: impl Fn(usize) -> Range<usize>) -> Result<()> {
-        let own = part(self.wire.rank());
+        let own = part(self.own);
         self.list(|_| Some(0..own.len()), |rank| Some(part(rank)));
         let (before, rest) = all.split_at_mut(own.start);
         let (bytes, after) = rest.split_at_mut(own.len());
         let incoming = Incoming { before, hole: own.len(), after, places: &self.incoming };
-        self.wire.exchange(Outgoing { bytes, places: &self.outgoing }, incoming)
+        lock(&self.wire).exchange(Outgoing { bytes, places: &self.outgoing }, incoming)
     }
 
     fn check_other(&self, rank: usize) -> Result<()> {
@@ -117,17 +125,22 @@ impl<W: Wire> Group<W> {
     }
 }
 
-impl<W: Wire> Transport for Group<W> {
+/// A wire is whole whatever happens to whoever holds it: after a failure it says so itself.
+fn lock<W>(wire: &Mutex<W>) -> MutexGuard<'_, W> {
+    wire.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<W: Wire + 'static> Transport for Group<W> {
     fn rank(&self) -> usize {
-        self.wire.rank()
+        self.own
     }
 
     fn ranks(&self) -> usize {
-        self.wire.ranks()
+        self.members.len()
     }
 
     fn peer(&self, rank: usize) -> Peer {
-        self.wire.peer(rank)
+        lock(&self.wire).peer(self.members[rank])
     }
 
     fn bytes_sent(&self) -> Arc<AtomicU64> {
@@ -192,6 +205,22 @@ impl<W: Wire> Transport for Group<W> {
         let whole = 0..bytes.len();
         self.list(|_| None, |rank| (rank == from).then(|| whole.clone()));
         self.exchange(&[], bytes)
+    }
+
+    fn swap(&mut self, sent: &[u8], received: &mut [u8], with: usize) -> Result<()> {
+        self.check_other(with)?;
+        let (out, back) = (0..sent.len(), 0..received.len());
+        self.list(|rank| (rank == with).then(|| out.clone()), |rank| (rank == with).then(|| back.clone()));
+        self.exchange(sent, received)
+    }
+
+    fn among(&self, ranks: &[usize]) -> Result<Box<dyn Transport>> {
+        let is_one = |(place, rank): (usize, &usize)| *rank < self.ranks() && !ranks[..place].contains(rank);
+        let own = ranks.iter().position(|rank| *rank == self.own).filter(|_| ranks.iter().enumerate().all(is_one));
+        let own =
+            own.ok_or(Error::Misuse("a group within one is of different ranks of it, and this is one of them"))?;
+        let members = ranks.iter().map(|&rank| self.members[rank]).collect();
+        Ok(Box::new(Group::of(Arc::clone(&self.wire), members, own, Arc::clone(&self.bytes_sent))))
     }
 
     fn barrier(&mut self) -> Result<()> {

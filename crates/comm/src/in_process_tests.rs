@@ -130,6 +130,37 @@ fn the_first_to_go_is_named_by_those_who_did_not_wait_for_it() {
 }
 
 #[test]
+fn groups_within_a_group_go_by_the_same_wire() {
+    each(in_process(6), |end| {
+        let own = end.rank();
+        // Neighbours, and every third.
+        let (first, step) = (own / 3 * 3, own % 3);
+        let mut near = end.among(&[first, first + 1, first + 2]).unwrap();
+        let mut far = end.among(&[step + 3, step]).unwrap();
+        assert_eq!((near.rank(), near.ranks(), far.rank(), far.ranks()), (own % 3, 3, 1 - own / 3, 2));
+        for round in 0..3 {
+            let mut all = [0; 3];
+            all[own % 3] = own as u8 + round;
+            near.all_gather(&mut all, &[0, 1, 2, 3]).unwrap();
+            assert_eq!(all, [0, 1, 2].map(|rank| first as u8 + rank + round));
+            // More than a pipe holds, both ways at once.
+            let (sent, mut received) = (vec![own as u8; 2 * PIPE_BYTES], vec![0; 2 * PIPE_BYTES]);
+            far.swap(&sent, &mut received, own / 3).unwrap();
+            assert!(received.iter().all(|byte| *byte as usize == (own + 3) % 6));
+            let mut word = [own as u8];
+            end.broadcast(&mut word, 4).unwrap();
+            assert_eq!(word, [4]);
+        }
+        assert_eq!(near.peer(1).rank, first + 1, "ranks are called as they are in the whole");
+        let inner = near.among(&[near.rank()]).unwrap();
+        assert_eq!((inner.rank(), inner.ranks()), (0, 1));
+        for wrong in [&[(own + 1) % 6][..], &[own, own], &[own, 6], &[]] {
+            assert!(matches!(end.among(wrong).err(), Some(Error::Misuse(_))), "{wrong:?}");
+        }
+    });
+}
+
+#[test]
 fn what_was_sent_before_leaving_is_received() {
     each(in_process(2), |end| match end.rank() {
         0 => end.send(&[1, 2, 3], 1).unwrap(),
@@ -180,6 +211,7 @@ fn calls_that_make_no_sense_are_refused() {
     let misused = |result: Result<()>| assert!(matches!(result, Err(Error::Misuse(_))), "{result:?}");
     misused(end.send(&[1], 0));
     misused(end.receive(&mut [1], 2));
+    misused(end.swap(&[1], &mut [1], 0));
     misused(end.broadcast(&mut [1], 2));
     misused(end.all_gather(&mut [1, 2], &[0, 1, 3]));
     misused(end.all_gather(&mut [1, 2], &[0, 2]));

@@ -1,6 +1,6 @@
 //! What a rank can do with the others.
 
-use crate::error::{Peer, Result};
+use crate::error::{Error, Peer, Result};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use std::time::Duration;
 pub const PATIENCE: Duration = Duration::from_secs(300);
 
 /// One rank's end of a group of ranks. Every call is collective: all ranks make the same calls in the same order, except for
-/// `send` and `receive`, which two of them make. Nothing is allocated by a call. Every wait has an end: a peer that is gone
+/// `send`, `receive` and `swap`, which two of them make. Nothing is allocated by a call. Every wait has an end: a peer that is gone
 /// or silent is an error that names it, and the group is of no more use then.
 pub trait Transport: Send {
     /// Which one this is.
@@ -45,6 +45,17 @@ pub trait Transport: Send {
 
     /// Bytes from one other rank, which sends as many.
     fn receive(&mut self, bytes: &mut [u8], from: usize) -> Result<()>;
+
+    /// Bytes for one other rank and bytes from it, at once: it makes the call that fits.
+    fn swap(&mut self, _sent: &[u8], _received: &mut [u8], _with: usize) -> Result<()> {
+        Err(Error::Misuse("this transport swaps nothing"))
+    }
+
+    /// The group of some of the ranks, in this order, of which this is one; each of them makes it. It goes by the same wire, so a
+    /// rank makes the calls of both one after another.
+    fn among(&self, _ranks: &[usize]) -> Result<Box<dyn Transport>> {
+        Err(Error::Misuse("this transport has no groups within it"))
+    }
 
     /// Nobody goes on before all are here.
     fn barrier(&mut self) -> Result<()>;

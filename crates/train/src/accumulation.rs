@@ -88,6 +88,20 @@ impl GradientAccumulator {
         state
     }
 
+    /// A sum of a tensor with one that is elsewhere is to be brought to a state: its gradient is both. Gives the names of the
+    /// state of its sum and of that one.
+    #[track_caller]
+    pub(crate) fn add_from_elsewhere(&mut self, tensor: usize) -> [String; 2] {
+        let name = self.summed[tensor].sums[0].clone();
+        let sum = self.sums.iter().find(|sum| sum.name == name).expect("a tensor has a sum").state.clone();
+        let other = format!("elsewhere.{name}");
+        let brought = sum.trace().zero_state_with_role(&other, Role::Gradient, DType::F32, sum.shape());
+        let gradient = &sum + brought;
+        self.joined.push((sum, gradient.clone()));
+        self.gradients[tensor] = gradient;
+        [name, other]
+    }
+
     #[track_caller]
     fn add(&mut self, name: &str, value: &Tensor) -> Tensor {
         let mut name = format!("accumulated.{name}");

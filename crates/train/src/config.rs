@@ -85,6 +85,9 @@ pub struct TrainConfig {
     #[serde(default = "usual_momentum")]
     #[allow(missing_docs)]
     pub outer_momentum: f64,
+    /// Neighbouring ranks that share out the model's blocks: no more part of what is saved than how many ranks there are.
+    #[serde(default = "one")]
+    pub stages: usize,
     /// Memory to stay within.
     pub memory: Option<Budget>,
     /// What of the forward pass is computed again, rather than kept.
@@ -187,6 +190,7 @@ impl TrainConfig {
         let unplaced = TrainConfig { out: PathBuf::new(), ..self.clone() };
         let mut table = Table::try_from(unplaced).expect("a configuration has names and plain values");
         table.remove("out");
+        table.remove("stages");
         let Some(Value::Table(mut model)) = table.remove("model") else { unreachable!("the model is a table") };
         // The vocabulary is the tokenizer's, which is a file of its own.
         model.remove("vocabulary");
@@ -203,8 +207,11 @@ impl TrainConfig {
     pub fn measures_health(&self) -> bool {
         match self.health {
             HealthInterval::Off => false,
-            // Nor where each lane has gradients of its own.
-            HealthInterval::Auto => (self.shard == Sharding::None || self.place.ranks == 1) && self.local_steps == 0,
+            // Nor where each lane has gradients of its own, or each stage those of its blocks.
+            HealthInterval::Auto => {
+                let has_all = self.shard == Sharding::None || self.place.ranks == 1;
+                has_all && self.stages == 1 && self.local_steps == 0
+            }
             HealthInterval::Steps(_) => true,
         }
     }
@@ -530,6 +537,7 @@ mod tests {
             local_steps: 0,
             outer_learning_rate: LocalSteps::USUAL_RATE,
             outer_momentum: LocalSteps::USUAL_MOMENTUM,
+            stages: 1,
             observer_bytes: 0,
             place: Place::default(),
         }

@@ -3,12 +3,14 @@
 use crate::config::{BatchSize, Clip, LocalSteps, Sharding, TrainConfig};
 use crate::generate::{Decoder, Sampling, Texts};
 use crate::lanes::Lanes;
-use crate::models::{CausalModel, IGNORED_TARGET, ModelConfig};
+use crate::models::{Blocks, CausalModel, IGNORED_TARGET, ModelConfig, WholeSequences};
 use crate::optimizers::{Hyperparameters, OptimizerKind};
 use crate::parameters::Parameters;
-use crate::step::{Batch, Inputs, Objective, StepConfig};
+use crate::pipeline::Stage;
+use crate::step::{Batch, Inputs, Objective, Staged, StepConfig};
 use crate::{Error, Result};
-use gradus_engine::{DType, Program, Routine, Tensor};
+use gradus_engine::{DType, Program, Routine, Shape, Tensor};
+use std::ops::Range;
 use std::rc::Rc;
 
 /// The inputs of a step: what the model sees, and what it is to say.
@@ -100,6 +102,10 @@ impl Objective for LanguageModel {
         }
     }
 
+    fn staged(&self) -> Option<&dyn Staged> {
+        self.model.blocks().map(|_| self as &dyn Staged)
+    }
+
     fn smaller(&self) -> Vec<(String, Rc<dyn Objective>)> {
         let mut smaller: Vec<(String, Rc<dyn Objective>)> = vec![];
         if self.sequence >= 64 {
@@ -111,6 +117,52 @@ impl Objective for LanguageModel {
             smaller.push((setting.clone(), Rc::new(LanguageModel { model: model.clone(), ..self.clone() })));
         }
         smaller
+    }
+}
+
+impl LanguageModel {
+    /// The blocks of a model that has some.
+    fn cuttable(&self) -> &dyn Blocks {
+        self.model.blocks().expect("only a model of blocks is staged")
+    }
+}
+
+impl Staged for LanguageModel {
+    fn blocks(&self) -> usize {
+        self.cuttable().count()
+    }
+
+    fn between(&self) -> Shape {
+        [self.sequence, self.cuttable().width()].into()
+    }
+
+    fn losses_of_example(&self) -> usize {
+        self.sequence
+    }
+
+    #[track_caller]
+    fn begun(&self, parameters: &Parameters, inputs: &Inputs) -> Tensor {
+        let [tokens, _] = self.inputs(inputs); // [b, t]
+        self.cuttable().embedded(parameters, &tokens, &mut WholeSequences::of(&tokens)) // [b, t, c]
+    }
+
+    #[track_caller]
+    fn through(&self, parameters: &Parameters, inputs: &Inputs, x: &Tensor, blocks: Range<usize>) -> Tensor {
+        let [tokens, _] = self.inputs(inputs); // [b, t]
+        self.cuttable().through(parameters, x, blocks, &mut WholeSequences::of(&tokens)) // [b, t, c]
+    }
+
+    #[track_caller]
+    fn losses_of(&self, parameters: &Parameters, inputs: &Inputs, x: &Tensor) -> Tensor {
+        let [_, targets] = self.inputs(inputs); // [b, t]
+        let hidden = self.cuttable().normed(parameters, x); // [b, t, c]
+        self.model.losses(parameters, &hidden, &targets) // [b, t]
+    }
+
+    #[track_caller]
+    fn loss_of(&self, parameters: &Parameters, inputs: &Inputs, x: &Tensor) -> Tensor {
+        let [_, targets] = self.inputs(inputs); // [b, t]
+        self.losses_of(parameters, inputs, x).mean_loss(&targets, Some(IGNORED_TARGET))
     }
 }
 
@@ -139,11 +191,13 @@ impl StepConfig {
 
     /// The part of a run's configuration that shapes its program. A micro-batch of 0 is still to be chosen.
     pub fn of(config: &TrainConfig) -> StepConfig {
+        let (stage, pipeline) = Stage::of(config.place, config.stages);
         StepConfig {
             objective: Rc::new(LanguageModel::of(config)),
             micro_batch: config.micro_batch,
             micro_batches: (config.batch.size() / config.lanes.max(1)).checked_div(config.micro_batch).unwrap_or(0),
-            lanes: Lanes::at(config.lanes, config.place),
+            lanes: Lanes::at(config.lanes, pipeline),
+            stage,
             optimizer: config.optimizer.grouped(Hyperparameters {
                 weight_decay: config.weight_decay as f32,
                 beta1: config.beta1 as f32,

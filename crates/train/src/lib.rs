@@ -22,6 +22,7 @@ pub mod metrics;
 pub mod models;
 pub mod optimizers;
 pub mod parameters;
+pub mod pipeline;
 pub mod planning;
 pub mod profiler;
 pub mod ranks;

@@ -243,6 +243,17 @@ impl Parameters {
         Some((training.key.clone(), training.streams.replace(training.streams.get() + 1)))
     }
 
+    /// How many streams of random numbers were taken.
+    pub(crate) fn streams_taken(&self) -> u32 {
+        self.training.as_ref().map_or(0, |training| training.streams.get())
+    }
+
+    /// The same, as if so many streams had been taken: by the part of the model before this one.
+    pub(crate) fn after_streams(self, taken: u32) -> Parameters {
+        self.training.iter().for_each(|training| training.streams.set(taken));
+        self
+    }
+
     /// Uses weights for the first time, in this order.
     #[track_caller]
     pub fn declare(&self, weights: &[Parameter]) {

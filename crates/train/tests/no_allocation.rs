@@ -7,6 +7,8 @@ use gradus_engine::backend::Cpu;
 use gradus_engine::{DType, Tensor};
 use gradus_train::Result;
 use gradus_train::config::{HealthInterval, Sharding, TrainConfig};
+use gradus_train::language::LanguageModel;
+use gradus_train::models::ModelConfig;
 use gradus_train::optimizers::{AdamW, GroupedOptimizer};
 use gradus_train::parameters::{Initializer, Parameters};
 use gradus_train::ranks::Ranks;
@@ -15,6 +17,7 @@ use gradus_train::step::{Batch, Inputs};
 use gradus_train::trainer::{Settings, Trainer};
 use gradus_train::training::train;
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use support::{Folder, tiny};
@@ -125,6 +128,34 @@ fn several_ranks() {
     }
 }
 
+/// Two pipelines of two stages each.
+fn stages() {
+    let tokens = |step: u64, batch: &mut Batch| {
+        for name in ["tokens", "targets"] {
+            let numbers = batch.numbers_mut::<i32>(name)?.iter_mut().enumerate();
+            numbers.for_each(|(place, token)| *token = ((place + step as usize) % 13) as i32);
+        }
+        Ok(())
+    };
+    let settings = Settings { batch: 8, micro_batch: 1, lanes: 4, steps: Some(100), stages: 2, ..Settings::default() };
+    std::thread::scope(|scope| {
+        for end in in_process(4) {
+            let settings = settings.clone();
+            scope.spawn(move || {
+                let is_first = end.rank() == 0;
+                let (ranks, backend) = (Ranks::new(Box::new(end)), Arc::new(Cpu::new(1).unwrap()));
+                let model = LanguageModel::new(Rc::new(ModelConfig::gpt2(13, 16, 2, 2, 8)));
+                let mut trainer = Trainer::on_ranks(model, settings, backend, ranks).unwrap();
+                match is_first {
+                    true => trainer.train(tokens, &mut FromStepToStep).unwrap(),
+                    false => trainer.train(tokens, &mut Unwatched).unwrap(),
+                }
+            });
+        }
+    });
+    assert_eq!(CALLS.swap(0, Ordering::SeqCst), 0, "calls in steps 4..=99 of two pipelines");
+}
+
 fn main() {
     let folder = Folder::new("no-allocation");
     for (name, micro_batch, threads) in [("one", 4, 1), ("several", 2, 2), ("more", 1, 4)] {
@@ -152,6 +183,7 @@ fn main() {
     }
     own_model();
     several_ranks();
+    stages();
     // The counter itself must count, or the test could not fail.
     COUNTED.store(true, Ordering::SeqCst);
     drop(std::hint::black_box(vec![0u8; 100]));

@@ -5,6 +5,7 @@ use super::traffic::Traffic;
 use gradus_engine::backend::Backend;
 use gradus_train::Result;
 use gradus_train::config::{Precision, TrainConfig};
+use gradus_train::lanes::Place;
 use gradus_train::memory::{Budget, Kind};
 use gradus_train::models::CausalModel;
 use gradus_train::planning::{ArenaBytes, Chosen, Point, RunMemory, StepPlans};
@@ -13,6 +14,7 @@ use gradus_train::step::StepConfig;
 use serde::Serialize;
 use serde_json::json;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::Path;
 
 /// What a planned run takes.
@@ -48,6 +50,10 @@ pub struct Report {
     /// What a step of several ranks takes over their link, if one is stated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_link: Option<StepTime>,
+    /// Every stage of a pipeline, if ranks share out the blocks of the model.
+    pub stages: Vec<StageReport>,
+    /// The share of a step in which a stage waits for the others, where all take the same time.
+    pub bubble: f64,
     /// What is computed again.
     pub recomputed: Vec<Recomputed>,
     /// The smallest budget that works.
@@ -57,6 +63,17 @@ pub struct Report {
     /// What ranks exchange, where their link is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub traffic: Option<Traffic>,
+}
+
+/// What a stage of a pipeline takes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct StageReport {
+    /// Its first block, and the one after its last.
+    pub blocks: [usize; 2],
+    /// The most that will be resident of a rank with it.
+    pub peak_bytes: u64,
+    /// How long it works on a step, about.
+    pub seconds_per_step: f64,
 }
 
 /// What a budget brings.
@@ -93,6 +110,7 @@ impl Report {
         curve.reverse();
         curve.dedup_by_key(|point| point.memory_bytes);
         curve.reverse();
+        let stages = stages(&resolved, &mut memory, backend)?;
         let by_kind = ArenaBytes::of(&chosen.plan).by_kind(outside);
         let report = Report {
             family: resolved.model.family,
@@ -115,6 +133,8 @@ impl Report {
                 Some(link) => chosen.config.on_link(&chosen.plan, &link, backend)?,
                 None => None,
             },
+            stages,
+            bubble: chosen.config.stage.bubble(chosen.config.passes()),
             recomputed: recomputed(&chosen),
             smallest_budget_bytes: memory.smallest_budget(&resolved, plans.smallest()?.arena()),
             curve,
@@ -140,4 +160,22 @@ impl Report {
         document["page"] = json!(page.to_string_lossy());
         serde_json::to_string_pretty(&document).expect("a document is plain data") + "\n"
     }
+}
+
+/// What each stage takes, if there are several.
+fn stages(config: &TrainConfig, memory: &mut RunMemory, backend: &dyn Backend) -> Result<Vec<StageReport>> {
+    if config.stages == 1 {
+        return Ok(vec![]);
+    }
+    let blocks = StepConfig::of(config).blocks_by_stage()?;
+    let stage = |(rank, blocks): (usize, Range<usize>)| {
+        let mut config = TrainConfig { place: Place { rank, ..config.place }, ..config.clone() };
+        let chosen = memory.choose(&mut config, backend)?;
+        Ok(StageReport {
+            blocks: [blocks.start, blocks.end],
+            peak_bytes: chosen.arena() as u64 + memory.outside(&config).total(),
+            seconds_per_step: chosen.seconds(),
+        })
+    };
+    blocks.into_iter().enumerate().map(stage).collect()
 }

@@ -20,6 +20,7 @@ pub fn report(report: &Report) -> String {
     memory(&mut text, report);
     time(&mut text, report);
     on_link(&mut text, report);
+    stages(&mut text, report);
     recomputed(&mut text, &report.recomputed);
     curve(&mut text, report);
     report.traffic.iter().for_each(|traffic| traffic.text(&mut text));
@@ -63,6 +64,28 @@ fn on_link(text: &mut String, report: &Report) {
             "over the link: {step}, of {computing} computing and {exchanging} exchange, {hidden:.0} % of it hidden"
         ),
     );
+}
+
+/// What the stages of a pipeline take, each on a rank of its own.
+fn stages(text: &mut String, report: &Report) {
+    if report.stages.is_empty() {
+        return;
+    }
+    let slowest = report.stages.iter().map(|stage| stage.seconds_per_step).fold(0.0, f64::max);
+    line(
+        text,
+        format_args!(
+            "{} stages: a step takes about {}, of which each waits {:.1} % while the pipeline fills and empties",
+            report.stages.len(),
+            short_time(slowest / (1.0 - report.bubble)),
+            100.0 * report.bubble
+        ),
+    );
+    for (index, stage) in report.stages.iter().enumerate() {
+        let blocks: Vec<usize> = (stage.blocks[0]..stage.blocks[1]).collect();
+        let (memory, work) = (size(stage.peak_bytes), short_time(stage.seconds_per_step));
+        line(text, format_args!("  stage {index:<3} blocks {:9} {memory:>9}  works {work}", ranges(&blocks)));
+    }
 }
 
 /// The layers of an operation together: they are much the same.

@@ -6,6 +6,7 @@ use super::{LAUNCHED, fault, signals};
 use crate::print;
 use crate::resolve::resolve;
 use clap::ArgMatches;
+use gradus_train::pipeline::check_ranks;
 use gradus_train::{Error, Result};
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -25,30 +26,42 @@ const CLEARING: Duration = Duration::from_secs(3);
 pub fn launch(command_line: &ArgMatches, ranks: usize, restarts: usize) -> Result<()> {
     // What can be refused is refused before anything is started, and once. The folder is chosen for all ranks here.
     let resolved = resolve(command_line)?;
+    let stated = resolved.config.stages;
+    let mut stages = stated;
+    check_ranks(ranks, stages)?;
     let mpirun = Mpirun::find()?;
     signals::listen(false);
     let (folder, mut resumes) = (resolved.config.out, resolved.resume);
     let (mut ranks, mut restarts) = (ranks, restarts);
     loop {
-        let ended = attempt(mpirun.command(ranks, &arguments(&folder, resumes))?)?;
+        let ended =
+            attempt(mpirun.command(ranks, &arguments(&folder, resumes, (stages != stated).then_some(stages)))?)?;
         if ended.code == 0 {
             return Ok(());
         }
         if !ended.fault || restarts == 0 || ranks == 1 || signals::times_asked() > 0 {
             std::process::exit(ended.code);
         }
-        (ranks, restarts) = (ranks - 1, restarts - 1);
+        ((ranks, stages), restarts) = (fewer(ranks, stages), restarts - 1);
         resumes |= has_steps(&folder);
         let from = if resumes { "from what was saved" } else { "from the beginning" };
         print::note(format!("going on with {ranks} rank{} {from}", if ranks == 1 { "" } else { "s" }));
     }
 }
 
-/// This process's arguments with the folder of the run before all others, which come after it and so win.
-fn arguments(folder: &Path, resumes: bool) -> Vec<OsString> {
+/// As many ranks as are left of so many and can have as many stages; if there are none, one fewer without stages.
+fn fewer(ranks: usize, stages: usize) -> (usize, usize) {
+    let fitting = (1..ranks).rev().find(|fewer| fewer.is_multiple_of(stages));
+    fitting.map_or((ranks - 1, 1), |fewer| (fewer, stages))
+}
+
+/// This process's arguments with the folder of the run before all others, which come after it and so win, and after these the
+/// stages, if they are other ones now.
+fn arguments(folder: &Path, resumes: bool, stages: Option<usize>) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     let option = if resumes { "--resume" } else { "--out" };
     arguments.splice(1..1, [option.into(), folder.into()]);
+    stages.iter().for_each(|stages| arguments.extend(["--stages".into(), stages.to_string().into()]));
     arguments
 }
 

@@ -4,8 +4,10 @@ use super::{ProcessMemory, heap};
 use crate::Result;
 use crate::config::{Sharding, TokenizerKind, TrainConfig};
 use crate::data::PIECE_BYTES;
-use crate::lanes::{Lanes, Place};
-use crate::models::CausalModel;
+use crate::lanes::{Lanes, Place, SQUARES_TOGETHER};
+use crate::language::LanguageModel;
+use crate::models::{CausalModel, Parameter};
+use crate::pipeline::{Cut, Stage, Transfer};
 use crate::ranks::{compressed_bytes, exchange_bytes};
 use crate::tokenizer::LEARNING_BYTES_MIN;
 use crate::trainer::Batches;
@@ -18,6 +20,8 @@ pub const STEP_BYTES: u64 = 2_800;
 /// What a layer of a model takes while it is trained: up to 150 steps, and 125 more where its health is measured.
 const LAYER_BYTES: u64 = 150 * STEP_BYTES;
 const LAYER_HEALTH_BYTES: u64 = 125 * STEP_BYTES;
+/// And where a stage of a pipeline takes micro-batches through it before it has their gradients.
+const LAYER_FORWARD_BYTES: u64 = 40 * STEP_BYTES;
 /// What a thread touches of its stack.
 const STACK_BYTES: u64 = 40_000;
 /// A token of a tokenizer: its text twice, its merge, and its lines in `tokenizer.json`.
@@ -88,12 +92,18 @@ impl Outside {
     pub fn predict(config: &TrainConfig, held: Held) -> Outside {
         // Tokens and targets; batches of the training text, and one of the held-out text.
         let of_sequences = |sequences: usize| 2 * sequences * config.sequence * size_of::<i32>();
-        let lanes = Lanes::at(config.lanes, config.place);
+        let (stage, pipeline) = Stage::of(config.place, config.stages);
+        let lanes = Lanes::at(config.lanes, pipeline);
+        let cut = cut(config);
         let batch = of_sequences(config.batch.size());
         let batches = Batches::bytes(of_sequences(lanes.rows(config.batch.size()).len())) + batch as u64;
-        let data = batches + ranks_bytes(config, &lanes) + config.model.vocabulary as u64 * TOKEN_BYTES;
+        let data =
+            batches + ranks_bytes(config, (stage, cut.as_ref()), &lanes) + config.model.vocabulary as u64 * TOKEN_BYTES;
         let health = if config.measures_health() { LAYER_HEALTH_BYTES } else { 0 };
-        let plan = config.model.layers as u64 * (LAYER_BYTES + health);
+        let plan = match cut.as_ref().map(|cut| cut.blocks[stage.index].len() as u64) {
+            None => config.model.layers as u64 * (LAYER_BYTES + health),
+            Some(blocks) => blocks * (LAYER_BYTES + LAYER_FORWARD_BYTES),
+        };
         let messages = messages_bytes(config.place);
         Outside { data, runtime: held.with_threads(config.threads) + plan + messages + config.observer_bytes }
     }
@@ -109,28 +119,52 @@ pub fn messages_bytes(place: Place) -> u64 {
     if place.ranks > 1 { MESSAGES_BYTES } else { 0 }
 }
 
-/// What it takes to have other ranks: what is exchanged with them, and where each remembers a part, what the first holds of that
-/// while it saves a checkpoint, a tensor at a time.
-fn ranks_bytes(config: &TrainConfig, lanes: &Lanes) -> u64 {
+/// The model cut into stages, if it is.
+fn cut(config: &TrainConfig) -> Option<Cut> {
+    // What cannot be cut is refused when it is planned.
+    (config.stages > 1).then(|| Cut::of(&LanguageModel::of(config), config.stages).ok()).flatten()
+}
+
+/// What it takes to have other ranks: what is exchanged with them, what a stage gives and gets, and where each has a part, what the
+/// first holds of that while it saves a checkpoint, a tensor at a time.
+fn ranks_bytes(config: &TrainConfig, (stage, cut): (Stage, Option<&Cut>), lanes: &Lanes) -> u64 {
     let parameters = config.model.parameters();
     if config.compress.is_some() || config.local_steps > 0 {
-        let shapes: Vec<Shape> = parameters.iter().map(|parameter| parameter.shape.clone()).collect();
-        let largest = shapes.iter().map(|shape| shape.elements()).max().unwrap_or(0);
-        let saves_parts = config.place.ranks > 1 && config.place.rank == 0;
-        let saving = if saves_parts { size_of::<f32>() * largest } else { 0 };
-        return compressed_bytes(config.compress, lanes, &shapes, 1) + saving as u64;
+        return kept_bytes(config, &parameters, lanes);
     }
     if config.place.ranks == 1 {
         return 0;
     }
-    let weights = parameters.iter().map(|parameter| parameter.shape.elements());
-    let largest = weights.clone().max().unwrap_or(0);
-    // Tied embeddings have a sum for each of their uses; the loss is a number.
-    let most_sums = if config.model.tie_embeddings { 2 } else { 1 };
-    let saves_parts = config.shard == Sharding::Optimizer && config.place.rank == 0;
+    let numbers = |weights: &[Parameter]| -> Vec<usize> {
+        weights.iter().map(|parameter| parameter.shape.elements()).chain([1]).collect()
+    };
+    let all = numbers(&parameters);
+    let saves_parts = (config.shard == Sharding::Optimizer || cut.is_some()) && config.place.rank == 0;
+    let saving = if saves_parts { size_of::<f32>() * all.iter().max().unwrap_or(&0) } else { 0 };
+    let Some(cut) = cut else {
+        // Tied embeddings have a sum for each of their uses; the loss is a number.
+        let most_sums = if config.model.tie_embeddings { 2 } else { 1 };
+        return exchange_bytes(lanes, all, parameters.len(), most_sums) + saving as u64;
+    };
+    let of_lane = config.batch.size() / config.lanes;
+    let micro_batch = if config.micro_batch > 0 { config.micro_batch } else { of_lane };
+    let transfer = Transfer {
+        between: micro_batch * config.sequence * config.model.width,
+        squares: all.iter().map(|numbers| numbers.div_ceil(SQUARES_TOGETHER)).sum(),
+        is_tied: config.model.tie_embeddings && (stage.is_first() || stage.is_last()),
+    };
+    let passes = of_lane / micro_batch.max(1) * lanes.hosted().len();
+    let own = &cut.weights[stage.index];
+    exchange_bytes(lanes, numbers(own), own.len(), 1) + transfer.bytes(stage, passes) + saving as u64
+}
+
+/// The same where lanes are kept apart until they are summed.
+fn kept_bytes(config: &TrainConfig, parameters: &[Parameter], lanes: &Lanes) -> u64 {
+    let shapes: Vec<Shape> = parameters.iter().map(|parameter| parameter.shape.clone()).collect();
+    let largest = shapes.iter().map(|shape| shape.elements()).max().unwrap_or(0);
+    let saves_parts = config.place.ranks > 1 && config.place.rank == 0;
     let saving = if saves_parts { size_of::<f32>() * largest } else { 0 };
-    let count = parameters.len();
-    exchange_bytes(lanes, weights.chain([1]).collect(), count, most_sums) + saving as u64
+    compressed_bytes(config.compress, lanes, &shapes, 1) + saving as u64
 }
 
 /// What it takes to encode a piece of a corpus, as far as the tokenizer is known before it is there.

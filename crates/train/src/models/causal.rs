@@ -5,6 +5,7 @@ use crate::parameters::{Parameter, Parameters};
 use crate::{Error, Result};
 use gradus_engine::ops::AttentionOptions;
 use gradus_engine::{DType, Tensor, Trace};
+use std::ops::Range;
 
 /// The target that does not count in the loss.
 pub const IGNORED_TARGET: i32 = -100;
@@ -20,6 +21,11 @@ pub trait CausalModel {
     /// What the blocks make of the tokens [b, t]: [b, t, c]. Where the tokens stand and what they see of those before
     /// them is asked of `context`: so the same function is traced for whole sequences and for one token more.
     fn hidden(&self, parameters: &Parameters, tokens: &Tensor, context: &mut dyn KeyValueContext) -> Tensor;
+
+    /// The blocks that [`CausalModel::hidden`] is made of, by which ranks share out a model; `None`: it cannot be cut.
+    fn blocks(&self) -> Option<&dyn Blocks> {
+        None
+    }
 
     /// A logit for each token of the vocabulary, [..., v], from what [`CausalModel::hidden`] gave, [..., c].
     fn logits(&self, parameters: &Parameters, hidden: &Tensor) -> Tensor;
@@ -90,6 +96,30 @@ pub trait CausalModel {
         parameters.declare(&self.parameters());
         parameters
     }
+}
+
+/// A model as blocks one after another, on numbers in f32 that are as many before each as after it.
+pub trait Blocks {
+    /// How many there are.
+    fn count(&self) -> usize;
+
+    /// Numbers of a token between them (c).
+    fn width(&self) -> usize;
+
+    /// What the first block sees of the tokens [b, t]: [b, t, c].
+    fn embedded(&self, parameters: &Parameters, tokens: &Tensor, context: &mut dyn KeyValueContext) -> Tensor;
+
+    /// What some of the blocks make of `x`, [b, t, c]: [b, t, c].
+    fn through(
+        &self,
+        parameters: &Parameters,
+        x: &Tensor,
+        blocks: Range<usize>,
+        context: &mut dyn KeyValueContext,
+    ) -> Tensor;
+
+    /// What the last block gave, [b, t, c], as [`CausalModel::losses`] takes it.
+    fn normed(&self, parameters: &Parameters, x: &Tensor) -> Tensor;
 }
 
 /// Weights whose bytes, with gradients and moments, can be added up.

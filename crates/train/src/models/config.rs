@@ -2,13 +2,14 @@
 
 use super::causal::check_work;
 use super::products::{Next, linear, rounded};
-use super::{CausalModel, Family, IGNORED_TARGET, KeyValueContext, RopeScaling};
+use super::{Blocks, CausalModel, Family, IGNORED_TARGET, KeyValueContext, RopeScaling};
 use crate::config::Precision;
 use crate::parameters::{Initializer, Parameter, Parameters};
 use crate::{Error, Result};
 use gradus_engine::ops::LinearCrossEntropyOptions;
 use gradus_engine::{DType, Tensor, Trace};
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 
 /// The sizes of a model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -242,7 +243,13 @@ impl CausalModel for ModelConfig {
 
     #[track_caller]
     fn hidden(&self, parameters: &Parameters, tokens: &Tensor, context: &mut dyn KeyValueContext) -> Tensor {
-        self.family.architecture().hidden(self, parameters, tokens, context)
+        let embedded = self.embedded(parameters, tokens, context); // [b, t, c]
+        let x = self.through(parameters, &embedded, 0..self.layers, context); // [b, t, c]
+        self.normed(parameters, &x)
+    }
+
+    fn blocks(&self) -> Option<&dyn Blocks> {
+        Some(self)
     }
 
     #[track_caller]
@@ -256,13 +263,46 @@ impl CausalModel for ModelConfig {
     #[track_caller]
     fn losses(&self, parameters: &Parameters, hidden: &Tensor, targets: &Tensor) -> Tensor {
         let head = self.head(parameters); // [v, c]
-        let weights: usize = parameters.list().iter().map(|weight| weight.shape.elements()).sum();
+        let traced: usize = parameters.list().iter().map(|weight| weight.shape.elements()).sum();
+        // All of the model's, also where only its last blocks are traced.
+        let weights = traced.max(self.parameter_count());
         if parameters.holds_logits() && targets.size(-1).saturating_mul(self.vocabulary) <= weights {
             return self.logits(parameters, hidden).cross_entropy_rows(targets, Some(IGNORED_TARGET));
         }
         let allow_tf32 = parameters.precision() == Precision::Tf32;
         let options = LinearCrossEntropyOptions { ignored: Some(IGNORED_TARGET), allow_tf32 };
         rounded(parameters, hidden).linear_cross_entropy_rows_with(&head, targets, options)
+    }
+}
+
+impl Blocks for ModelConfig {
+    fn count(&self) -> usize {
+        self.layers
+    }
+
+    fn width(&self) -> usize {
+        self.width
+    }
+
+    #[track_caller]
+    fn embedded(&self, parameters: &Parameters, tokens: &Tensor, context: &mut dyn KeyValueContext) -> Tensor {
+        self.family.architecture().embedded(self, parameters, tokens, context)
+    }
+
+    #[track_caller]
+    fn through(
+        &self,
+        parameters: &Parameters,
+        x: &Tensor,
+        blocks: Range<usize>,
+        context: &mut dyn KeyValueContext,
+    ) -> Tensor {
+        self.family.architecture().through(self, parameters, x, blocks, context)
+    }
+
+    #[track_caller]
+    fn normed(&self, parameters: &Parameters, x: &Tensor) -> Tensor {
+        self.family.architecture().normed(self, parameters, x)
     }
 }
 

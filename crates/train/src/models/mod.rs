@@ -7,7 +7,7 @@ mod presets;
 mod products;
 mod rope;
 
-pub use causal::{CausalModel, IGNORED_TARGET, KeyValueContext, WholeSequences};
+pub use causal::{Blocks, CausalModel, IGNORED_TARGET, KeyValueContext, WholeSequences};
 pub(crate) use config::MOST_LAYERS;
 pub use config::ModelConfig;
 pub use families::Family;

@@ -125,8 +125,13 @@ impl GroupedOptimizer {
 
     /// What is remembered of a weight of this shape, by the names of the states.
     pub(crate) fn states_of(&self, name: &str, shape: &Shape) -> Vec<String> {
-        let states = self.rule.states(shape).into_iter().map(|(kind, _)| state_name(kind, name));
-        states.chain(self.average.map(|_| WeightAverage::name(name))).collect()
+        self.remembered(name, shape).into_iter().map(|(state, _)| state).collect()
+    }
+
+    /// The same with their shapes.
+    pub(crate) fn remembered(&self, name: &str, shape: &Shape) -> Vec<(String, Shape)> {
+        let states = self.rule.states(shape).into_iter().map(|(kind, shape)| (state_name(kind, name), shape));
+        states.chain(self.average.map(|_| (WeightAverage::name(name), shape.clone()))).collect()
     }
 
     /// The factor of the learning rate, and the decay, of a weight.

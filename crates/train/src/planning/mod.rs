@@ -22,6 +22,7 @@ pub use run_memory::RunMemory;
 
 use crate::Result;
 use crate::lanes::Lanes;
+use crate::pipeline::Stage;
 use crate::step::StepConfig;
 use gradus_engine::backend::Backend;
 use gradus_engine::plan::{Estimate, Options, Plan, Planner, Recompute};
@@ -39,10 +40,10 @@ impl StepConfig {
         recompute: Recompute,
         backend: &dyn Backend,
     ) -> Result<StepConfig> {
-        if self.micro_batch > 0 || self.lanes.place().ranks == 1 {
+        if self.micro_batch > 0 || self.place().ranks == 1 {
             return Ok(self.clone());
         }
-        let alone = StepConfig { lanes: Lanes::all(self.lanes.count()), ..self.clone() };
+        let alone = StepConfig { lanes: Lanes::all(self.lanes.count()), stage: Stage::default(), ..self.clone() };
         let chosen = StepPlans::new(&alone, batch, recompute, backend).frugal_within(usize::MAX)?;
         let micro_batch = chosen.map_or(0, |chosen| chosen.config.micro_batch);
         Ok(StepConfig { micro_batch, ..self.clone() })

@@ -4,6 +4,7 @@ use super::run_memory::{arena_besides, counted};
 use super::{Chosen, Refusal, StepPlans};
 use crate::memory::guard::{self, Armed, Doing};
 use crate::memory::{Budget, Held, Limit, Outside, STEP_BYTES, messages_bytes};
+use crate::pipeline::Transfer;
 use crate::ranks::{compressed_bytes, exchange_bytes};
 use crate::step::{Batch, StepConfig};
 use crate::trainer::Batches;
@@ -39,7 +40,7 @@ impl ModelMemory {
         let (of_batch, of_one) =
             (Batch::size(&traced.fields, config.lanes.rows(batch).len()), Batch::size(&traced.fields, 1));
         let steps = traced.trace.to_graph().nodes().len() as u64 * STEPS_PER_NODE;
-        let messages = messages_bytes(config.lanes.place());
+        let messages = messages_bytes(config.place());
         let runtime = Held::now_resident().with_threads(backend.workers()) + steps * STEP_BYTES + messages;
         let most_sums = traced.summed.iter().map(|summed| summed.sums.len()).max().unwrap_or(1);
         let numbers = traced.summed.iter().map(|summed| summed.numbers).collect();
@@ -49,9 +50,11 @@ impl ModelMemory {
             true => compressed_bytes(config.compression, &config.lanes, &shapes, others),
             false => exchange_bytes(&config.lanes, numbers, traced.parameters.len(), most_sums),
         };
+        let transfer = traced.staging.as_ref().map(Transfer::of);
+        let stages = transfer.map_or(0, |transfer| transfer.bytes(config.stage, smallest.passes()));
         // Of a source that has only whole batches, a rank takes its rows.
         let whole = if config.lanes.place().ranks > 1 { Batch::size(&traced.fields, batch) as u64 } else { 0 };
-        let outside = Outside { data: Batches::bytes(of_batch) + of_one as u64 + whole + exchange, runtime };
+        let outside = Outside { data: Batches::bytes(of_batch) + of_one as u64 + whole + exchange + stages, runtime };
         let limit = Limit::of(stated);
         let guard = stated.map(|_| guard::arm(&limit, "`settings.memory`"));
         guard::doing(Doing::Planning);

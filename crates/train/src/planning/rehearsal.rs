@@ -6,6 +6,7 @@ use crate::lanes::Lanes;
 use crate::language::{LanguageModel, TARGETS, TOKENS};
 use crate::memory::Held;
 use crate::models::ModelConfig;
+use crate::pipeline::Stage;
 use crate::step::{StepConfig, StepScalars, TrainingStep};
 use gradus_engine::backend::Backend;
 use std::rc::Rc;
@@ -32,7 +33,14 @@ pub fn of_training(config: &TrainConfig, backend: &dyn Backend) -> Result<Held> 
     let (micro_batch, micro_batches) = (1, MICRO_BATCHES);
     // Measuring takes no other code but a few reductions, and a plan that is not small.
     let health = false;
-    let config = StepConfig { objective: Rc::new(model), micro_batch, micro_batches, health, ..StepConfig::of(config) };
+    let config = StepConfig {
+        objective: Rc::new(model),
+        micro_batch,
+        micro_batches,
+        health,
+        stage: Stage::default(),
+        ..StepConfig::of(config)
+    };
     let config = if config.keeps_lanes() { by_itself(config) } else { config };
     Held::measure(|begin| {
         let mut step = TrainingStep::new(config, backend)?;

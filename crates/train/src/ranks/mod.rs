@@ -52,6 +52,8 @@ const ASKS: u8 = 3;
 pub struct Ranks {
     transport: gradus_comm::Exchange,
     bytes_sent: Arc<AtomicU64>,
+    /// By which groups within them are made, if there can be any.
+    whole: Option<Box<dyn Transport>>,
     /// Room for a number of each rank, and where it stands.
     numbers: Vec<u64>,
     at: Vec<usize>,
@@ -62,8 +64,9 @@ impl Ranks {
     pub fn new(transport: Box<dyn Transport>) -> Ranks {
         let (ranks, bytes_sent) = (transport.ranks(), transport.bytes_sent());
         let at = (0..=ranks).map(|rank| rank * size_of::<u64>()).collect();
+        let whole = transport.among(&Vec::from_iter(0..ranks)).ok();
         let transport = gradus_comm::Exchange::start(transport, POSTED);
-        Ranks { transport, bytes_sent, numbers: vec![0; ranks], at }
+        Ranks { transport, bytes_sent, whole, numbers: vec![0; ranks], at }
     }
 
     /// Which of them this one is.
@@ -88,6 +91,12 @@ impl Ranks {
     /// What carries out collectives beside what is computed.
     pub(crate) fn thread(&mut self) -> &mut gradus_comm::Exchange {
         &mut self.transport
+    }
+
+    /// The group of some of these ranks, of which this is one.
+    pub(crate) fn among(&self, ranks: &[usize]) -> Result<Box<dyn Transport>> {
+        let whole: &dyn Transport = self.whole.as_deref().unwrap_or(&self.transport);
+        Ok(whole.among(ranks)?)
     }
 
     /// The number of every rank.

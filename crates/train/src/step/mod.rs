@@ -10,6 +10,8 @@
 //! A batch of several [`Lanes`] takes `first` and `accumulate` for each of them; routines `keep` and `join` add the sums of
 //! lanes up, by a tree.
 //!
+//! A [`Stage`] of a pipeline is a step of some of the model's blocks, whose micro-batches come and go by the ranks beside it.
+//!
 //! Gradients are summed from the first row of a lane to the last, whatever the micro-batches: each goes on with the
 //! sums of the one before. So (without dropout, whose masks follow the micro-batches) their number changes no bit of
 //! the weights, if sequences have a multiple of 32 tokens.
@@ -20,25 +22,29 @@ mod lagging;
 mod local;
 mod objective;
 mod parts;
+mod pipelined;
 mod replay;
+mod staged;
 mod stored;
 mod times;
 mod update;
 
 pub use batch::{Batch, Field, Inputs};
 pub(crate) use kept::{CodedTensor, Divided, Kept, KeptLanes, Summing, ThinTensor};
-pub use objective::Objective;
+pub use objective::{Objective, Staged};
 pub(crate) use parts::{ALL_SQUARES, Parts};
 pub use replay::{Culprit, Outcome, Scaling, StepScalars, TrainingStep, is_not_finite};
+pub(crate) use staged::{LOSS_SUM, SUMMED_LOSS, Staging, Tied};
 pub(crate) use stored::Collected;
 pub use times::{Replay, StepTimes};
 
 use crate::accumulation::{GradientAccumulator, Summed, added_up};
 use crate::config::{Compression, LocalSteps, Precision};
-use crate::lanes::{Fold, Lanes};
+use crate::lanes::{Fold, Lanes, Place};
 use crate::loss_scale::{LossScale, LossScaler};
 use crate::optimizers::GroupedOptimizer;
 use crate::parameters::{Parameter, Parameters};
+use crate::pipeline::Stage;
 use crate::watch::Reading;
 use crate::{Error, Result};
 use gradus_engine::backend::Backend;
@@ -67,6 +73,8 @@ pub struct StepConfig {
     pub micro_batches: usize,
     /// The lanes of a batch, and which of them are computed here.
     pub lanes: Lanes,
+    /// Which stage of the model is computed here, where ranks share out its blocks.
+    pub stage: Stage,
     /// The update.
     pub optimizer: GroupedOptimizer,
     /// Whether each of several ranks has a part of what the optimizer remembers, and updates that part of the weights.
@@ -108,6 +116,8 @@ pub(crate) struct Traced {
     pub kept: Option<KeptLanes>,
     /// What lanes have of their own, if they take steps by themselves.
     pub replicas: Option<Replicas>,
+    /// The stage of a pipeline, if this is one.
+    pub staging: Option<Staging>,
     /// How the health of gradients is read, if it is measured.
     pub reading: Option<Reading>,
 }
@@ -176,6 +186,7 @@ impl StepConfig {
             micro_batch: batch,
             micro_batches: 1,
             lanes: Lanes::default(),
+            stage: Stage::default(),
             optimizer: optimizer.into(),
             sharded: false,
             overlap: true,
@@ -198,7 +209,7 @@ impl StepConfig {
 
     /// Whether a step is several routines with sums of gradients between them, rather than one.
     pub fn accumulates(&self) -> bool {
-        self.micro_batches > 1 || self.lanes.count() > 1 || self.relinkable || self.keeps_lanes()
+        self.micro_batches > 1 || self.lanes.count() > 1 || self.stage.count > 1 || self.relinkable || self.keeps_lanes()
     }
 
     /// Whether lanes are kept apart until they are summed.
@@ -218,6 +229,12 @@ impl StepConfig {
     /// Whether the update is that of a part of each weight.
     pub fn updates_parts(&self) -> bool {
         self.sharded && self.lanes.place().ranks > 1
+    }
+
+    /// The ranks of the run, and which of them this is.
+    pub fn place(&self) -> Place {
+        let (pipeline, Stage { index, count }) = (self.lanes.place(), self.stage);
+        Place { rank: pipeline.rank * count + index, ranks: pipeline.ranks * count }
     }
 
     /// Micro-batches that are computed here in a step.
@@ -331,6 +348,9 @@ impl StepConfig {
         self.check()?;
         self.check_machine(machine)?;
         self.precision.check(machine)?;
+        if let Some(staged) = self.cuttable()? {
+            return self.traced_stage(staged, machine);
+        }
         let trace = Trace::new();
         let scalars = Scalars::new(&trace, self.loss_scale());
         let inputs = Inputs::new(&trace, self.micro_batch);
@@ -368,6 +388,7 @@ impl StepConfig {
             parts,
             kept,
             replicas,
+            staging: None,
             reading,
         })
     }
@@ -398,9 +419,7 @@ impl StepConfig {
                  mean over them out: it is taken over the whole batch"
             )));
         }
-        let within: Vec<isize> = (1..ty.shape.rank() as isize).collect();
-        let of_rows = if within.is_empty() { losses } else { losses.sum(&within) };
-        let total = of_rows.sum_in_order(&[0]);
+        let total = summed(&losses);
         let weights = parameters.tensors();
         if weights.is_empty() {
             return Err(Error::Config("the model has no parameters to train; make them with `Parameters::get`".into()));
@@ -503,6 +522,14 @@ impl StepConfig {
     }
 }
 
+/// The sum of losses over a micro-batch, from its first example to its last.
+#[track_caller]
+fn summed(losses: &Tensor) -> Tensor {
+    let within: Vec<isize> = (1..losses.shape().rank() as isize).collect();
+    let of_rows = if within.is_empty() { losses.clone() } else { losses.sum(&within) };
+    of_rows.sum_in_order(&[0])
+}
+
 /// The error of the trace; a name that was taken is told in words of the place where that can happen.
 fn check_names(trace: &Trace, taken: impl FnOnce(&str, Location) -> String) -> Result<()> {
     match trace.check() {
@@ -526,6 +553,7 @@ impl fmt::Debug for StepConfig {
             .field("micro_batch", &self.micro_batch)
             .field("micro_batches", &self.micro_batches)
             .field("lanes", &self.lanes)
+            .field("stage", &self.stage)
             .field("optimizer", &self.optimizer)
             .field("sharded", &self.sharded)
             .field("overlap", &self.overlap)

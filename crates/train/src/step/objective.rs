@@ -3,7 +3,8 @@
 use super::{Batch, Inputs};
 use crate::Result;
 use crate::parameters::Parameters;
-use gradus_engine::{Routine, Tensor};
+use gradus_engine::{Routine, Shape, Tensor};
+use std::ops::Range;
 use std::rc::Rc;
 
 /// A model and what it is to lose less of. A function from parameters and inputs to losses is one.
@@ -30,10 +31,40 @@ pub trait Objective {
         Ok(vec![])
     }
 
+    /// The model as blocks one after another, by which ranks share it out; `None`: it cannot be cut.
+    fn staged(&self) -> Option<&dyn Staged> {
+        None
+    }
+
     /// Smaller ones that could be trained instead, and the settings that make them so: told when a budget is too small.
     fn smaller(&self) -> Vec<(String, Rc<dyn Objective>)> {
         vec![]
     }
+}
+
+/// A model as blocks one after another. What it gives by parts must be what [`Objective::losses`] and [`Objective::loss`] give,
+/// and every part must have taken all inputs.
+pub trait Staged {
+    /// How many blocks there are.
+    fn blocks(&self) -> usize;
+
+    /// What is between them of an example: the shape of numbers in f32.
+    fn between(&self) -> Shape;
+
+    /// How many losses an example has.
+    fn losses_of_example(&self) -> usize;
+
+    /// What the first block sees, [micro-batch, ...].
+    fn begun(&self, parameters: &Parameters, inputs: &Inputs) -> Tensor;
+
+    /// What some of the blocks make of `x`.
+    fn through(&self, parameters: &Parameters, inputs: &Inputs, x: &Tensor, blocks: Range<usize>) -> Tensor;
+
+    /// [`Objective::losses`], of what the last block gave.
+    fn losses_of(&self, parameters: &Parameters, inputs: &Inputs, x: &Tensor) -> Tensor;
+
+    /// [`Objective::loss`], of what the last block gave.
+    fn loss_of(&self, parameters: &Parameters, inputs: &Inputs, x: &Tensor) -> Tensor;
 }
 
 impl<F: Fn(&Parameters, &Inputs) -> Tensor> Objective for F {

@@ -2,11 +2,13 @@
 
 use super::lagging::Lagging;
 use super::local::{self, LaneFigures};
+use super::staged::Staging;
 use super::{Batch, DIAGNOSE, Divided, Field, MEASURED, Parts, StepConfig, StepTimes};
 use crate::accumulation::Summed;
 use crate::lanes::{Fold, Lanes};
 use crate::loss_scale::{BACK_OFF, SCALE, SKIPPED_STEPS};
 use crate::parameters::Parameter;
+use crate::pipeline::Pipeline;
 use crate::planning::Chosen;
 use crate::profiler::Phase;
 use crate::ranks::{Compressed, Exchange, Ranks};
@@ -79,18 +81,20 @@ impl fmt::Display for Culprit<'_> {
 pub struct TrainingStep {
     /// The other ranks of the run, if there are any. Before the program, in which they may be writing until they are gone.
     pub(super) exchange: Option<Box<Exchange>>,
+    /// The other stages, if this is one, and with them all ranks: those of `exchange` have the same stage.
+    pub(super) pipeline: Option<Box<Pipeline>>,
     /// Where the update of the last step stands.
     pub(super) lagging: Lagging,
     pub(super) program: Program,
-    config: StepConfig,
+    pub(super) config: StepConfig,
     fields: Arc<[Field]>,
     parameters: Vec<Parameter>,
     /// Losses of a micro-batch.
     losses: usize,
     /// The routine that follows each lane that is computed here, if one does.
-    folds: Arc<[Option<String>]>,
+    pub(super) folds: Arc<[Option<String>]>,
     /// What is summed over lanes.
-    summed: Vec<Summed>,
+    pub(super) summed: Vec<Summed>,
     /// The parts of weights that are updated here, if those are parts.
     pub(super) parts: Option<Parts>,
     /// The states of which only a part is here.
@@ -103,6 +107,8 @@ pub struct TrainingStep {
     compressed: Option<Box<Compressed>>,
     /// The other ranks of a run whose lanes are kept apart, if there are any.
     apart: Option<Box<Ranks>>,
+    /// The stage of a pipeline, if this is one.
+    pub(super) staging: Option<Staging>,
     /// Where the times of each step of the plan go, while they are asked for.
     times: Option<Box<StepTimes>>,
     /// How the health of gradients is read, if it is measured.
@@ -154,7 +160,7 @@ impl TrainingStep {
         let (fields, parameters, losses, reading) = (traced.fields, traced.parameters, traced.losses, traced.reading);
         let folds = config.folds().iter().map(Fold::routine).collect();
         let program = Program::link(plan, backend)?;
-        let (summed, parts, kept) = (traced.summed, traced.parts, traced.kept);
+        let (summed, parts, kept, staging) = (traced.summed, traced.parts, traced.kept, traced.staging);
         let compressed = kept
             .as_ref()
             .map(|kept| Compressed::new(config.compression, config.compression_warmup, &config.lanes, kept));
@@ -177,6 +183,8 @@ impl TrainingStep {
             local,
             compressed: compressed.map(Box::new),
             apart: None,
+            staging,
+            pipeline: None,
             exchange: None,
             lagging: Lagging::default(),
             reading,
@@ -186,25 +194,38 @@ impl TrainingStep {
 
     /// With other ranks, which have the other lanes: those of this step are these ranks' ([`crate::lanes::Lanes::at`]).
     pub fn with_ranks(mut self, ranks: Ranks) -> Result<TrainingStep> {
-        if ranks.place() != self.config.lanes.place() {
-            let (step, ranks) = (self.config.lanes.place(), ranks.place());
+        if ranks.place() != self.config.place() {
+            let (step, ranks) = (self.config.place(), ranks.place());
             return Err(Error::Config(format!(
                 "the step is of {step:?}, and the ranks are of {ranks:?}; make both so"
             )));
         }
+        let ranks = match &self.staging {
+            None => ranks,
+            Some(staging) => {
+                let (pipeline, same) = Pipeline::new(ranks, self.config.stage, self.config.passes(), staging)?;
+                self.pipeline = Some(Box::new(pipeline));
+                same
+            }
+        };
         if ranks.place().ranks > 1 && self.compressed.is_some() {
             self.apart = Some(Box::new(ranks));
         } else if ranks.place().ranks > 1 {
             let parts = self.parts.as_ref().expect("each of several ranks has its part");
             let exchange = Exchange::new(ranks, &self.config.lanes, &self.summed, parts, &self.parameters);
             self.exchange = Some(Box::new(exchange));
-            self.lagging = Lagging::of(self.program.plan(), parts.is_sharded());
+            if self.staging.is_none() {
+                self.lagging = Lagging::of(self.program.plan(), parts.is_sharded());
+            }
         }
         Ok(self)
     }
 
     /// The other ranks of the run, if there are any.
     pub(crate) fn ranks(&mut self) -> Option<&mut Ranks> {
+        if let Some(pipeline) = &mut self.pipeline {
+            return Some(pipeline.ranks());
+        }
         match &mut self.apart {
             Some(ranks) => Some(ranks),
             None => self.exchange.as_mut().map(|exchange| exchange.ranks()),
@@ -235,7 +256,7 @@ impl TrainingStep {
 
     /// Whether this rank writes files and tells of the run.
     pub fn is_first_rank(&self) -> bool {
-        self.config.lanes.place().rank == 0
+        self.config.place().rank == 0
     }
 
     /// Goes on in another way: what the step remembers stays, in the same bytes.
@@ -257,6 +278,13 @@ impl TrainingStep {
     /// The weights, in order.
     pub fn parameters(&self) -> &[Parameter] {
         &self.parameters
+    }
+
+    /// How many numbers all weights of the model hold together, those of other stages too.
+    pub fn parameter_count(&self) -> usize {
+        let own = || self.parameters.iter().map(|parameter| parameter.shape.elements()).sum();
+        let all = |staging: &Staging| staging.weights.iter().map(|(weight, _)| weight.shape.elements()).sum();
+        self.staging.as_ref().map_or_else(own, all)
     }
 
     /// The program, to read and write its states.
@@ -382,7 +410,10 @@ impl TrainingStep {
         if let Some(every) = self.config.local.map(|local| local.every) {
             return self.replay_locally(every, last, batch, inputs);
         }
-        let replayed = self.replay_lanes(batch, inputs);
+        let replayed = match self.pipeline.take() {
+            None => self.replay_lanes(batch, inputs),
+            Some(pipeline) => self.replay_stage(pipeline, batch, inputs),
+        };
         // The update of the step before reads its own numbers until now.
         self.finish()?;
         self.program.write("learning_rate", &[inputs.learning_rate])?;
@@ -394,6 +425,9 @@ impl TrainingStep {
             // The others hear of it by the sums, of which none is on its way: no fault comes after a new sum.
             Err(error) if is_not_finite(&error) && self.exchange.is_some() => self.spoil()?,
             replayed => replayed?,
+        }
+        if let Some(pipeline) = self.pipeline.take() {
+            return self.update_stage(pipeline, last);
         }
         if self.exchange.is_none() {
             return self.run_routine(last);
@@ -410,12 +444,11 @@ impl TrainingStep {
         self.program.write("learning_rate", &[inputs.learning_rate])?;
         self.program.write("clip_norm", &[inputs.clip_norm])?;
         let Some(local) = &self.local else { return Ok(()) };
-        let (routines, first) = (local.routines.clone(), self.config.lanes.hosted().start);
+        let routines = local.routines.clone();
         let mut fault = None;
         for (place, [load, store, _]) in routines.iter().enumerate() {
             self.run_routine(load)?;
-            let stepped =
-                self.replay_lane((place, first + place), false, batch, inputs).and_then(|()| self.run_routine(last));
+            let stepped = self.replay_lane(place, false, batch, inputs).and_then(|()| self.run_routine(last));
             let figures = match stepped {
                 Ok(()) => {
                     let figures = [self.program.scalar("loss")?, self.program.scalar("gradient_norm")?];
@@ -487,10 +520,10 @@ impl TrainingStep {
 
     /// Replays the lanes that are computed here, and adds their sums up.
     fn replay_lanes(&mut self, batch: &Batch, inputs: &StepScalars) -> Result<()> {
-        let (folds, hosted) = (self.folds.clone(), self.config.lanes.hosted());
-        for (place, (lane, fold)) in hosted.clone().zip(&*folds).enumerate() {
-            let is_last = lane + 1 == hosted.end;
-            self.replay_lane((place, lane), is_last && fold.is_none(), batch, inputs)?;
+        let (folds, hosted) = (self.folds.clone(), self.config.lanes.hosted().len());
+        for (place, fold) in folds.iter().enumerate() {
+            let is_last = place + 1 == hosted;
+            self.replay_lane(place, is_last && fold.is_none(), batch, inputs)?;
             fold.as_ref().map_or(Ok(()), |fold| self.run_summing(fold, false, is_last))?;
         }
         Ok(())
@@ -498,20 +531,10 @@ impl TrainingStep {
 
     /// Replays the micro-batches of a lane, the examples of which have this place in the batch; whether that gives the last sums.
     /// A step that is one routine only has its examples written.
-    fn replay_lane(
-        &mut self,
-        (place, lane): (usize, usize),
-        is_last: bool,
-        batch: &Batch,
-        inputs: &StepScalars,
-    ) -> Result<()> {
+    fn replay_lane(&mut self, place: usize, is_last: bool, batch: &Batch, inputs: &StepScalars) -> Result<()> {
         let (micro_batches, accumulates) = (self.config.micro_batches, self.config.accumulates());
-        // The key need not count further than it can.
-        let lanes = (inputs.step as u32).wrapping_mul(self.config.lanes.count() as u32).wrapping_add(lane as u32);
         for index in 0..micro_batches {
-            self.write(batch, place * micro_batches + index)?;
-            let micro_step = lanes.wrapping_mul(micro_batches as u32).wrapping_add(index as u32);
-            self.program.write("dropout_key", &[inputs.seed, micro_step])?;
+            self.write_pass(place * micro_batches + index, batch, inputs)?;
             match (accumulates, index) {
                 (false, _) => {}
                 (true, 0) => self.run_summing("first", place == 0, is_last && micro_batches == 1)?,
@@ -519,6 +542,17 @@ impl TrainingStep {
             }
         }
         Ok(())
+    }
+
+    /// Writes the examples of one of the micro-batches that are computed here, and the key of what is dropped in it.
+    pub(super) fn write_pass(&mut self, pass: usize, batch: &Batch, inputs: &StepScalars) -> Result<()> {
+        let StepConfig { micro_batches, lanes, .. } = &self.config;
+        let (lane, index) = (lanes.hosted().start + pass / micro_batches, pass % micro_batches);
+        // The key need not count further than it can.
+        let lanes = (inputs.step as u32).wrapping_mul(lanes.count() as u32).wrapping_add(lane as u32);
+        let micro_step = lanes.wrapping_mul(*micro_batches as u32).wrapping_add(index as u32);
+        self.write(batch, pass)?;
+        Ok(self.program.write("dropout_key", &[inputs.seed, micro_step])?)
     }
 
     /// Whether what each step of the plan takes is asked for.
@@ -560,6 +594,11 @@ impl TrainingStep {
         self.check(micro_batch, self.config.micro_batch)?;
         self.finish()?;
         self.write(micro_batch, 0)?;
+        if let Some(mut pipeline) = self.pipeline.take() {
+            let loss = self.evaluate_stage(&mut pipeline);
+            self.pipeline = Some(pipeline);
+            return loss;
+        }
         self.program.run("evaluate")?;
         Ok(self.program.scalar("loss")?)
     }
@@ -574,6 +613,10 @@ impl TrainingStep {
     }
 
     fn check(&self, batch: &Batch, rows: usize) -> Result<()> {
+        if self.staging.is_some() && self.pipeline.is_none() {
+            let problem = "a stage takes no step without the others; connect it by `TrainingStep::with_ranks`";
+            return Err(Error::Config(problem.to_string()));
+        }
         if batch.rows() == rows && batch.is_of(&self.fields) {
             return Ok(());
         }
@@ -587,19 +630,45 @@ impl TrainingStep {
     /// After a step that was refused: the weight that is not finite itself, the first layer's first; else the one whose
     /// gradient is not, the last layer's first, since that is where a gradient starts.
     pub fn culprit(&mut self) -> Result<Culprit<'_>> {
-        if let Some(index) = self.weight_not_finite()? {
-            return Ok(Culprit::Weight(&self.parameters[index].name));
+        let places = self.places();
+        let mut weight = self.weight_not_finite()?.map_or(u64::MAX, |index| places[index] as u64);
+        // Where a rank has some of the weights, the others may have found another.
+        if let Some(pipeline) = &mut self.pipeline {
+            weight = pipeline.ranks().numbers(weight)?.iter().copied().min().unwrap_or(weight);
         }
-        let place = self.last_not_finite()?;
-        // Where a rank has a part of each gradient, the others may have found another.
+        if weight != u64::MAX {
+            return Ok(Culprit::Weight(self.weight_name(weight as usize)));
+        }
+        let place = self.last_not_finite()?.map_or(0, |index| places[index] as u64 + 1);
+        // And so where it has a part of each gradient.
         let place = match self.ranks() {
             Some(ranks) => ranks.numbers(place)?.iter().copied().max().unwrap_or(place),
             None => place,
         };
         Ok(match place {
             0 => Culprit::Norm,
-            place => Culprit::Gradient(&self.parameters[place as usize - 1].name),
+            place => Culprit::Gradient(self.weight_name(place as usize - 1)),
         })
+    }
+
+    /// The places of this step's weights among all of the model.
+    fn places(&self) -> Vec<usize> {
+        let place = |(index, parameter): (usize, &Parameter)| match &self.staging {
+            None => index,
+            Some(staging) => {
+                let all = &staging.weights;
+                all.iter().position(|(known, _)| known.name == parameter.name).expect("a stage's weight is the model's")
+            }
+        };
+        self.parameters.iter().enumerate().map(place).collect()
+    }
+
+    /// The name of one of all weights of the model.
+    fn weight_name(&self, place: usize) -> &str {
+        match &self.staging {
+            None => &self.parameters[place].name,
+            Some(staging) => &staging.weights[place].0.name,
+        }
     }
 
     /// The first weight that is not finite.
@@ -615,20 +684,20 @@ impl TrainingStep {
         Ok(None)
     }
 
-    /// The place of the last weight whose gradient is not finite, as far as that is here, from 1; 0: that of all is.
-    fn last_not_finite(&mut self) -> Result<u64> {
+    /// The last weight whose gradient is not finite, as far as that is here.
+    fn last_not_finite(&mut self) -> Result<Option<usize>> {
         let is_here = |index: usize| self.parts.as_ref().is_none_or(|parts| parts.is_here(index));
         let here: Vec<usize> = (0..self.parameters.len()).filter(|index| is_here(*index)).collect();
         if here.is_empty() {
-            return Ok(0);
+            return Ok(None);
         }
         self.program.run(DIAGNOSE)?;
         for index in here.into_iter().rev() {
             if !self.program.scalar(&self.parameters[index].name)?.is_finite() {
-                return Ok(index as u64 + 1);
+                return Ok(Some(index));
             }
         }
-        Ok(0)
+        Ok(None)
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a run does besides its steps.
 
 use crate::Result;
+use crate::files::tensors::Tensors;
 use crate::step::TrainingStep;
 use std::path::Path;
 
@@ -37,8 +38,8 @@ pub trait Hooks {
         Ok(None)
     }
 
-    /// Writes what others are to use of the run, at its end.
-    fn export(&mut self, _: &TrainingStep) -> Result<()> {
+    /// Writes what others are to use of the run, at its end. The last has all weights, also those of other ranks.
+    fn export(&mut self, _: &TrainingStep, _: &dyn Tensors) -> Result<()> {
         Ok(())
     }
 }

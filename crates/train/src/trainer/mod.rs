@@ -50,6 +50,7 @@ use crate::checkpoint::Store;
 use crate::memory::guard::{self, Doing};
 use crate::memory::heap;
 use crate::parameters::Parameters;
+use crate::pipeline;
 use crate::planning::{Chosen, ModelMemory};
 use crate::profiler::{self, Profile};
 use crate::ranks::{self, Ranks};
@@ -107,6 +108,7 @@ impl Trainer {
         settings.validate()?;
         let place = ranks.as_ref().map_or_else(Default::default, Ranks::place);
         ranks::check(place, &*backend)?;
+        pipeline::check_ranks(place.ranks, settings.stages)?;
         let config = settings.step(objective, place);
         let (memory, chosen) = match planned(&config, &settings, &*backend) {
             // Measuring is left out where it would not fit.

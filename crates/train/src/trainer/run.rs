@@ -12,7 +12,7 @@ use crate::memory::{ProcessMemory, heap};
 use crate::metrics::MetricsLog;
 use crate::run::{Event, Observer, StepReport, Stop, Summary};
 use crate::schedule::Elapsed;
-use crate::step::{Batch, Outcome, Scaling, StepScalars, is_not_finite};
+use crate::step::{Batch, Collected, Outcome, Scaling, StepScalars, is_not_finite};
 use crate::tensorboard::EventLog;
 use crate::{Error, Result};
 use std::time::Instant;
@@ -96,7 +96,7 @@ impl Run {
     /// Tells that the first step is about to begin.
     pub fn tell_start(&self, session: &Session, hooks: &dyn Hooks, observer: &mut dyn Observer) {
         observer.event(&Event::Started {
-            parameters: session.training.parameters().iter().map(|parameter| parameter.shape.elements()).sum(),
+            parameters: session.training.parameter_count(),
             tokens: hooks.data_tokens(),
             steps: session.limits.steps,
             memory_bytes: session.predicted.predicted(),
@@ -377,7 +377,11 @@ impl Run {
         // First, so that nothing that follows can lose what was trained.
         self.save(session, hooks, observer)?;
         heap::give_back_code();
-        session.first_alone(|session, _| hooks.export(&session.training))?.needed()?;
+        session
+            .first_alone(|session, asking| {
+                hooks.export(&session.training, &Collected { training: &session.training, asking })
+            })?
+            .needed()?;
         // Measured with the last step, unless that was taken before this session.
         if self.done && self.step == self.first_step {
             self.validate(session, hooks, observer, VALIDATION_AT_END)?;

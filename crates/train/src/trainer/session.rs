@@ -12,6 +12,7 @@ use crate::ranks::{Alone, Asking};
 use crate::schedule::{Length, Schedule};
 use crate::step::TrainingStep;
 use gradus_engine::backend::Backend;
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -116,12 +117,16 @@ impl Session {
         &mut self,
         work: impl FnOnce(&mut Session, Option<&Asking<'_>>) -> Result<T>,
     ) -> Result<Alone<T>> {
+        fn give(session: &Session, number: u64) -> Result<Cow<'_, [u8]>> {
+            session.training.part_here(number as usize)
+        }
+        if let Some(mut pipeline) = self.training.take_pipeline() {
+            let done = pipeline.ranks().first_alone(self, |session, asking| work(session, Some(asking)), give);
+            self.training.give_pipeline(pipeline);
+            return done;
+        }
         let Some(mut exchange) = self.training.take_exchange()? else { return work(self, None).map(Alone::Done) };
-        let done = exchange.ranks().first_alone(
-            self,
-            |session, asking| work(session, Some(asking)),
-            |session, number| session.training.part_here(number as usize),
-        );
+        let done = exchange.ranks().first_alone(self, |session, asking| work(session, Some(asking)), give);
         self.training.give_exchange(exchange);
         done
     }

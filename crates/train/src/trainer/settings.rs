@@ -7,6 +7,7 @@ use crate::lanes::{self, Lanes, Place};
 use crate::loss_scale::LossScale;
 use crate::memory::Budget;
 use crate::optimizers::{AdamW, GroupedOptimizer};
+use crate::pipeline::Stage;
 use crate::schedule::{Elapsed, Length, Schedule};
 use crate::step::{Objective, StepConfig};
 use crate::{Error, Result};
@@ -34,6 +35,8 @@ pub struct Settings {
     pub compress_warmup: u64,
     /// Whether each lane takes steps by itself, with weights of its own, and how lanes meet.
     pub local: Option<LocalSteps>,
+    /// Neighbouring ranks that share out the blocks of a model; 1: each rank has all of them ([`crate::pipeline`]).
+    pub stages: usize,
     /// Steps of the whole run.
     pub steps: Option<u64>,
     /// Seconds of training.
@@ -89,6 +92,7 @@ impl Default for Settings {
             compress: Compression::None,
             compress_warmup: 0,
             local: None,
+            stages: 1,
             steps: None,
             seconds: None,
             learning_rate: 1e-3,
@@ -172,16 +176,21 @@ impl Settings {
 
     /// The step, its micro-batch still to be chosen unless it is stated.
     pub(super) fn step(&self, objective: Rc<dyn Objective>, place: Place) -> StepConfig {
+        let (stage, pipeline) = Stage::of(place, self.stages);
         let health = match self.health {
             HealthInterval::Off => false,
             // No rank has all gradients where each updates a part.
-            HealthInterval::Auto => (self.shard == Sharding::None || place.ranks == 1) && self.local.is_none(),
+            HealthInterval::Auto => {
+                let has_all = self.shard == Sharding::None || place.ranks == 1;
+                has_all && self.stages == 1 && self.local.is_none()
+            }
             HealthInterval::Steps(_) => true,
         };
         StepConfig {
             micro_batch: self.micro_batch,
             micro_batches: (self.batch / self.lanes.max(1)).checked_div(self.micro_batch).unwrap_or(0),
-            lanes: Lanes::at(self.lanes, place),
+            lanes: Lanes::at(self.lanes, pipeline),
+            stage,
             sharded: self.shard == Sharding::Optimizer,
             overlap: self.overlap,
             compression: self.compress,

@@ -14,6 +14,7 @@ use crate::files::atomic;
 use crate::lanes::{Lanes, Place};
 use crate::memory::guard::{self, Doing};
 use crate::memory::heap;
+use crate::pipeline::{self, Stage};
 use crate::planning::RunMemory;
 use crate::ranks::{self, Ranks};
 use crate::run::{Event, Observer};
@@ -74,7 +75,8 @@ pub(super) fn prepare(
 fn check_ranks(config: &TrainConfig, backend: &dyn Backend) -> Result<()> {
     let place = config.place;
     ranks::check(place, backend)?;
-    Lanes::at(config.lanes, place).check()?;
+    pipeline::check_ranks(place.ranks, config.stages)?;
+    Lanes::at(config.lanes, Stage::of(place, config.stages).1).check()?;
     match config.batch {
         BatchSize::Auto | BatchSize::Adaptive(_) if place.ranks > 1 => Err(Error::Config(format!(
             "`settings.batch` {} follows the memory of one process, and this run has {} ranks; state how many sequences",
@@ -230,13 +232,19 @@ fn assemble(
     }
     let measures = TrainConfig { health: asked, ..config.clone() }.measures_health();
     if asked == HealthInterval::Auto && !measures {
-        observer.event(&Event::Note(match config.local_steps {
-            0 => "gradients are not measured: with `settings.shard` optimizer no rank has all of them",
-            _ => "gradients are not measured: with `settings.local_steps` each lane has its own",
-        }));
+        let why = match (config.local_steps, config.stages) {
+            (0, 1) => "`settings.shard` optimizer no rank has all of them",
+            (0, _) => "`settings.stages` no rank has all of them",
+            _ => "`settings.local_steps` each lane has its own",
+        };
+        observer.event(&Event::Note(&format!("gradients are not measured: with {why}")));
     } else if config.health != asked {
         observer
             .event(&Event::Note("gradients are not measured (`settings.health` off): the memory has no room for it"));
+    }
+    if config.stages > 1 {
+        let told = "no samples are written: no rank has all blocks; `gradus generate` takes one from what is saved";
+        observer.event(&Event::Note(told));
     }
     heap::give_back();
     observer.go_on()?;
@@ -301,7 +309,7 @@ fn fill_weights(session: &mut Session, text: &Text, found: Option<Found>) -> Res
             Err(Error::checkpoint(&found.folder, problem))
         }
         (Some(found), _) => session.restore(found),
-        (None, Some(folder)) => export::read_model_weights(folder, &text.config.model, session.training.program_mut()),
+        (None, Some(folder)) => export::read_model_weights(folder, &text.config.model, &mut session.training),
         (None, None) => session.training.initialize(text.config.seed),
     }
 }

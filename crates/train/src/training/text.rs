@@ -4,6 +4,7 @@ use crate::Result;
 use crate::config::{ExportDtype, TrainConfig};
 use crate::data::{TokenFile, WindowReader, Windows, validation_windows};
 use crate::export::{COMPANIONS_FOLDER, Export};
+use crate::files::tensors::Tensors;
 use crate::generate::Sampling;
 use crate::lanes::Place;
 use crate::language::{LanguageModel, SAMPLE_TOKENS_MAX, TARGETS, TOKENS};
@@ -38,11 +39,11 @@ impl Text {
     }
 
     /// Gives `write` the model as it stands.
-    fn exported<T>(&self, training: &TrainingStep, write: impl FnOnce(&Export<'_>) -> Result<T>) -> Result<T> {
+    fn exported<T>(&self, weights: &dyn Tensors, write: impl FnOnce(&Export<'_>) -> Result<T>) -> Result<T> {
         let companions = self.config.out.join(COMPANIONS_FOLDER);
         write(&Export {
             config: &self.config.model,
-            weights: training.program(),
+            weights,
             dtype: self.config.export_dtype.unwrap_or(ExportDtype::F32),
             tokenizer: &self.tokenizer,
             origin: companions.exists().then_some(&companions),
@@ -84,15 +85,14 @@ impl Hooks for Text {
     }
 
     fn write_settings(&self, training: &TrainingStep, folder: &Path) -> Result<()> {
-        self.exported(training, |model| model.write_settings(folder))
+        self.exported(training.program(), |model| model.write_settings(folder))
     }
 
     /// Fewer where the model is large or little text is held out.
     fn validation_batches(&self, training: &TrainingStep, at_most: usize) -> usize {
         let Some(file) = &self.validation else { return 0 };
         let (batch, sequence) = (self.config.batch.size(), self.config.sequence);
-        let weights: usize = training.parameters().iter().map(|parameter| parameter.shape.elements()).sum();
-        let affordable = WEIGHT_TOKENS_MAX / (weights * batch * sequence).max(1);
+        let affordable = WEIGHT_TOKENS_MAX / (training.parameter_count() * batch * sequence).max(1);
         at_most.min(affordable.max(1)).min(validation_windows(file, sequence).len().div_ceil(batch))
     }
 
@@ -114,7 +114,7 @@ impl Hooks for Text {
         let mut losses = Vec::with_capacity(parts);
         // Each rank in its turn.
         for (part, rows) in starts.chunks(size).enumerate().skip(rank).step_by(ranks) {
-            if !goes_on(part as u64, parts as u64) {
+            if !training.agreed(goes_on(part as u64, parts as u64))? {
                 break;
             }
             // Rows that the last batch does not fill are there, but do not count.
@@ -133,8 +133,11 @@ impl Hooks for Text {
         Ok((!starts.is_empty()).then(|| (total / starts.len() as f64) as f32))
     }
 
-    /// From the start of a document.
+    /// From the start of a document. No rank of a pipeline has a model to take one from.
     fn sample(&mut self, training: &mut TrainingStep) -> Result<Option<String>> {
+        if training.config().stage.count > 1 {
+            return Ok(None);
+        }
         let prompt = self.sample_prompt()?;
         let settings = Sampling { temperature: 0.8, top_k: Some(50), top_p: 1.0, seed: self.config.seed };
         let (model, program) = (LanguageModel::of(&self.config), training.program_mut());
@@ -146,8 +149,8 @@ impl Hooks for Text {
     }
 
     /// The model folder that other tools open.
-    fn export(&mut self, training: &TrainingStep) -> Result<()> {
+    fn export(&mut self, _: &TrainingStep, weights: &dyn Tensors) -> Result<()> {
         let folder = self.config.out.join("model");
-        self.exported(training, |model| model.write(&folder))
+        self.exported(weights, |model| model.write(&folder))
     }
 }

@@ -87,6 +87,7 @@ pub fn tiny(folder: &Path, name: &str) -> TrainConfig {
         local_steps: 0,
         outer_learning_rate: 0.7,
         outer_momentum: 0.9,
+        stages: 1,
         observer_bytes: 0,
         place: Default::default(),
     }

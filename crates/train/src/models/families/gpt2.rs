@@ -9,6 +9,7 @@ use crate::models::{Family, KeyValueContext, ModelConfig};
 use crate::parameters::{Initializer, Parameters};
 use gradus_engine::{DType, Tensor};
 use serde_json::{Value, json};
+use std::ops::Range;
 
 /// Of the published initialization.
 const DEVIATION: f32 = 0.02;
@@ -30,7 +31,7 @@ impl Architecture for Gpt2 {
     }
 
     #[track_caller]
-    fn hidden(
+    fn embedded(
         &self,
         config: &ModelConfig,
         parameters: &Parameters,
@@ -41,12 +42,27 @@ impl Architecture for Gpt2 {
         let positions = parameters.get("transformer.wpe.weight", [config.context, config.width], NORMAL);
         let positions = context.rows(&positions).cast(DType::F32); // [t, c]
         let embedded = table.embedding(tokens).cast(DType::F32) + positions; // [b, t, c]
-        let mut x = parameters.dropout(&embedded, config.dropout); // [b, t, c]
-        for layer in 0..config.layers {
+        parameters.dropout(&embedded, config.dropout) // [b, t, c]
+    }
+
+    #[track_caller]
+    fn through(
+        &self,
+        config: &ModelConfig,
+        parameters: &Parameters,
+        x: &Tensor,
+        blocks: Range<usize>,
+        context: &mut dyn KeyValueContext,
+    ) -> Tensor {
+        blocks.fold(x.clone(), |x, layer| {
             let at = parameters.within(format_args!("transformer.h.{layer}"));
-            x = tokens.trace().in_layer(layer, || block(config, &at, &x, context)); // [b, t, c]
-        }
-        layer_norm(config, parameters, &x, "transformer.ln_f") // [b, t, c]
+            x.trace().in_layer(layer, || block(config, &at, &x, context)) // [b, t, c]
+        })
+    }
+
+    #[track_caller]
+    fn normed(&self, config: &ModelConfig, parameters: &Parameters, x: &Tensor) -> Tensor {
+        layer_norm(config, parameters, x, "transformer.ln_f") // [b, t, c]
     }
 
     #[track_caller]

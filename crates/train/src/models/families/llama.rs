@@ -12,6 +12,7 @@ use crate::parameters::{Initializer, Parameters};
 use crate::{Error, Result};
 use gradus_engine::{DType, Tensor};
 use serde_json::{Value, json};
+use std::ops::Range;
 
 /// Of the published initialization.
 const NORMAL: Initializer = Initializer::Normal { deviation: 0.02 };
@@ -108,14 +109,37 @@ impl<L: LlamaLike> Architecture for L {
     }
 
     #[track_caller]
-    fn hidden(
+    fn embedded(
         &self,
         config: &ModelConfig,
         parameters: &Parameters,
         tokens: &Tensor,
+        _: &mut dyn KeyValueContext,
+    ) -> Tensor {
+        let embedded = token_table(config, parameters).embedding(tokens).cast(DType::F32); // [b, t, c]
+        parameters.dropout(&embedded, config.dropout) // [b, t, c]
+    }
+
+    #[track_caller]
+    fn through(
+        &self,
+        config: &ModelConfig,
+        parameters: &Parameters,
+        x: &Tensor,
+        blocks: Range<usize>,
         context: &mut dyn KeyValueContext,
     ) -> Tensor {
-        hidden(config, L::variant(config), parameters, tokens, context)
+        let (angles, variant) = (Angles::new(config, x, context), L::variant(config));
+        blocks.fold(x.clone(), |x, layer| {
+            let parameters = parameters.within(format_args!("model.layers.{layer}"));
+            let block = Block { config, variant, parameters, angles: &angles, window: config.window_of(layer) };
+            x.trace().in_layer(layer, || block.hidden(&x, context)) // [b, t, c]
+        })
+    }
+
+    #[track_caller]
+    fn normed(&self, config: &ModelConfig, parameters: &Parameters, x: &Tensor) -> Tensor {
+        rms_norm(config, parameters, x, "model.norm") // [b, t, c]
     }
 
     #[track_caller]
@@ -233,26 +257,6 @@ fn even_heads(config: &ModelConfig) -> Result<()> {
     }))
 }
 
-/// What the blocks of a family make of the tokens [b, t]: [b, t, c].
-#[track_caller]
-fn hidden(
-    config: &ModelConfig,
-    variant: Variant,
-    parameters: &Parameters,
-    tokens: &Tensor,
-    context: &mut dyn KeyValueContext,
-) -> Tensor {
-    let angles = Angles::new(config, tokens, context);
-    let embedded = token_table(config, parameters).embedding(tokens).cast(DType::F32); // [b, t, c]
-    let mut x = parameters.dropout(&embedded, config.dropout); // [b, t, c]
-    for layer in 0..config.layers {
-        let parameters = parameters.within(format_args!("model.layers.{layer}"));
-        let block = Block { config, variant, parameters, angles: &angles, window: config.window_of(layer) };
-        x = tokens.trace().in_layer(layer, || block.hidden(&x, context)); // [b, t, c]
-    }
-    rms_norm(config, parameters, &x, "model.norm") // [b, t, c]
-}
-
 #[track_caller]
 fn token_table(config: &ModelConfig, parameters: &Parameters) -> Tensor {
     parameters.get("model.embed_tokens.weight", [config.vocabulary, config.width], NORMAL)
@@ -266,9 +270,9 @@ struct Angles {
 
 impl Angles {
     #[track_caller]
-    fn new(config: &ModelConfig, tokens: &Tensor, context: &dyn KeyValueContext) -> Angles {
+    fn new(config: &ModelConfig, x: &Tensor, context: &dyn KeyValueContext) -> Angles {
         let frequencies = frequencies(config.head_size(), config.rope_theta, config.rope_scaling);
-        let [cos, sin] = tokens.trace().rotary_tables_from(context.places(), &frequencies); // [places, d/2]
+        let [cos, sin] = x.trace().rotary_tables_from(context.places(), &frequencies); // [places, d/2]
         Angles { cos: context.rows(&cos), sin: context.rows(&sin) }
     }
 }

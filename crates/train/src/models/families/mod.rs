@@ -14,6 +14,7 @@ use crate::{Error, Result};
 use gradus_engine::Tensor;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::ops::Range;
 
 /// Everything that makes a family: what it computes, and how its model folders state it.
 pub(crate) trait Architecture: Sync {
@@ -26,14 +27,27 @@ pub(crate) trait Architecture: Sync {
     /// Says what is impossible in this family, and what to do. Sizes and choices are checked already.
     fn validate(&self, config: &ModelConfig) -> Result<()>;
 
-    /// What the blocks make of the tokens [b, t]: [b, t, c].
-    fn hidden(
+    /// What the first block sees of the tokens [b, t]: [b, t, c].
+    fn embedded(
         &self,
         config: &ModelConfig,
         parameters: &Parameters,
         tokens: &Tensor,
         context: &mut dyn KeyValueContext,
     ) -> Tensor;
+
+    /// What some of the blocks make of `x`, [b, t, c]: [b, t, c].
+    fn through(
+        &self,
+        config: &ModelConfig,
+        parameters: &Parameters,
+        x: &Tensor,
+        blocks: Range<usize>,
+        context: &mut dyn KeyValueContext,
+    ) -> Tensor;
+
+    /// What the last block gave, [b, t, c], as the projection to logits takes it: [b, t, c].
+    fn normed(&self, config: &ModelConfig, parameters: &Parameters, x: &Tensor) -> Tensor;
 
     /// The table of tokens: [v, c].
     fn token_table(&self, config: &ModelConfig, parameters: &Parameters) -> Tensor;
