@@ -364,8 +364,10 @@ impl Kernels for Conv2dWeightGradient {
         let plan = kernel::WeightGradientPlan::new(linker.isa(), &self.geometry_of(x.shape(), g.shape()));
         let partials = linker.scratch::<f32>(plan.partials());
         with_float!(x.dtype, T => {
-            linker.job(kernel::WeightGradient::<T>::new(&plan, x.read(), g.read(), partials));
-            linker.job(kernel::SumPartials::<T>::new(&plan, partials.as_in(), y.write()));
+            linker.job(kernel::WeightGradient::<T>::new(&plan, x.read(), g.read(), partials, y.write()));
+            if !partials.is_empty() {
+                linker.job(kernel::SumImages::<T>::new(&plan, partials.as_in(), y.write()));
+            }
         });
         Ok(())
     }
