@@ -109,11 +109,12 @@ impl Axis {
     /// How many steps away the nearest and the farthest tap are.
     pub fn shifts(&self) -> (isize, isize) {
         let shifts = self.taps.iter().map(|&tap| self.split(tap).1);
-        shifts.fold(None, |found, shift| match found {
-            None => Some((shift, shift)),
-            Some((low, high)) => Some((shift.min(low), shift.max(high))),
-        })
-        .unwrap_or((0, 0))
+        shifts
+            .fold(None, |found, shift| match found {
+                None => Some((shift, shift)),
+                Some((low, high)) => Some((shift.min(low), shift.max(high))),
+            })
+            .unwrap_or((0, 0))
     }
 
     /// For each tap: which of the [`Axis::residues`] it reads, and how many steps it is behind the nearest.

@@ -105,7 +105,13 @@ impl Direct {
     }
 
     #[inline(always)]
-    pub fn pack_panel<T: Element>(&self, planes: &Planes, weights: &[T], [group, panel]: [usize; 2], packed: &mut [f32]) {
+    pub fn pack_panel<T: Element>(
+        &self,
+        planes: &Planes,
+        weights: &[T],
+        [group, panel]: [usize; 2],
+        packed: &mut [f32],
+    ) {
         let mut to = packed.chunks_exact_mut(planes.panel);
         for Phase { frame, .. } in &self.phases {
             for source in 0..planes.sources {

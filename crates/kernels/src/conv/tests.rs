@@ -250,3 +250,39 @@ fn an_images_bits_do_not_depend_on_its_batch() {
         }
     }
 }
+
+#[test]
+fn a_batch_in_pieces_gives_the_gradient_of_the_whole() {
+    for (channels, filters) in [(5, 9), (110, 100)] {
+        let batch = |images| Geometry {
+            images,
+            groups: 1,
+            channels,
+            filters,
+            input: [5, 4],
+            kernel: [3, 3],
+            output: [5, 4],
+            stride: [1, 1],
+            padding: [1, 1],
+            dilation: [1, 1],
+        };
+        let Sizes { input, weights, output } = sizes(&batch(1));
+        let x: Vec<f32> = numbers::<f32>(3 * input, 1).iter().map(|x| x / 3.0).collect();
+        let g = numbers::<f32>(3 * output, 2);
+        let add = |images: std::ops::Range<usize>, dw: &mut [f32], accumulate: bool| {
+            let plan = WeightGradientPlan::new(Isa::detect(), &batch(images.len()));
+            let mut partials = vec![f32::NAN; plan.partials()];
+            let (partials, dw) = (writes(&mut partials), writes(dw));
+            let (x, g) = (&x[images.start * input..images.end * input], &g[images.start * output..images.end * output]);
+            run_alone(&WeightGradient::new(&plan, reads(x), reads(g), partials, dw).accumulating(accumulate));
+            if !partials.is_empty() {
+                run_alone(&SumImages::new(&plan, partials.as_in(), dw).accumulating(accumulate));
+            }
+        };
+        let (mut whole, mut pieces) = (vec![f32::NAN; weights], vec![f32::NAN; weights]);
+        add(0..3, &mut whole, false);
+        add(0..1, &mut pieces, false);
+        add(1..3, &mut pieces, true);
+        assert_eq!(whole, pieces, "{filters} filters of {channels} channels");
+    }
+}

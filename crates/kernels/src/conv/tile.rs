@@ -162,7 +162,8 @@ impl RowsProduct<'_> {
     /// Checks that all is there for so many columns and gradients, in whole groups of weights.
     fn check(&self, group: usize, columns: usize, gradients: bool, sums: &[f32]) {
         let depth = self.depth.next_multiple_of(group);
-        let farthest = self.offsets[..depth].iter().max().map_or(0, |&offset| offset + (self.rows - 1) * self.pitch + columns);
+        let farthest =
+            self.offsets[..depth].iter().max().map_or(0, |&offset| offset + (self.rows - 1) * self.pitch + columns);
         assert!(farthest <= self.source.len() && gradients, "operands of weights");
         assert!(depth * self.lanes <= sums.len(), "sums of weights");
     }

@@ -2,8 +2,8 @@
 //!
 //! Images are added in their order, whatever the cut, so a batch that comes in pieces gives the bits of the whole.
 
-use super::frame::{Frame, load, zero};
 use super::direct::rectangle;
+use super::frame::{Frame, load, zero};
 use super::tile::{DOTS, LANES, PANEL, RowsProduct, products};
 use super::{Geometry, PART_PRODUCTS};
 use crate::isa::multiversion;
@@ -125,20 +125,20 @@ pub struct WeightGradient<T> {
     g: In<T>,
     partials: Out<f32>,
     y: Out<T>,
+    accumulate: bool,
     body: unsafe fn(&WeightGradient<T>, usize, &mut [f32]),
 }
 
 impl<T: Element> WeightGradient<T> {
     /// Of dense inputs and gradients of the output: to scratch of [`WeightGradientPlan::partials`] elements, which
     /// [`SumImages`] adds up; or if it has none, to the result.
-    pub fn new(
-        plan: &Arc<WeightGradientPlan>,
-        x: In<T>,
-        g: In<T>,
-        partials: Out<f32>,
-        y: Out<T>,
-    ) -> WeightGradient<T> {
-        WeightGradient { plan: plan.clone(), x, g, partials, y, body: units_of::select(plan.isa) }
+    pub fn new(plan: &Arc<WeightGradientPlan>, x: In<T>, g: In<T>, partials: Out<f32>, y: Out<T>) -> WeightGradient<T> {
+        WeightGradient { plan: plan.clone(), x, g, partials, y, accumulate: false, body: units_of::select(plan.isa) }
+    }
+
+    /// Going on from what the result holds, where images are summed in place.
+    pub fn accumulating(self, accumulate: bool) -> WeightGradient<T> {
+        WeightGradient { accumulate, ..self }
     }
 }
 
@@ -177,6 +177,10 @@ multiversion! {
             let (gradients, rest) = rest.split_at_mut(gradients);
             let sums = &mut rest[..sums];
             sums.fill(0.0);
+            if job.accumulate && !plan.is_apart() {
+                // SAFETY: these weights are the unit's own.
+                unsafe { plan.exchange(&unit, &job.y, 0, |kept, weight| sums[kept] = weight.to_f32()) };
+            }
             // What lies behind the last row is multiplied with zeros.
             frame.fill(0.0);
             for image in unit.images.clone() {
@@ -186,8 +190,8 @@ multiversion! {
             // SAFETY: these weights are the unit's own.
             unsafe {
                 match plan.is_apart() {
-                    true => plan.store(&unit, sums, &job.partials, unit.images.start * plan.weights()),
-                    false => plan.store(&unit, sums, &job.y, 0),
+                    true => plan.store(&unit, sums, &job.partials, unit.images.start * plan.weights(), false),
+                    false => plan.store(&unit, sums, &job.y, 0, job.accumulate),
                 }
             }
         }
@@ -200,14 +204,7 @@ impl<T: Element> WeightGradient<T> {
     /// # Safety
     /// The operands must be alive, and nothing may write them.
     #[inline(always)]
-    unsafe fn add_image(
-        &self,
-        unit: &Unit,
-        image: usize,
-        frame: &mut [f32],
-        gradients: &mut [f32],
-        sums: &mut [f32],
-    ) {
+    unsafe fn add_image(&self, unit: &Unit, image: usize, frame: &mut [f32], gradients: &mut [f32], sums: &mut [f32]) {
         let plan = &*self.plan;
         let Geometry { groups, channels, filters, input, output, .. } = plan.geometry;
         let (input, width, output) = (input[0] * input[1], output[1], output[0] * output[1]);
@@ -217,7 +214,10 @@ impl<T: Element> WeightGradient<T> {
         };
         // SAFETY: the caller's promise.
         let (x, g) = unsafe {
-            (self.x.slice(planes(channels, &unit.channels, input)), self.g.slice(planes(filters, &unit.filters, output)))
+            (
+                self.x.slice(planes(channels, &unit.channels, input)),
+                self.g.slice(planes(filters, &unit.filters, output)),
+            )
         };
         let depth = unit.channels.len() * plan.frame.taps.len();
         for [rows, columns] in &plan.rectangles {
@@ -258,27 +258,53 @@ impl WeightGradientPlan {
         }
     }
 
-    /// Writes the sums of a unit to the gradient that begins there.
+    /// Writes the sums of a unit to the gradient that begins there. Weights that no input meets have none: they are zero,
+    /// or what they were.
     ///
     /// # Safety
     /// The result must be alive, and these weights nobody else's.
     #[inline(always)]
-    unsafe fn store<U: Element>(&self, unit: &Unit, sums: &[f32], to: &Out<U>, start: usize) {
-        let (all, kernel) = (self.geometry.taps(), self.geometry.kernel[1]);
-        let [rows, columns] = &self.frame.axes;
+    unsafe fn store<U: Element>(&self, unit: &Unit, sums: &[f32], to: &Out<U>, start: usize, continued: bool) {
+        if self.frame.taps.len() < self.geometry.taps() && !continued {
+            for filter in unit.filters.clone() {
+                // SAFETY: the caller's promise.
+                unsafe { to.slice(self.weights_of(unit, filter, start)) }.fill(U::from_f32(0.0));
+            }
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.exchange(unit, to, start, |kept, weight| *weight = U::from_f32(sums[kept])) };
+    }
+
+    /// The weights of a filter that are a unit's.
+    #[inline(always)]
+    fn weights_of(&self, unit: &Unit, filter: usize, start: usize) -> Range<usize> {
+        let (start, taps) =
+            (start + (unit.group * self.geometry.filters + filter) * self.depth(), self.geometry.taps());
+        start + unit.channels.start * taps..start + unit.channels.end * taps
+    }
+
+    /// Calls `visit` with every weight of a unit and the place of its sum.
+    ///
+    /// # Safety
+    /// The weights must be alive, and nobody else's.
+    #[inline(always)]
+    unsafe fn exchange<U: Element>(
+        &self,
+        unit: &Unit,
+        to: &Out<U>,
+        start: usize,
+        mut visit: impl FnMut(usize, &mut U),
+    ) {
         let (kept, lanes) = (self.frame.taps.len(), self.lanes());
+        let [rows, columns] = &self.frame.axes;
         for (lane, filter) in unit.filters.clone().enumerate() {
-            let start = start + (unit.group * self.geometry.filters + filter) * self.depth();
-            // SAFETY: these weights of this filter are the caller's own.
-            let to = unsafe { to.slice(start + unit.channels.start * all..start + unit.channels.end * all) };
-            for (channel, to) in to.chunks_exact_mut(all).enumerate() {
-                if kept < all {
-                    to.fill(U::from_f32(0.0));
-                }
+            // SAFETY: the caller's promise.
+            let to = unsafe { to.slice(self.weights_of(unit, filter, start)) };
+            for (channel, to) in to.chunks_exact_mut(self.geometry.taps()).enumerate() {
                 let mut at = channel * kept;
                 for row in &rows.taps {
                     for column in &columns.taps {
-                        to[row.index * kernel + column.index] = U::from_f32(sums[at * lanes + lane]);
+                        visit(at * lanes + lane, &mut to[row.index * self.geometry.kernel[1] + column.index]);
                         at += 1;
                     }
                 }
@@ -329,13 +355,19 @@ fn load_columns<'a, T: Element>(
 pub struct SumImages<T> {
     partials: In<f32>,
     y: Out<T>,
+    accumulate: bool,
     body: unsafe fn(&SumImages<T>, usize),
 }
 
 impl<T: Element> SumImages<T> {
     /// From what [`WeightGradient`] wrote to the gradient of the weights.
     pub fn new(plan: &Arc<WeightGradientPlan>, partials: In<f32>, y: Out<T>) -> SumImages<T> {
-        SumImages { partials, y, body: sums_of::select(plan.isa) }
+        SumImages { partials, y, accumulate: false, body: sums_of::select(plan.isa) }
+    }
+
+    /// Going on from what the result holds.
+    pub fn accumulating(self, accumulate: bool) -> SumImages<T> {
+        SumImages { accumulate, ..self }
     }
 }
 
@@ -362,6 +394,13 @@ multiversion! {
         for start in range.clone().step_by(STRIP) {
             let strip = start..(start + STRIP).min(range.end);
             let mut sums = [0.0; STRIP];
+            // SAFETY: these elements are this part's own.
+            let to = unsafe { job.y.slice(strip.clone()) };
+            if job.accumulate {
+                for (sum, earlier) in sums.iter_mut().zip(to.iter()) {
+                    *sum = earlier.to_f32();
+                }
+            }
             for image in (0..job.partials.len()).step_by(job.y.len()) {
                 // SAFETY: nothing writes the sums of the images while this job runs.
                 let partial = unsafe { job.partials.slice(image + strip.start..image + strip.end) };
@@ -369,8 +408,7 @@ multiversion! {
                     *sum += partial;
                 }
             }
-            // SAFETY: these elements are this part's own.
-            for (to, sum) in unsafe { job.y.slice(strip) }.iter_mut().zip(sums) {
+            for (to, sum) in to.iter_mut().zip(sums) {
                 *to = T::from_f32(sum);
             }
         }

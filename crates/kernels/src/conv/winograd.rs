@@ -97,7 +97,13 @@ impl Winograd {
 
     /// The transformed weights of a panel: for each place those of all sources.
     #[inline(always)]
-    pub fn pack_panel<T: Element>(&self, planes: &Planes, weights: &[T], [group, panel]: [usize; 2], packed: &mut [f32]) {
+    pub fn pack_panel<T: Element>(
+        &self,
+        planes: &Planes,
+        weights: &[T],
+        [group, panel]: [usize; 2],
+        packed: &mut [f32],
+    ) {
         for source in 0..planes.sources {
             let mut columns = [[[0.0; PANEL]; 3]; 4];
             for (row, &row_tap) in self.taps[0].iter().enumerate() {
@@ -147,7 +153,8 @@ impl Winograd {
                 for place in 0..PLACES {
                     let product = PanelProduct {
                         isa: planes.isa,
-                        weights: &weights[(place * planes.sources + channels.start) * PANEL..][..channels.len() * PANEL],
+                        weights: &weights[(place * planes.sources + channels.start) * PANEL..]
+                            [..channels.len() * PANEL],
                         panel: PANEL,
                         source: &transformed[place * place_sources..][..place_sources],
                         offsets: &self.offsets[..channels.len()],
