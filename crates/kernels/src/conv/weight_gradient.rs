@@ -332,20 +332,25 @@ fn load_rows<'a, T: Element>(
     }
 }
 
-/// Loads rectangles of planes of that width as columns: for each position the numbers of all planes.
+/// Loads rectangles of planes of that width as columns: for each position the numbers of all planes. Some positions of all
+/// planes come before the next, so that the first-level cache holds what is written meanwhile.
 #[inline(always)]
 fn load_columns<'a, T: Element>(
-    planes: impl Iterator<Item = &'a [T]>,
+    planes: impl Iterator<Item = &'a [T]> + Clone,
     [rows, columns]: [usize; 2],
     width: usize,
     pitch: usize,
     to: &mut [f32],
 ) {
-    for (index, plane) in planes.enumerate() {
-        for row in 0..rows {
-            let to = to[row * columns * pitch..].chunks_exact_mut(pitch);
-            for (to, from) in to.zip(&plane[row * width..][..columns]) {
-                to[index] = from.to_f32();
+    for row in 0..rows {
+        for start in (0..columns).step_by(LANES) {
+            let count = LANES.min(columns - start);
+            let to = &mut to[(row * columns + start) * pitch..][..count * pitch];
+            for (index, plane) in planes.clone().enumerate() {
+                let from = &plane[row * width + start..][..count];
+                for (to, from) in to.chunks_exact_mut(pitch).zip(from) {
+                    to[index] = from.to_f32();
+                }
             }
         }
     }

@@ -18,9 +18,9 @@ use std::ops::Range;
 /// Numbers of a transformed tile.
 const PLACES: usize = 16;
 /// Tiles of a unit: they lie in lanes.
-const TILES: usize = 2 * LANES;
+const TILES: usize = 4 * LANES;
 /// Channels of the source that are transformed before they are multiplied.
-const CHANNELS: usize = 128;
+const CHANNELS: usize = 64;
 /// Target planes of a unit.
 const BLOCK: usize = 128;
 /// The fewest channels on either side that pay for the transforms.
@@ -158,7 +158,7 @@ impl Winograd {
                         panel: PANEL,
                         source: &transformed[place * place_sources..][..place_sources],
                         offsets: &self.offsets[..channels.len()],
-                        lanes: TILES,
+                        lanes: tiles.len(),
                         continued: first > 0,
                     };
                     let row = place * place_sums + (panel * PANEL - targets.start) * TILES;
@@ -209,6 +209,7 @@ impl Winograd {
         let [height, width] = operands.planes.source_size;
         // Runs are written in whole vectors, each over the excess of the one before.
         let mut places = [[0.0f32; TILES + LANES]; PLACES];
+        let mut rows = [[0.0f32; ROW]; 4];
         for run in self.runs(tiles) {
             // SAFETY: the caller's promise.
             let source = unsafe { operands.sources(run.image, group) };
@@ -216,11 +217,13 @@ impl Winograd {
             let count = 2 * run.columns.len() + 2;
             let first = (2 * run.columns.start) as isize + self.low[1];
             let found = inside(1, first, width, count);
-            let mut rows = [[0.0f32; ROW]; 4];
             for (index, row) in rows.iter_mut().enumerate() {
                 let line = (2 * run.row + index) as isize + self.low[0];
-                if (0..height as isize).contains(&line) && !found.is_empty() {
+                if !(0..height as isize).contains(&line) || found.is_empty() {
+                    zero(row, count);
+                } else {
                     let column = found.start.wrapping_add_signed(first);
+                    zero(row, found.start);
                     load(&plane[line as usize * width + column..], 1, &mut row[found.start..], found.len());
                     zero(&mut row[found.end..], count - found.end);
                 }
