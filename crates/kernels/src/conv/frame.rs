@@ -114,9 +114,13 @@ fn load_steps<T: Element, const SPAN: usize>(source: &[T], step: usize, target: 
     for start in (0..count).step_by(LANES) {
         let (source, target) = (&source[start * step..], &mut target[start..]);
         if let (Some(from), Some(to)) = (source.first_chunk::<SPAN>(), target.first_chunk_mut::<LANES>()) {
+            // Loaded before they are stored: for all that the compiler knows, source and target might be the same, and it
+            // would move one number at a time.
+            let (from, mut numbers) = (*from, [0.0; LANES]);
             for lane in 0..LANES {
-                to[lane] = from[lane * (SPAN / LANES)].to_f32();
+                numbers[lane] = from[lane * (SPAN / LANES)].to_f32();
             }
+            *to = numbers;
         } else {
             for (to, from) in target[..LANES.min(count - start)].iter_mut().zip(source.iter().step_by(step)) {
                 *to = from.to_f32();
