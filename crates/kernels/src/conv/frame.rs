@@ -98,8 +98,8 @@ pub(super) fn zero(target: &mut [f32], count: usize) {
 #[inline(always)]
 pub(super) fn load<T: Element>(source: &[T], step: usize, target: &mut [f32], count: usize) {
     match step {
-        1 => load_steps::<T, LANES>(source, 1, target, count),
-        2 => load_steps::<T, { 2 * LANES }>(source, 2, target, count),
+        1 => load_blocks::<T, LANES>(source, target, count, |numbers| *numbers),
+        2 => load_blocks::<T, { 2 * LANES }>(source, target, count, |numbers| parted(numbers)[0]),
         _ => {
             for (to, from) in target[..count].iter_mut().zip(source.iter().step_by(step)) {
                 *to = from.to_f32();
@@ -108,23 +108,52 @@ pub(super) fn load<T: Element>(source: &[T], step: usize, target: &mut [f32], co
     }
 }
 
-/// `SPAN` elements, of which every `step`-th is taken, at a time.
+/// What is taken of `SPAN` elements at a time.
 #[inline(always)]
-fn load_steps<T: Element, const SPAN: usize>(source: &[T], step: usize, target: &mut [f32], count: usize) {
+fn load_blocks<T: Element, const SPAN: usize>(
+    source: &[T],
+    target: &mut [f32],
+    count: usize,
+    take: impl Fn(&[f32; SPAN]) -> [f32; LANES],
+) {
+    let step = SPAN / LANES;
     for start in (0..count).step_by(LANES) {
         let (source, target) = (&source[start * step..], &mut target[start..]);
         if let (Some(from), Some(to)) = (source.first_chunk::<SPAN>(), target.first_chunk_mut::<LANES>()) {
             // Loaded before they are stored: for all that the compiler knows, source and target might be the same, and it
             // would move one number at a time.
-            let (from, mut numbers) = (*from, [0.0; LANES]);
-            for lane in 0..LANES {
-                numbers[lane] = from[lane * (SPAN / LANES)].to_f32();
+            let (from, mut numbers) = (*from, [0.0; SPAN]);
+            for lane in 0..SPAN {
+                numbers[lane] = from[lane].to_f32();
             }
-            *to = numbers;
+            *to = take(&numbers);
         } else {
             for (to, from) in target[..LANES.min(count - start)].iter_mut().zip(source.iter().step_by(step)) {
                 *to = from.to_f32();
             }
         }
     }
+}
+
+/// The numbers at even and at odd places: halves of words, which vectors have instructions for.
+#[inline(always)]
+pub(super) fn parted(numbers: &[f32; 2 * LANES]) -> [[f32; LANES]; 2] {
+    let words: [u64; LANES] = bytemuck::cast(*numbers);
+    let mut halves = [[0.0; LANES]; 2];
+    for lane in 0..LANES {
+        let word = words[lane].to_le();
+        halves[0][lane] = f32::from_bits(word as u32);
+        halves[1][lane] = f32::from_bits((word >> 32) as u32);
+    }
+    halves
+}
+
+/// Numbers in turn: the reverse of [`parted`].
+#[inline(always)]
+pub(super) fn joined([even, odd]: &[[f32; LANES]; 2]) -> [f32; 2 * LANES] {
+    let mut words = [0u64; LANES];
+    for lane in 0..LANES {
+        words[lane] = (even[lane].to_bits() as u64 | (odd[lane].to_bits() as u64) << 32).to_le();
+    }
+    bytemuck::cast(words)
 }

@@ -9,7 +9,7 @@
 
 use super::axis::Axis;
 use super::correlation::{Operands, Planes};
-use super::frame::{load, zero};
+use super::frame::{joined, load, parted, zero};
 use super::tile::{LANES, PANEL, PanelProduct};
 use crate::window::inside;
 use crate::{Element, chunk, parts_of};
@@ -241,14 +241,8 @@ impl Winograd {
                 for (row, places) in rows.iter().zip(places.as_chunks_mut::<4>().0) {
                     let near = row[2 * tile..].first_chunk::<{ 2 * LANES }>().expect("a whole row");
                     let far = row[2 * tile + 2..].first_chunk::<{ 2 * LANES }>().expect("a whole row");
-                    let mut columns = [[0.0; LANES]; 4];
-                    for lane in 0..LANES {
-                        columns[0][lane] = near[2 * lane];
-                        columns[1][lane] = near[2 * lane + 1];
-                        columns[2][lane] = far[2 * lane];
-                        columns[3][lane] = far[2 * lane + 1];
-                    }
-                    for (place, numbers) in places.iter_mut().zip(&transformed_tile(&columns)) {
+                    let ([a, b], [c, d]) = (parted(near), parted(far));
+                    for (place, numbers) in places.iter_mut().zip(&transformed_tile(&[a, b, c, d])) {
                         place[run.at + tile..][..LANES].copy_from_slice(numbers);
                     }
                 }
@@ -283,12 +277,7 @@ impl Winograd {
                 [lines[0][column], lines[1][column]] = targets_of(&sums);
             }
             for (line, row) in lines.iter().zip(&mut rows) {
-                let [even, odd] = targets_of(line);
-                let pairs = row[2 * start..].first_chunk_mut::<{ 2 * LANES }>().expect("a whole row");
-                for lane in 0..LANES {
-                    pairs[2 * lane] = even[lane];
-                    pairs[2 * lane + 1] = odd[lane];
-                }
+                row[2 * start..][..2 * LANES].copy_from_slice(&joined(&targets_of(line)));
             }
         }
         for run in self.runs(tiles) {
