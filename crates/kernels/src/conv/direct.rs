@@ -14,8 +14,12 @@ const BLOCK: usize = 64;
 const POSITIONS: usize = 512;
 /// The widest rows that are not cut.
 const WIDEST: usize = 512;
-/// Numbers of a frame, about: what a second-level cache can hold besides.
-const FRAME: usize = 48 * 1024;
+/// Numbers of a frame, about: what a second-level cache can hold besides, and of the sources of a few lanes the first-level
+/// cache.
+const FRAME: usize = 24 * 1024;
+/// Lanes that all panels of weights pass by before the next, where they are so deep that it pays.
+const LANES_AT_ONCE: usize = 2 * LANES;
+const DEEP: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct Direct {
@@ -156,24 +160,24 @@ impl Direct {
                 phase.frame.fill(plane, [rows, columns], &mut frame[index * phase.frame.channel()..]);
             }
             let depths = (phase.depth_start + channels.start * taps)..(phase.depth_start + channels.end * taps);
-            for (index, sums) in sums.chunks_exact_mut(planes.panel * self.lanes).enumerate() {
-                let target = targets.start + index * planes.panel;
-                if target >= targets.end {
-                    break;
+            let at_once = if depths.len() < DEEP { lanes } else { LANES_AT_ONCE };
+            for lane in (0..lanes).step_by(at_once) {
+                for (index, target) in targets.clone().step_by(planes.panel).enumerate() {
+                    // SAFETY: nothing writes the packed weights while this job runs.
+                    let weights = unsafe { operands.weights(group, target / planes.panel) };
+                    let product = PanelProduct {
+                        isa: planes.isa,
+                        weights: &weights[depths.start * planes.panel..depths.end * planes.panel],
+                        panel: planes.panel,
+                        source: &frame[lane..],
+                        offsets: &phase.offsets[..depths.len()],
+                        lanes: at_once.min(lanes - lane),
+                        continued: first > 0,
+                    };
+                    let sums = &mut sums[index * planes.panel * self.lanes + lane..];
+                    // SAFETY: the machine has the level.
+                    unsafe { (operands.multiply)(&product, sums, self.lanes) };
                 }
-                // SAFETY: nothing writes the packed weights while this job runs.
-                let weights = unsafe { operands.weights(group, target / planes.panel) };
-                let product = PanelProduct {
-                    isa: planes.isa,
-                    weights: &weights[depths.start * planes.panel..depths.end * planes.panel],
-                    panel: planes.panel,
-                    source: frame,
-                    offsets: &phase.offsets[..channels.len() * taps],
-                    lanes,
-                    continued: first > 0,
-                };
-                // SAFETY: the machine has the level.
-                unsafe { (operands.multiply)(&product, sums, self.lanes) };
             }
         }
         for (target, sums) in targets.zip(sums.chunks_exact(self.lanes)) {

@@ -147,10 +147,11 @@ impl Winograd {
                 // SAFETY: the caller's promise.
                 unsafe { self.transform(operands, [group, channel], tiles.clone(), to, place_sources) };
             }
-            for panel in targets.start / PANEL..parts_of(targets.end, PANEL) {
-                // SAFETY: nothing writes the packed weights while this job runs.
-                let weights = unsafe { operands.weights(group, panel) };
-                for place in 0..PLACES {
+            // The first-level cache holds the sources of a place while all panels of weights pass by.
+            for place in 0..PLACES {
+                for panel in targets.start / PANEL..parts_of(targets.end, PANEL) {
+                    // SAFETY: nothing writes the packed weights while this job runs.
+                    let weights = unsafe { operands.weights(group, panel) };
                     let product = PanelProduct {
                         isa: planes.isa,
                         weights: &weights[(place * planes.sources + channels.start) * PANEL..]
