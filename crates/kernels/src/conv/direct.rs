@@ -4,7 +4,7 @@ use super::PART_PRODUCTS;
 use super::axis::Axis;
 use super::correlation::{Operands, Planes};
 use super::frame::Frame;
-use super::tile::{LANES, PanelProduct};
+use super::tile::{LANES, PanelProduct, widest_tile};
 use crate::{Element, chunk, parts_of};
 use std::ops::Range;
 
@@ -14,11 +14,13 @@ const BLOCK: usize = 64;
 const POSITIONS: usize = 512;
 /// The widest rows that are not cut.
 const WIDEST: usize = 512;
-/// Numbers of a frame, about: what a second-level cache can hold besides, and of the sources of a few lanes the first-level
-/// cache.
-const FRAME: usize = 24 * 1024;
-/// Lanes that all panels of weights pass by before the next, where they are so deep that it pays.
-const LANES_AT_ONCE: usize = 2 * LANES;
+/// Numbers of a frame, about: what a second-level cache can hold besides.
+const FRAME: usize = 48 * 1024;
+/// Bytes of the sources of a tile's lanes, about: what a first-level cache can hold besides the weights of a panel.
+const NEAR: usize = 16 * 1024;
+/// Bytes of the lines of the cache that a row of a tile's lanes lies in.
+const ROW_BYTES: usize = 192;
+/// Depths from which on it pays that all panels of weights pass by the lanes of a tile before the next.
 const DEEP: usize = 64;
 
 #[derive(Debug)]
@@ -48,7 +50,8 @@ struct Phase {
 impl Phase {
     fn new(planes: &Planes, axes: [Axis; 2], depth_start: usize) -> Phase {
         let frame = Frame::new(axes.clone(), rectangle(&axes));
-        let channels = (FRAME / frame.channel().max(1)).clamp(1, planes.sources.max(1));
+        let near = NEAR / (frame.rows_read() * ROW_BYTES).max(1);
+        let channels = (FRAME / frame.channel().max(1)).min(near).clamp(1, planes.sources.max(1));
         let offsets = (0..channels).flat_map(|channel| frame.taps.iter().map(move |tap| (channel, tap)));
         let offsets = offsets.map(|(channel, tap)| channel * frame.channel() + tap).collect();
         Phase { frame, depth_start, channels, offsets }
@@ -82,6 +85,8 @@ impl Direct {
                 phases.push(phase);
             }
         }
+        // What reads the same sources comes one after another.
+        rectangles.sort_by_key(|(phase, [rows, columns])| (rows.start, columns.start, *phase));
         let lanes = |(phase, [rows, columns]): &(usize, [Range<usize>; 2])| {
             (rows.len() - 1) * phases[*phase].frame.pitch + columns.len()
         };
@@ -160,7 +165,7 @@ impl Direct {
                 phase.frame.fill(plane, [rows, columns], &mut frame[index * phase.frame.channel()..]);
             }
             let depths = (phase.depth_start + channels.start * taps)..(phase.depth_start + channels.end * taps);
-            let at_once = if depths.len() < DEEP { lanes } else { LANES_AT_ONCE };
+            let at_once = if depths.len() < DEEP { lanes } else { widest_tile(planes.panel) };
             for lane in (0..lanes).step_by(at_once) {
                 for (index, target) in targets.clone().step_by(planes.panel).enumerate() {
                     // SAFETY: nothing writes the packed weights while this job runs.

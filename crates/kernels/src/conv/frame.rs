@@ -47,6 +47,11 @@ impl Frame {
         self.residues[0].len() * self.residues[1].len() * self.rows * self.pitch
     }
 
+    /// Rows of a channel that a target reads from.
+    pub fn rows_read(&self) -> usize {
+        self.axes[0].taps.len() * self.residues[1].len()
+    }
+
     /// Numbers behind the last channel that a product may read, and a copy may write.
     pub const SLACK: usize = 64;
 

@@ -17,6 +17,11 @@ pub(super) fn panel_rows(targets: usize) -> usize {
     if targets <= 4 { targets.max(1) } else { PANEL }
 }
 
+/// The most lanes of a tile of so many rows, at any level.
+pub(super) fn widest_tile(rows: usize) -> usize {
+    if rows < 4 { 4 * LANES } else { 2 * LANES }
+}
+
 /// `c + a * b`.
 #[inline(always)]
 fn multiply_add<const FUSED: bool>(a: f32, b: f32, c: f32) -> f32 {

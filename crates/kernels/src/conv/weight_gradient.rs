@@ -15,6 +15,8 @@ use std::sync::Arc;
 const BLOCK: usize = 64;
 /// Weights of one filter in a unit, about.
 const DEPTH: usize = 576;
+/// Numbers of a frame, about: what a second-level cache can hold besides gradients and sums.
+const FRAME: usize = 48 * 1024;
 /// Below so many filters, lanes run along the positions and not along the filters.
 const FEW_FILTERS: usize = 8;
 /// The most weights of which every image has a sum of its own, so that there are parts enough. More are enough parts.
@@ -41,7 +43,11 @@ impl WeightGradientPlan {
     /// The plan for these sizes.
     pub fn new(isa: Isa, geometry: &Geometry) -> Arc<WeightGradientPlan> {
         let axes = [geometry.axis(0).forward(), geometry.axis(1).forward()];
-        let [height, width] = rectangle(&axes);
+        let channels = (DEPTH / geometry.taps()).clamp(1, geometry.channels.max(1));
+        let [mut height, width] = rectangle(&axes);
+        while height > 1 && channels * Frame::new(axes.clone(), [height, width]).channel() > FRAME {
+            height = height.div_ceil(2);
+        }
         let mut rectangles = vec![];
         for row in (0..axes[0].count).step_by(height) {
             for column in (0..axes[1].count).step_by(width) {
@@ -49,7 +55,6 @@ impl WeightGradientPlan {
             }
         }
         let frame = Frame::new(axes, [height, width]);
-        let channels = (DEPTH / geometry.taps()).clamp(1, geometry.channels.max(1));
         let mut offsets: Vec<usize> = (0..channels)
             .flat_map(|channel| frame.taps.iter().map(move |tap| (channel, tap)))
             .map(|(channel, tap)| channel * frame.channel() + tap)
