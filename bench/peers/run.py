@@ -21,8 +21,10 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 CONFIGURATIONS = ["reference", "11m", "124m-64", "124m-256"]
 STEPS = [f"steps/{configuration}/{precision}" for configuration in CONFIGURATIONS for precision in ("f32", "bf16")]
-FAMILIES = ["matmul", "linear", "adamw", "layer-norm", "cross-entropy", "attention"]
+FAMILIES = ["matmul", "linear", "adamw", "layer-norm", "cross-entropy", "attention", "conv"]
 TORCH_MODES = ["eager", "compiled"]
+# Of the others, each is one call of a kernel that is compiled already.
+KERNEL_MODES = {"cross-entropy": TORCH_MODES, "conv": ["eager", "channels-last"]}
 RUST_PEERS = ["burn", "candle"]
 PRODUCT_CRATES = ["gemm", "faer"]
 
@@ -135,8 +137,7 @@ def kernel_turn(family, arguments, programs, runner):
     """The programs that take turns at a family of kernels."""
     seconds, torch_kernels = arguments.time / 12, [programs["python"], HERE / "torch_kernels.py"]
     yield lambda: runner.gradus(programs["gradus"], family, seconds)
-    # Of the others, each is one call of a kernel that is compiled already.
-    for mode in TORCH_MODES if family == "cross-entropy" else ["eager"]:
+    for mode in KERNEL_MODES.get(family, ["eager"]):
         yield partial(runner.peer, f"torch {mode}", [*torch_kernels, family, mode, seconds, arguments.threads])
     if family == "matmul" and "products" in programs:
         for crate in PRODUCT_CRATES:
@@ -215,7 +216,7 @@ def report(arguments, runner, versions):
     for heading, is_step in (("Training steps", True), ("Kernels", False)):
         names = [name for name in runner.found if name.startswith("steps/") == is_step]
         known = {contender for name in names for contender in runner.found[name]}
-        order = ["gradus", *(f"torch {mode}" for mode in TORCH_MODES), *RUST_PEERS, *PRODUCT_CRATES]
+        order = ["gradus", *(f"torch {mode}" for mode in [*TORCH_MODES, "channels-last"]), *RUST_PEERS, *PRODUCT_CRATES]
         if names:
             print(table(heading, names, runner, [contender for contender in order if contender in known]))
 

@@ -1,4 +1,4 @@
-"""Single operations in PyTorch: torch_kernels.py FAMILY MODE SECONDS THREADS, MODE eager or compiled.
+"""Single operations in PyTorch: torch_kernels.py FAMILY MODE SECONDS THREADS, MODE eager or compiled, of convolutions eager or channels-last.
 
 The names are those of `gradus bench --list`.
 """
@@ -71,7 +71,38 @@ def attention():
             yield f"attention/{name}/{length}", both
 
 
+CONVOLUTIONS = [
+    ("7x7-stride-2-3-to-64-at-224", 1, 3, 64, 224, 7, 2),
+    ("3x3-64-at-56", 1, 64, 64, 56, 3, 1),
+    ("3x3-stride-2-64-to-128-at-56", 1, 64, 128, 56, 3, 2),
+    ("3x3-128-at-28", 1, 128, 128, 28, 3, 1),
+    ("3x3-256-at-14", 1, 256, 256, 14, 3, 1),
+    ("3x3-512-at-7", 1, 512, 512, 7, 3, 1),
+    ("1x1-256-to-64-at-56", 1, 256, 64, 56, 1, 1),
+    ("depthwise-3x3-128-at-56", 128, 128, 128, 56, 3, 1),
+]
+
+
+def convolutions(layout):
+    """In one layout of memory; whoever reads the figures takes the better one of each row."""
+    for name, groups, channels, filters, size, kernel, stride in CONVOLUTIONS:
+        x = torch.randn(16, channels, size, size).to(memory_format=layout)
+        weight = torch.randn(filters, channels // groups, kernel, kernel).to(memory_format=layout)
+        convolve = lambda: F.conv2d(x, weight, stride=stride, padding=kernel // 2, groups=groups)
+        gradient = torch.randn_like(convolve())
+
+        def backward(mask):
+            return torch.ops.aten.convolution_backward(gradient, x, weight, None, [stride] * 2, [kernel // 2] * 2, [1, 1],
+                                                       False, [0, 0], groups, mask)
+
+        yield f"conv/{name}/forward", convolve
+        yield f"conv/{name}/input-gradient", lambda: backward([True, False, False])
+        yield f"conv/{name}/weight-gradient", lambda: backward([False, True, False])
+
+
 def kernels(family, mode):
+    if family == "conv":
+        return convolutions(torch.channels_last if mode == "channels-last" else torch.contiguous_format)
     if family == "cross-entropy":
         return cross_entropy(mode == "compiled")
     plain = {"matmul": matmul, "linear": linear, "adamw": adamw, "layer-norm": layer_norm, "attention": attention}

@@ -65,5 +65,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) conv_weight_gradient(const
                to_float(g[(image * GROUPS * FILTERS + filter) * OUTPUT_PLANE + output]);
     }
     sum = block_all<THREADS>(sum, Add(), shared);
-    if (threadIdx.x == 0) dweight[i] = from_float<x_t>(sum);
+    if (threadIdx.x == 0) dweight[i] = from_float<x_t>(ACCUMULATES ? to_float(dweight[i]) + sum : sum);
 }

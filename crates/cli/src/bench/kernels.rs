@@ -1,7 +1,7 @@
 //! Single operations as entries, each traced, compiled and replayed like any program.
 
 use super::entry::{Entry, Group, Sample, Setting, Work};
-use gradus_engine::ops::{AdamW, AdamWInputs, LayerNormGradient};
+use gradus_engine::ops::{AdamW, AdamWInputs, Conv2dOptions, LayerNormGradient};
 use gradus_engine::plan::BufferKind;
 use gradus_engine::{DType, Program, Routine, Tensor, TensorType, Trace, gradient};
 use gradus_kernels::bf16;
@@ -34,6 +34,7 @@ pub fn entries() -> Vec<Entry> {
     for dtype in [DType::F32, DType::Bf16] {
         kernels.extend([256, 512, 1024].map(|length| attention(dtype, length)));
     }
+    kernels.extend(convolutions().iter().flat_map(convolution));
     kernels.into_iter().map(Kernel::entry).collect()
 }
 
@@ -290,4 +291,66 @@ fn attention(dtype: DType, length: usize) -> Kernel {
         with_gradients(Routine::new(ROUTINE).output("y", &y), &y, &[&queries, &keys, &values])
     });
     Kernel { counted: &["attention", "attention_gradient"], ..kernel }
+}
+
+/// A convolution of square planes and filters.
+struct Convolution {
+    name: &'static str,
+    groups: usize,
+    channels: usize,
+    filters: usize,
+    size: usize,
+    kernel: usize,
+    stride: usize,
+}
+
+/// Those of ResNet-18 and ResNet-50, and one of each channel for itself.
+fn convolutions() -> [Convolution; 8] {
+    let row = |name, groups, [channels, filters]: [usize; 2], size, kernel, stride| Convolution {
+        name,
+        groups,
+        channels,
+        filters,
+        size,
+        kernel,
+        stride,
+    };
+    [
+        row("7x7-stride-2-3-to-64-at-224", 1, [3, 64], 224, 7, 2),
+        row("3x3-64-at-56", 1, [64, 64], 56, 3, 1),
+        row("3x3-stride-2-64-to-128-at-56", 1, [64, 128], 56, 3, 2),
+        row("3x3-128-at-28", 1, [128, 128], 28, 3, 1),
+        row("3x3-256-at-14", 1, [256, 256], 14, 3, 1),
+        row("3x3-512-at-7", 1, [512, 512], 7, 3, 1),
+        row("1x1-256-to-64-at-56", 1, [256, 64], 56, 1, 1),
+        row("depthwise-3x3-128-at-56", 128, [128, 128], 56, 3, 1),
+    ]
+}
+
+/// A convolution of 16 images, and its gradients. What is counted are the products of its definition.
+fn convolution(row: &Convolution) -> Vec<Kernel> {
+    const IMAGES: usize = 16;
+    let &Convolution { name, groups, channels, filters, size, kernel, stride } = row;
+    let options = Conv2dOptions { stride: [stride; 2], padding: [kernel / 2; 2], groups, ..Conv2dOptions::default() };
+    let output = (size + 2 * (kernel / 2) - kernel) / stride + 1;
+    let weights = filters * (channels / groups) * kernel * kernel;
+    let work = Work::operations(2.0 * (IMAGES * output * output * weights) as f64, Limit::f32());
+    let directions: [(&str, &'static [&'static str]); 3] = [
+        ("forward", &["conv2d"]),
+        ("input-gradient", &["conv2d_input_gradient"]),
+        ("weight-gradient", &["conv2d_weight_gradient"]),
+    ];
+    let kernel = |(index, (direction, counted)): (usize, (&str, &'static [&'static str]))| {
+        let traced = Kernel::new(format!("conv/{name}/{direction}"), work, move |trace| {
+            let x = trace.input("x", DType::F32, [IMAGES, channels, size, size]);
+            let weight = trace.input("weight", DType::F32, [filters, channels / groups, kernel, kernel]);
+            let y = x.conv2d(&weight, None, options);
+            match index {
+                0 => Ok(Routine::new(ROUTINE).output("y", &y)),
+                _ => with_gradients(Routine::new(ROUTINE), &y, &[[&x, &weight][index - 1]]),
+            }
+        });
+        Kernel { heavy: true, counted, ..traced }
+    };
+    directions.into_iter().enumerate().map(kernel).collect()
 }

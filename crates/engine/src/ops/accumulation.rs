@@ -163,6 +163,12 @@ impl Operation for Accumulation {
                     onto(&tables[1..], &gradients.unwrap_or_default())
                 },
             ),
+            Case::new("the weights of a convolution", &[&[2, 3, 4, 5], &[4, 3, 3, 2], &[4, 3, 3, 2]], move |x| {
+                let x = in_f32(x);
+                let y = x[0].conv2d(&x[1], None, Conv2dOptions { padding: [1, 1], ..Conv2dOptions::default() });
+                let gradients = crate::gradient(&y.sum_of_squares(&y.all_axes()), &[&x[1]]);
+                onto(&x[2..], &gradients.unwrap_or_default())
+            }),
             Case::new("a sum in order", &[&[3, 5], &[5]], move |x| {
                 let x = in_f32(x);
                 onto(&x[1..], &[x[0].sum_in_order(&[0])])

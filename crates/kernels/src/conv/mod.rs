@@ -2,20 +2,24 @@
 //!
 //! The three are one bilinear form: every product of a source element, a weight and a target. The result and its
 //! gradient with respect to the input are both correlations of planes with weights ([`Correlation`]); the gradient
-//! with respect to the weights is a product of planes with planes ([`WeightGradient`]). All of them gather the
-//! sources of a chunk of positions into scratch as a matrix and multiply it there in register tiles, so the matrix
-//! of all positions never exists.
+//! with respect to the weights is a product of planes with planes ([`WeightGradient`]). All of them copy the sources of
+//! a rectangle of positions to scratch once ([`frame`]) and multiply them there in register tiles, which read the
+//! sources of each tap of the filter where they lie: the matrix of all taps never exists. Correlations with filters
+//! of 3 x 3 that move by one are computed in fewer products ([`winograd`]).
 
+mod axis;
 mod correlation;
-mod gather;
+mod direct;
+mod frame;
 mod tile;
 mod weight_gradient;
+mod winograd;
 
 #[cfg(test)]
 mod tests;
 
 pub use correlation::{Correlation, CorrelationPlan, PackWeights};
-pub use weight_gradient::{SumPartials, WeightGradient, WeightGradientPlan};
+pub use weight_gradient::{SumImages, WeightGradient, WeightGradientPlan};
 
 /// The sizes of a convolution. Pairs are (vertical, horizontal).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,13 +55,3 @@ impl Geometry {
 
 /// Multiplications of a part: enough to be worth handing to another thread, few enough to balance.
 const PART_PRODUCTS: usize = 512 * 1024;
-/// Rows of the gathered matrix that are in scratch at once.
-const ROWS: usize = 128;
-/// Rows of the product that a part computes.
-const BLOCK: usize = 64;
-
-/// Positions that are gathered at once when the matrix has `rows` rows: what the first-level cache can hold.
-fn chunk_positions(rows: usize, positions: usize) -> usize {
-    let fitting = 64 * ROWS / rows.clamp(16, ROWS);
-    fitting.next_multiple_of(64).min(positions.next_multiple_of(64))
-}

@@ -1,72 +1,106 @@
 //! The gradient of a convolution with respect to its weights: a sum over images and positions.
+//!
+//! Images are added in their order, whatever the cut, so a batch that comes in pieces gives the bits of the whole.
 
-use super::gather::{Axis, gather};
-use super::tile::{Factors, LANES, Lanes, multiply_add};
-use super::{BLOCK, Geometry, PART_PRODUCTS, ROWS, chunk_positions};
+use super::direct::rectangle;
+use super::frame::{Frame, load, zero};
+use super::tile::{DOTS, LANES, PANEL, RowsProduct, products};
+use super::{Geometry, PART_PRODUCTS};
 use crate::isa::multiversion;
-use crate::{Element, In, Isa, Job, Out, chunk, lanes, parts_of};
+use crate::{Element, In, Isa, Job, Out, chunk, parts_of};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Parts to aim for: where the weights alone are fewer blocks, the positions are split too.
-const PARTS: usize = 64;
+/// Filters of a unit.
+const BLOCK: usize = 64;
+/// Weights of one filter in a unit, about.
+const DEPTH: usize = 576;
+/// Numbers of a frame, about: what a second-level cache can hold besides gradients and sums.
+const FRAME: usize = 48 * 1024;
 /// Below so many filters, lanes run along the positions and not along the filters.
 const FEW_FILTERS: usize = 8;
-/// The most rows of a tile.
-const TILE_ROWS: usize = 8;
-/// Elements of a part of [`SumPartials`].
-const PART_ELEMENTS: usize = 16 * 1024;
+/// The most weights of which every image has a sum of its own, so that there are parts enough. More are enough parts.
+const APART: usize = 96 * 1024;
+/// Elements of a part of [`SumImages`].
+const PART_ELEMENTS: usize = 4 * 1024;
 
 /// How the gradient of the weights is cut up: fixed by the problem.
 #[derive(Debug)]
 pub struct WeightGradientPlan {
     isa: Isa,
     geometry: Geometry,
-    axes: [Axis; 2],
-    /// Weights of one filter.
-    depth: usize,
-    /// Positions that are gathered at once, and such chunks in an image.
+    frame: Frame,
+    rectangles: Vec<[Range<usize>; 2]>,
+    /// Channels of a unit.
+    channels: usize,
+    /// Where the inputs of each weight of a unit lie, with some of the last once more.
+    offsets: Vec<usize>,
+    /// Positions of the largest rectangle.
     positions: usize,
-    chunks_per_image: usize,
-    /// Ranges of chunks, over all images, whose sums are kept apart and added at the end.
-    splits: usize,
 }
 
 impl WeightGradientPlan {
     /// The plan for these sizes.
     pub fn new(isa: Isa, geometry: &Geometry) -> Arc<WeightGradientPlan> {
-        let depth = geometry.channels * geometry.taps();
-        let plane = geometry.output[0] * geometry.output[1];
-        let positions = chunk_positions(depth, plane).max(1);
-        let chunks_per_image = parts_of(plane, positions);
-        let products = geometry.filters.min(BLOCK) * depth.min(ROWS) * geometry.images * plane;
-        let blocks = geometry.groups * parts_of(geometry.filters, BLOCK) * parts_of(depth, ROWS);
-        let splits = parts_of(products, PART_PRODUCTS).min(parts_of(PARTS, blocks.max(1))).max(1);
         let axes = [geometry.axis(0).forward(), geometry.axis(1).forward()];
-        Arc::new(WeightGradientPlan { isa, geometry: *geometry, axes, depth, positions, chunks_per_image, splits })
+        let channels = (DEPTH / geometry.taps()).clamp(1, geometry.channels.max(1));
+        let [mut height, width] = rectangle(&axes);
+        while height > 1 && channels * Frame::new(axes.clone(), [height, width]).channel() > FRAME {
+            height = height.div_ceil(2);
+        }
+        let mut rectangles = vec![];
+        for row in (0..axes[0].count).step_by(height) {
+            for column in (0..axes[1].count).step_by(width) {
+                rectangles.push([row..(row + height).min(axes[0].count), column..(column + width).min(axes[1].count)]);
+            }
+        }
+        let frame = Frame::new(axes, [height, width]);
+        let mut offsets: Vec<usize> = (0..channels)
+            .flat_map(|channel| frame.taps.iter().map(move |tap| (channel, tap)))
+            .map(|(channel, tap)| channel * frame.channel() + tap)
+            .collect();
+        let last = offsets.last().copied().unwrap_or(0);
+        offsets.resize(offsets.len().next_multiple_of(PANEL * DOTS), last);
+        let positions = height * width.next_multiple_of(LANES);
+        Arc::new(WeightGradientPlan { isa, geometry: *geometry, frame, rectangles, channels, offsets, positions })
     }
 
-    /// Elements of scratch for the sums of the splits.
+    /// Elements of scratch for the sums of the images, where each has its own; none where they are summed in place.
     pub fn partials(&self) -> usize {
-        self.splits * self.weights()
+        if self.is_apart() { self.geometry.images * self.weights() } else { 0 }
+    }
+
+    /// Whether every image has a sum of its own.
+    fn is_apart(&self) -> bool {
+        self.geometry.images > 0 && self.weights() <= APART
     }
 
     fn weights(&self) -> usize {
-        self.geometry.groups * self.geometry.filters * self.depth
+        self.geometry.groups * self.geometry.filters * self.depth()
+    }
+
+    /// Weights of one filter.
+    fn depth(&self) -> usize {
+        self.geometry.channels * self.geometry.taps()
     }
 
     fn filter_blocks(&self) -> usize {
         parts_of(self.geometry.filters, BLOCK)
     }
 
-    fn depth_blocks(&self) -> usize {
-        parts_of(self.depth, ROWS)
+    fn channel_blocks(&self) -> usize {
+        parts_of(self.geometry.channels, self.channels)
     }
 
-    /// The chunks of a split.
-    fn chunks(&self, split: usize) -> Range<usize> {
-        let total = self.geometry.images * self.chunks_per_image;
-        split * total / self.splits..(split + 1) * total / self.splits
+    fn units(&self) -> usize {
+        let times = if self.is_apart() { self.geometry.images } else { 1 };
+        times * self.geometry.groups * self.filter_blocks() * self.channel_blocks()
+    }
+
+    fn units_per_part(&self) -> usize {
+        let Geometry { filters, output, .. } = self.geometry;
+        let products = filters.min(BLOCK) * self.offsets.len() * output[0] * output[1];
+        parts_of(PART_PRODUCTS, products.max(1))
     }
 
     #[inline(always)]
@@ -74,38 +108,48 @@ impl WeightGradientPlan {
         self.geometry.filters < FEW_FILTERS
     }
 
-    /// The filters of a block as they lie in scratch.
-    fn padded_filters(&self) -> usize {
-        self.geometry.filters.min(BLOCK).next_multiple_of(LANES)
+    /// Sums of one weight, for each filter of a block.
+    fn lanes(&self) -> usize {
+        match self.has_few_filters() {
+            true => self.geometry.filters,
+            false => self.geometry.filters.min(BLOCK).next_multiple_of(LANES),
+        }
     }
 
-    /// Numbers of scratch for the gathered inputs, the output's gradients, and the sums.
+    /// Numbers of scratch for the inputs, the output's gradients, and the sums.
     fn scratch(&self) -> [usize; 3] {
-        let rows = self.depth.min(ROWS).next_multiple_of(TILE_ROWS);
-        [rows * self.positions, self.padded_filters() * self.positions, rows * self.padded_filters()]
+        let frame = self.channels * self.frame.channel() + Frame::SLACK;
+        [frame, self.lanes() * self.positions + LANES, self.lanes() * self.offsets.len()]
     }
 }
 
-/// Sums over the chunks of each split: one gradient of the weights for each, in f32.
+/// Sums over positions: those of each image for itself, or of all images after another.
 pub struct WeightGradient<T> {
     plan: Arc<WeightGradientPlan>,
     x: In<T>,
     g: In<T>,
     partials: Out<f32>,
+    y: Out<T>,
+    accumulate: bool,
     body: unsafe fn(&WeightGradient<T>, usize, &mut [f32]),
 }
 
 impl<T: Element> WeightGradient<T> {
-    /// Of dense inputs and gradients of the output, to scratch of [`WeightGradientPlan::partials`] elements.
-    pub fn new(plan: &Arc<WeightGradientPlan>, x: In<T>, g: In<T>, partials: Out<f32>) -> WeightGradient<T> {
-        WeightGradient { plan: plan.clone(), x, g, partials, body: block_of::select(plan.isa) }
+    /// Of dense inputs and gradients of the output: to scratch of [`WeightGradientPlan::partials`] elements, which
+    /// [`SumImages`] adds up; or if it has none, to the result.
+    pub fn new(plan: &Arc<WeightGradientPlan>, x: In<T>, g: In<T>, partials: Out<f32>, y: Out<T>) -> WeightGradient<T> {
+        WeightGradient { plan: plan.clone(), x, g, partials, y, accumulate: false, body: units_of::select(plan.isa) }
+    }
+
+    /// Going on from what the result holds, where images are summed in place.
+    pub fn accumulating(self, accumulate: bool) -> WeightGradient<T> {
+        WeightGradient { accumulate, ..self }
     }
 }
 
 impl<T: Element> Job for WeightGradient<T> {
     fn parts(&self) -> usize {
-        let plan = &self.plan;
-        plan.splits * plan.geometry.groups * plan.filter_blocks() * plan.depth_blocks()
+        parts_of(self.plan.units(), self.plan.units_per_part())
     }
 
     fn worker_scratch(&self) -> usize {
@@ -113,143 +157,231 @@ impl<T: Element> Job for WeightGradient<T> {
     }
 
     unsafe fn run(&self, part: usize, scratch: &mut [u8]) {
-        // SAFETY: the caller's promise; each part has its own block of the sums of its split, and the machine has
-        // the level, since whoever built the plan took it from `Isa::available`.
+        // SAFETY: the caller's promise; each part has its own weights, of its own images, and the machine has the
+        // level, since whoever built the plan took it from `Isa::available`.
         unsafe { (self.body)(self, part, bytemuck::cast_slice_mut(scratch)) }
     }
 }
 
+/// A block of filters by a block of their weights.
+struct Unit {
+    images: Range<usize>,
+    group: usize,
+    filters: Range<usize>,
+    channels: Range<usize>,
+}
+
 multiversion! {
-    /// A part: a block of filters by a block of their weights, over the chunks of a split.
-    fn block_of<T: Element>(job: &WeightGradient<T>, part: usize, scratch: &mut [f32]) {
+    /// The units of a part.
+    fn units_of<T: Element>(job: &WeightGradient<T>, part: usize, scratch: &mut [f32]) {
         let plan = &*job.plan;
-        let Geometry { groups, channels, filters, input, output, .. } = plan.geometry;
-        let (part, depth_block) = (part / plan.depth_blocks(), part % plan.depth_blocks());
-        let (part, filter_block) = (part / plan.filter_blocks(), part % plan.filter_blocks());
-        let (split, group) = (part / groups, part % groups);
-        let depths = chunk(depth_block, ROWS, plan.depth);
-        let block = chunk(filter_block, BLOCK, filters);
-        let (input, output) = (input[0] * input[1], output[0] * output[1]);
-        let [gathered, gradients, sums] = plan.scratch();
-        let (gathered, rest) = scratch.split_at_mut(gathered);
-        let (gradients, rest) = rest.split_at_mut(gradients);
-        let sums = &mut rest[..sums];
-        sums.fill(0.0);
-        for at in plan.chunks(split) {
-            let (image, at) = (at / plan.chunks_per_image, at % plan.chunks_per_image);
-            let positions = chunk(at, plan.positions, output);
-            let (x_start, g_start) = ((image * groups + group) * channels, (image * groups + group) * filters);
-            // SAFETY: nothing writes the operands while this job runs.
-            let (x, g) = unsafe {
-                let g_start = g_start + block.start;
-                (
-                    job.x.slice(x_start * input..(x_start + channels) * input),
-                    job.g.slice(g_start * output..(g_start + block.len()) * output),
-                )
-            };
-            for (row, depth) in gathered.chunks_exact_mut(plan.positions).zip(depths.clone()) {
-                let [rows, columns] = &plan.axes;
-                let (line, column) = (depth / columns.taps.len(), depth % columns.taps.len());
-                let (channel, line) = (line / rows.taps.len(), line % rows.taps.len());
-                let taps = [rows.taps[line], columns.taps[column]];
-                gather(&x[channel * input..][..input], [rows, columns], taps, positions.clone(), row);
+        for index in chunk(part, plan.units_per_part(), plan.units()) {
+            let unit = plan.unit(index);
+            let [frame, gradients, sums] = plan.scratch();
+            let (frame, rest) = scratch.split_at_mut(frame);
+            let (gradients, rest) = rest.split_at_mut(gradients);
+            let sums = &mut rest[..sums];
+            sums.fill(0.0);
+            if job.accumulate && !plan.is_apart() {
+                // SAFETY: these weights are the unit's own.
+                unsafe { plan.exchange(&unit, &job.y, 0, |kept, weight| sums[kept] = weight.to_f32()) };
             }
-            let planes = g.chunks_exact(output).map(|plane| &plane[positions.clone()]);
-            if plan.has_few_filters() {
-                load_rows(planes, plan.positions, gradients);
-                plan.add_dots(gathered, gradients, depths.len(), positions.len(), sums);
-            } else {
-                load_columns(planes, plan.padded_filters(), gradients);
-                match plan.isa {
-                    Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => {
-                        plan.add_products::<TILE_ROWS>(gathered, gradients, depths.len(), positions.len(), sums);
-                    }
-                    _ => plan.add_products::<4>(gathered, gradients, depths.len(), positions.len(), sums),
+            // What lies behind the last row is multiplied with zeros.
+            frame.fill(0.0);
+            for image in unit.images.clone() {
+                // SAFETY: nothing writes the operands while this job runs.
+                unsafe { job.add_image(&unit, image, frame, gradients, sums) };
+            }
+            // SAFETY: these weights are the unit's own.
+            unsafe {
+                match plan.is_apart() {
+                    true => plan.store(&unit, sums, &job.partials, unit.images.start * plan.weights(), false),
+                    false => plan.store(&unit, sums, &job.y, 0, job.accumulate),
                 }
             }
         }
-        for (index, filter) in block.enumerate() {
-            let start = split * plan.weights() + (group * filters + filter) * plan.depth;
-            // SAFETY: these weights of this filter, in the sums of this split, are this part's own.
-            let partial = unsafe { job.partials.slice(start + depths.start..start + depths.end) };
-            for (to, row) in partial.iter_mut().zip(sums.chunks_exact(plan.padded_filters())) {
-                *to = row[index];
+    }
+}
+
+impl<T: Element> WeightGradient<T> {
+    /// Adds the products of an image.
+    ///
+    /// # Safety
+    /// The operands must be alive, and nothing may write them.
+    #[inline(always)]
+    unsafe fn add_image(&self, unit: &Unit, image: usize, frame: &mut [f32], gradients: &mut [f32], sums: &mut [f32]) {
+        let plan = &*self.plan;
+        let Geometry { groups, channels, filters, input, output, .. } = plan.geometry;
+        let (input, width, output) = (input[0] * input[1], output[1], output[0] * output[1]);
+        let planes = |planes: usize, block: &Range<usize>, size: usize| {
+            let start = (image * groups + unit.group) * planes;
+            (start + block.start) * size..(start + block.end) * size
+        };
+        // SAFETY: the caller's promise.
+        let (x, g) = unsafe {
+            (
+                self.x.slice(planes(channels, &unit.channels, input)),
+                self.g.slice(planes(filters, &unit.filters, output)),
+            )
+        };
+        let depth = unit.channels.len() * plan.frame.taps.len();
+        for [rows, columns] in &plan.rectangles {
+            for (index, plane) in x.chunks_exact(input).enumerate() {
+                plan.frame.fill(plane, [rows, columns], &mut frame[index * plan.frame.channel()..]);
             }
+            let product = RowsProduct {
+                isa: plan.isa,
+                source: frame,
+                offsets: &plan.offsets,
+                depth,
+                rows: rows.len(),
+                columns: columns.len(),
+                pitch: plan.frame.pitch,
+                lanes: plan.lanes(),
+            };
+            let g = g.chunks_exact(output).map(|plane| &plane[rows.start * width + columns.start..]);
+            match plan.has_few_filters() {
+                true => load_rows(g, [rows.len(), columns.len()], width, gradients),
+                false => load_columns(g, [rows.len(), columns.len()], width, plan.lanes(), gradients),
+            }
+            // SAFETY: the machine has the level.
+            unsafe { products(plan.isa, !plan.has_few_filters())(&product, gradients, sums) };
         }
     }
 }
 
 impl WeightGradientPlan {
-    /// Adds the products to the sums, with the filters in lanes.
+    fn unit(&self, index: usize) -> Unit {
+        let (index, channel_block) = (index / self.channel_blocks(), index % self.channel_blocks());
+        let (index, filter_block) = (index / self.filter_blocks(), index % self.filter_blocks());
+        let (image, group) = (index / self.geometry.groups, index % self.geometry.groups);
+        Unit {
+            images: if self.is_apart() { image..image + 1 } else { 0..self.geometry.images },
+            group,
+            filters: chunk(filter_block, BLOCK, self.geometry.filters),
+            channels: chunk(channel_block, self.channels, self.geometry.channels),
+        }
+    }
+
+    /// Writes the sums of a unit to the gradient that begins there. Weights that no input meets have none: they are zero,
+    /// or what they were.
+    ///
+    /// # Safety
+    /// The result must be alive, and these weights nobody else's.
     #[inline(always)]
-    fn add_products<const TILE: usize>(
+    unsafe fn store<U: Element>(&self, unit: &Unit, sums: &[f32], to: &Out<U>, start: usize, continued: bool) {
+        if self.frame.taps.len() < self.geometry.taps() && !continued {
+            for filter in unit.filters.clone() {
+                // SAFETY: the caller's promise.
+                unsafe { to.slice(self.weights_of(unit, filter, start)) }.fill(U::from_f32(0.0));
+            }
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.exchange(unit, to, start, |kept, weight| *weight = U::from_f32(sums[kept])) };
+    }
+
+    /// The weights of a filter that are a unit's.
+    #[inline(always)]
+    fn weights_of(&self, unit: &Unit, filter: usize, start: usize) -> Range<usize> {
+        let (start, taps) =
+            (start + (unit.group * self.geometry.filters + filter) * self.depth(), self.geometry.taps());
+        start + unit.channels.start * taps..start + unit.channels.end * taps
+    }
+
+    /// Calls `visit` with every weight of a unit and the place of its sum.
+    ///
+    /// # Safety
+    /// The weights must be alive, and nobody else's.
+    #[inline(always)]
+    unsafe fn exchange<U: Element>(
         &self,
-        gathered: &[f32],
-        gradients: &[f32],
-        depths: usize,
-        positions: usize,
-        sums: &mut [f32],
+        unit: &Unit,
+        to: &Out<U>,
+        start: usize,
+        mut visit: impl FnMut(usize, &mut U),
     ) {
-        let pitch = self.padded_filters();
-        for row in (0..depths).step_by(TILE) {
-            // Rows past the last depth hold what was left in scratch; their sums are not read.
-            let data = &gathered[row * self.positions..];
-            let factors = Factors { data, depth_step: 1, row_step: self.positions };
-            for lane in (0..pitch).step_by(LANES) {
-                let lanes = Lanes { data: &gradients[lane..], depth_step: pitch };
-                multiply_add::<TILE, LANES>(factors, lanes, positions, &mut sums[row * pitch + lane..], pitch);
-            }
-        }
-    }
-
-    /// Adds the products to the sums, with the positions in lanes.
-    #[inline(always)]
-    fn add_dots(&self, gathered: &[f32], gradients: &[f32], depths: usize, positions: usize, sums: &mut [f32]) {
-        let rows = gathered.chunks_exact(self.positions).zip(sums.chunks_exact_mut(self.padded_filters()));
-        for (row, sums) in rows.take(depths) {
-            let filters = gradients.chunks_exact(self.positions).take(self.geometry.filters);
-            for (gradient, sum) in filters.zip(sums) {
-                *sum += lanes::dot(&row[..positions], &gradient[..positions]);
+        let (kept, lanes) = (self.frame.taps.len(), self.lanes());
+        let [rows, columns] = &self.frame.axes;
+        for (lane, filter) in unit.filters.clone().enumerate() {
+            // SAFETY: the caller's promise.
+            let to = unsafe { to.slice(self.weights_of(unit, filter, start)) };
+            for (channel, to) in to.chunks_exact_mut(self.geometry.taps()).enumerate() {
+                let mut at = channel * kept;
+                for row in &rows.taps {
+                    for column in &columns.taps {
+                        visit(at * lanes + lane, &mut to[row.index * self.geometry.kernel[1] + column.index]);
+                        at += 1;
+                    }
+                }
             }
         }
     }
 }
 
-/// Loads planes as rows.
+/// Loads rectangles of planes of that width, one after another: each row in whole vectors, with zeros at its end.
 #[inline(always)]
-fn load_rows<'a, T: Element>(planes: impl Iterator<Item = &'a [T]>, pitch: usize, rows: &mut [f32]) {
-    for (row, plane) in rows.chunks_exact_mut(pitch).zip(planes) {
-        for (to, from) in row.iter_mut().zip(plane) {
-            *to = from.to_f32();
+fn load_rows<'a, T: Element>(
+    planes: impl Iterator<Item = &'a [T]>,
+    [rows, columns]: [usize; 2],
+    width: usize,
+    to: &mut [f32],
+) {
+    let pitch = columns.next_multiple_of(LANES);
+    let mut at = 0;
+    for plane in planes {
+        for row in 0..rows {
+            load(&plane[row * width..], 1, &mut to[at..], columns);
+            zero(&mut to[at + columns..], pitch - columns);
+            at += pitch;
         }
     }
 }
 
-/// Loads planes as columns.
+/// Loads rectangles of planes of that width as columns: for each position the numbers of all planes. Some positions of all
+/// planes come before the next, so that the first-level cache holds what is written meanwhile.
 #[inline(always)]
-fn load_columns<'a, T: Element>(planes: impl Iterator<Item = &'a [T]>, pitch: usize, columns: &mut [f32]) {
-    for (index, plane) in planes.enumerate() {
-        for (row, from) in columns.chunks_exact_mut(pitch).zip(plane) {
-            row[index] = from.to_f32();
+fn load_columns<'a, T: Element>(
+    planes: impl Iterator<Item = &'a [T]> + Clone,
+    [rows, columns]: [usize; 2],
+    width: usize,
+    pitch: usize,
+    to: &mut [f32],
+) {
+    for row in 0..rows {
+        for start in (0..columns).step_by(LANES) {
+            let count = LANES.min(columns - start);
+            let to = &mut to[(row * columns + start) * pitch..][..count * pitch];
+            for (index, plane) in planes.clone().enumerate() {
+                let from = &plane[row * width + start..][..count];
+                for (to, from) in to.chunks_exact_mut(pitch).zip(from) {
+                    to[index] = from.to_f32();
+                }
+            }
         }
     }
 }
 
-/// Adds the sums of the splits, in their order.
-pub struct SumPartials<T> {
+/// Adds the sums of the images, in their order.
+pub struct SumImages<T> {
     partials: In<f32>,
     y: Out<T>,
-    body: unsafe fn(&SumPartials<T>, usize),
+    accumulate: bool,
+    body: unsafe fn(&SumImages<T>, usize),
 }
 
-impl<T: Element> SumPartials<T> {
+impl<T: Element> SumImages<T> {
     /// From what [`WeightGradient`] wrote to the gradient of the weights.
-    pub fn new(plan: &Arc<WeightGradientPlan>, partials: In<f32>, y: Out<T>) -> SumPartials<T> {
-        SumPartials { partials, y, body: sums_of::select(plan.isa) }
+    pub fn new(plan: &Arc<WeightGradientPlan>, partials: In<f32>, y: Out<T>) -> SumImages<T> {
+        SumImages { partials, y, accumulate: false, body: sums_of::select(plan.isa) }
+    }
+
+    /// Going on from what the result holds.
+    pub fn accumulating(self, accumulate: bool) -> SumImages<T> {
+        SumImages { accumulate, ..self }
     }
 }
 
-impl<T: Element> Job for SumPartials<T> {
+impl<T: Element> Job for SumImages<T> {
     fn parts(&self) -> usize {
         parts_of(self.y.len(), PART_ELEMENTS)
     }
@@ -266,21 +398,27 @@ impl<T: Element> Job for SumPartials<T> {
 
 multiversion! {
     /// The elements of a part, a register's worth after another.
-    fn sums_of<T: Element>(job: &SumPartials<T>, part: usize) {
+    fn sums_of<T: Element>(job: &SumImages<T>, part: usize) {
         const STRIP: usize = 256;
         let range = chunk(part, PART_ELEMENTS, job.y.len());
         for start in range.clone().step_by(STRIP) {
             let strip = start..(start + STRIP).min(range.end);
             let mut sums = [0.0; STRIP];
-            for split in (0..job.partials.len()).step_by(job.y.len()) {
-                // SAFETY: nothing writes the sums of the splits while this job runs.
-                let partial = unsafe { job.partials.slice(split + strip.start..split + strip.end) };
+            // SAFETY: these elements are this part's own.
+            let to = unsafe { job.y.slice(strip.clone()) };
+            if job.accumulate {
+                for (sum, earlier) in sums.iter_mut().zip(to.iter()) {
+                    *sum = earlier.to_f32();
+                }
+            }
+            for image in (0..job.partials.len()).step_by(job.y.len()) {
+                // SAFETY: nothing writes the sums of the images while this job runs.
+                let partial = unsafe { job.partials.slice(image + strip.start..image + strip.end) };
                 for (sum, partial) in sums.iter_mut().zip(partial) {
                     *sum += partial;
                 }
             }
-            // SAFETY: these elements are this part's own.
-            for (to, sum) in unsafe { job.y.slice(strip) }.iter_mut().zip(sums) {
+            for (to, sum) in to.iter_mut().zip(sums) {
                 *to = T::from_f32(sum);
             }
         }

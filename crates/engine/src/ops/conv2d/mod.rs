@@ -227,7 +227,7 @@ impl Operation for Conv2dWeightGradient {
     }
 
     fn accumulates(&self) -> Vec<usize> {
-        vec![]
+        vec![0]
     }
 
     fn form(&self) -> Form<'_> {
@@ -338,6 +338,7 @@ fn link_cuda(linker: &mut CudaLinker<'_>, entry: &'static str, geometry: &Geomet
         source = source.constant(&format!("{name}_H"), format_args!("((i64){vertical})"));
         source = source.constant(&format!("{name}_W"), format_args!("((i64){horizontal})"));
     }
+    source = source.constant("ACCUMULATES", linker.accumulates(0) as usize);
     let results = y.elements();
     let blocks = if entry == "conv_weight_gradient" { results } else { results.div_ceil(THREADS) };
     linker.launch(source.size("COUNT", results).constant("THREADS", THREADS).launch(blocks, THREADS));
@@ -363,9 +364,13 @@ impl Kernels for Conv2dWeightGradient {
         let (x, g, y) = (linker.input(0), linker.input(1), linker.output(0));
         let plan = kernel::WeightGradientPlan::new(linker.isa(), &self.geometry_of(x.shape(), g.shape()));
         let partials = linker.scratch::<f32>(plan.partials());
+        let goes_on = linker.accumulates(0);
         with_float!(x.dtype, T => {
-            linker.job(kernel::WeightGradient::<T>::new(&plan, x.read(), g.read(), partials));
-            linker.job(kernel::SumPartials::<T>::new(&plan, partials.as_in(), y.write()));
+            let job = kernel::WeightGradient::<T>::new(&plan, x.read(), g.read(), partials, y.write());
+            linker.job(job.accumulating(goes_on));
+            if !partials.is_empty() {
+                linker.job(kernel::SumImages::<T>::new(&plan, partials.as_in(), y.write()).accumulating(goes_on));
+            }
         });
         Ok(())
     }
