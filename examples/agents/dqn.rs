@@ -76,6 +76,8 @@ pub struct Dqn {
     replay: Replay,
     drawn: Drawn,
     random: Pcg64,
+    /// The seed in as many bits as keys of random numbers have.
+    key: u32,
     norms: NormStatistics,
     actions: Vec<i32>,
     before: Vec<f32>,
@@ -86,6 +88,20 @@ pub struct Dqn {
 
 impl Dqn {
     pub fn new<E: Environment>(settings: Settings) -> Result<Dqn> {
+        let mut settings = settings;
+        for pair in std::env::var("TUNE").unwrap_or_default().split(',').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap();
+            let value: f32 = value.parse().unwrap();
+            match name {
+                "rate" => settings.learning_rate = value,
+                "discount" => settings.discount = value,
+                "minibatch" => settings.minibatch = value as usize,
+                "followed" => settings.followed_every = value as u64,
+                "explored" => settings.explored = value,
+                "over" => settings.explored_over = value as u64,
+                _ => panic!("{name}"),
+            }
+        }
         let trace = Trace::new();
         let parameters = Parameters::new(&trace);
         let [ours, theirs] = ["learned", "followed"].map(|name| parameters.within(name));
@@ -94,13 +110,16 @@ impl Dqn {
         let learn = learning::<E>(&ours, &theirs, rows, settings.discount)?;
         let follow = following(&parameters);
         let mut program = trace.compile(&Cpu::new(settings.threads)?, &[act, learn.times_per_step(1), follow])?;
-        parameters.initialize(&mut program, settings.seed as u32)?;
+        let mut random = Pcg64::new(settings.seed);
+        let key = random.bits() as u32;
+        parameters.initialize(&mut program, key)?;
         program.run("follow")?;
         Ok(Dqn {
             program,
             replay: Replay::new(settings.capacity, E::OBSERVATION),
             drawn: Drawn::new(rows, E::OBSERVATION),
-            random: Pcg64::new(settings.seed),
+            random,
+            key,
             norms: NormStatistics::default(),
             actions: vec![0; count],
             before: vec![0.0; count * E::OBSERVATION],
@@ -144,7 +163,7 @@ impl Dqn {
         let explored = (1.0 - self.taken() as f32 / self.settings.explored_over as f32).max(least);
         self.program.write("observations", &vector.observations)?;
         self.program.write("explored", &[explored])?;
-        self.program.write("key", &[self.settings.seed as u32, self.acted as u32])?;
+        self.program.write("key", &[self.key, self.acted as u32])?;
         self.program.run("act")?;
         self.program.read_into("actions", &mut self.actions)?;
         self.before.copy_from_slice(&vector.observations);

@@ -99,6 +99,8 @@ pub struct Ppo {
     /// The parts of a rollout, in the order of their minibatches.
     order: Vec<i32>,
     random: Pcg64,
+    /// The seed in as many bits as keys of random numbers have.
+    key: u32,
     norms: NormStatistics,
     actions: Vec<i32>,
     log_probabilities: Vec<f32>,
@@ -115,6 +117,25 @@ pub struct Ppo {
 impl Ppo {
     pub fn new(policy: &dyn Policy, observation: usize, settings: Settings) -> Result<Ppo> {
         let span = policy.span();
+        let mut settings = settings;
+        for pair in std::env::var("TUNE").unwrap_or_default().split(',').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap();
+            let value: f32 = value.parse().unwrap();
+            match name {
+                "steps" => settings.steps = value as usize,
+                "epochs" => settings.epochs = value as usize,
+                "minibatches" => settings.minibatches = value as usize,
+                "rate" => settings.learning_rate = value,
+                "over" => settings.annealed_over = value as u64,
+                "discount" => settings.discount = value,
+                "trace" => settings.trace = value,
+                "ratio" => settings.ratio = value,
+                "value" => settings.value_share = value,
+                "entropy" => settings.entropy_share = value,
+                "clip" => settings.clip = if value > 0.0 { Clip::Norm(value as f64) } else { Clip::None },
+                _ => panic!("{name}"),
+            }
+        }
         settings.check(span)?;
         let trace = Trace::new();
         let parameters = Parameters::new(&trace);
@@ -122,13 +143,16 @@ impl Ppo {
         let mut routines = acting(policy, &parameters, [count, observation]);
         routines.push(updating(policy, &parameters, observation, &settings)?);
         let mut program = trace.compile(&Cpu::new(settings.threads)?, &routines)?;
-        parameters.initialize(&mut program, settings.seed as u32)?;
+        let mut random = Pcg64::new(settings.seed);
+        let key = random.bits() as u32;
+        parameters.initialize(&mut program, key)?;
         Ok(Ppo {
             span,
             program,
             rollout: Rollout::new(count, settings.steps, observation),
             order: (0..(rows / span) as i32).collect(),
-            random: Pcg64::new(settings.seed),
+            random,
+            key,
             norms: NormStatistics::default(),
             actions: vec![0; count],
             log_probabilities: vec![0.0; count],
@@ -187,7 +211,7 @@ impl Ppo {
     /// Draws an action for each environment, by the seed and the number of the step alone.
     fn act(&mut self, observations: &[f32], step: usize) -> Result<()> {
         self.program.write("observations", observations)?;
-        self.program.write("key", &[self.settings.seed as u32, self.acted as u32])?;
+        self.program.write("key", &[self.key, self.acted as u32])?;
         if self.span > 1 {
             self.program.write("place", &[(step % self.span) as i32])?;
         }
@@ -271,6 +295,7 @@ fn updating(policy: &dyn Policy, parameters: &Parameters, observation: usize, se
     let entropy = -(log_probabilities.exp() * &log_probabilities).sum(&[-1]).mean_all();
 
     let ratio = (picked(&log_probabilities, &actions) - number("log_probabilities")).exp(); // [b, t]
+    let drift = (&ratio - 1.0).abs().mean_all();
     let advantages = number("advantages");
     let spread = advantages.standard_deviation(&advantages.all_axes()) + 1e-8;
     let advantages = (&advantages - advantages.mean_all()) / spread;
@@ -296,6 +321,6 @@ fn updating(policy: &dyn Policy, parameters: &Parameters, observation: usize, se
     let names: Vec<String> = parameters.list().into_iter().map(|parameter| parameter.name).collect();
     let named = names.iter().map(|name| &name[..]).zip(&weights);
     let update = Routine::new("update").output("value_loss", &value_loss).output("entropy", &entropy);
-    let update = update.output("gradient_norm", &norm).times_per_step(1);
+    let update = update.output("drift", &drift).output("gradient_norm", &norm).times_per_step(1);
     Ok(settings.optimizer.update(update, named, &gradients, &numbers))
 }
