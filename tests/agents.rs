@@ -189,7 +189,7 @@ fn settings_that_do_not_fit_are_refused() {
     agent.learn(&mut Vector::new(1, 0, Acrobot::default)).unwrap();
 }
 
-/// A pole on a cart, whose rewards are now and then ten thousand times too large.
+/// A pole on a cart, whose rewards are now and then a million times too large.
 #[derive(Default)]
 struct Spiked(CartPole, u32);
 
@@ -205,7 +205,7 @@ impl Environment for Spiked {
     fn step(&mut self, action: usize) -> (f32, bool) {
         self.1 += 1;
         let (reward, terminated) = self.0.step(action);
-        (if self.1.is_multiple_of(997) { 1e4 * reward } else { reward }, terminated)
+        (if self.1.is_multiple_of(997) { 1e6 * reward } else { reward }, terminated)
     }
 
     fn observe(&self, seen: &mut [f32]) {

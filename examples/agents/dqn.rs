@@ -44,7 +44,7 @@ impl Default for Settings {
             environments: 8,
             capacity: 20_000,
             watched: 1_000,
-            minibatch: 64,
+            minibatch: 32,
             followed_every: 100,
             learning_rate: 1e-3,
             discount: 0.97,
@@ -60,11 +60,10 @@ impl Default for Settings {
 /// Values of actions [b, actions] for pictures [b, pixels].
 fn values(parameters: &Parameters, pictures: &Tensor, actions: usize) -> Tensor {
     let x = pictures.reshape([pictures.size(0), COLOURS, SIZE, SIZE]);
-    let wide = Conv2dOptions { padding: [1, 1], ..Conv2dOptions::default() };
-    let far = Conv2dOptions { stride: [2, 2], ..wide };
-    let x = Conv2d::new(&parameters.within("near"), COLOURS, 16, [3, 3], wide).forward(&x).relu(); // [b, 16, 9, 9]
-    let x = Conv2d::new(&parameters.within("far"), 16, 16, [3, 3], far).forward(&x).relu(); // [b, 16, 5, 5]
-    let x = x.flatten(1); // [b, 400]
+    let halved = Conv2dOptions { stride: [2, 2], padding: [1, 1], ..Conv2dOptions::default() };
+    let x = Conv2d::new(&parameters.within("near"), COLOURS, 16, [3, 3], halved).forward(&x).relu(); // [b, 16, 5, 5]
+    let x = Conv2d::new(&parameters.within("far"), 16, 32, [3, 3], halved).forward(&x).relu(); // [b, 32, 3, 3]
+    let x = x.flatten(1); // [b, 288]
     let x = Linear::new(&parameters.within("hidden"), x.size(-1), 64).forward(&x).relu(); // [b, 64]
     Linear::new(&parameters.within("last"), 64, actions).forward(&x)
 }
