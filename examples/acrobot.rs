@@ -37,5 +37,5 @@ fn learn(options: &Options) -> Result<Learned> {
 }
 
 fn main() -> ExitCode {
-    command::run("acrobot", GOAL, learn)
+    command::run("acrobot", learn)
 }

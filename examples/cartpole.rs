@@ -50,5 +50,5 @@ fn learn(options: &Options) -> Result<Learned> {
 }
 
 fn main() -> ExitCode {
-    command::run("cartpole", GOAL, learn)
+    command::run("cartpole", learn)
 }

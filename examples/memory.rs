@@ -39,5 +39,5 @@ fn learn(options: &Options) -> Result<Learned> {
 }
 
 fn main() -> ExitCode {
-    command::run("memory", GOAL, learn)
+    command::run("memory", learn)
 }

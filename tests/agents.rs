@@ -39,11 +39,20 @@ fn steps_are_those_of_gymnasium<E: Environment>(name: &str, make: fn() -> E) {
     let mut vector = Vector::new(1, 7, make);
     for (step, expected) in observations.chunks(E::OBSERVATION).enumerate() {
         vector.step(&[actions[step] as i32]);
-        let end = if vector.terminated[0] { 1.0 } else if vector.truncated[0] { 2.0 } else { 0.0 };
+        let end = if vector.terminated[0] {
+            1.0
+        } else if vector.truncated[0] {
+            2.0
+        } else {
+            0.0
+        };
         assert_eq!((vector.rewards[0] as f64, end), (rewards[step], ends[step]), "{name}, step {step}");
         let seen = if vector.ended(0) { &vector.finals } else { &vector.observations };
         for (seen, expected) in seen.iter().zip(expected) {
-            assert!((*seen as f64 - expected).abs() <= 1e-6 * (1.0 + expected.abs()), "{name}, step {step}: {seen} {expected}");
+            assert!(
+                (*seen as f64 - expected).abs() <= 1e-6 * (1.0 + expected.abs()),
+                "{name}, step {step}: {seen} {expected}"
+            );
         }
     }
 }
@@ -184,6 +193,7 @@ fn settings_that_do_not_fit_are_refused() {
     for settings in [Settings { environments: 0, ..small() }, Settings { steps: 0, ..small() }] {
         assert!(refused(settings).contains("at least one"));
     }
+    assert!(Dqn::new::<Maze>(dqn::Settings { environments: 0, ..dqn::Settings::default() }).is_err());
     // One environment is enough.
     let mut agent = perceptron::<Acrobot>(&Settings { environments: 1, ..small() });
     agent.learn(&mut Vector::new(1, 0, Acrobot::default)).unwrap();

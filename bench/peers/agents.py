@@ -31,13 +31,13 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peer-steps", type=int, default=10_240, help="steps of a round in PyTorch")
     parser.add_argument("--steps", type=int, default=102_400, help="steps of a round in the example")
+    parser.add_argument("--program", type=Path, default=ROOT / "target/release/examples/cartpole")
     asked = parser.parse_args()
-    program = ROOT / "target/release/examples/cartpole"
-    if not program.exists():
-        parser.error("build it first: cargo build --release --example cartpole")
+    if not asked.program.exists():
+        parser.error(f"there is no {asked.program}; build it: cargo build --release --example cartpole")
     contenders = {
-        "Gradus, 1 thread": lambda: ours(program, 1, asked.steps),
-        "Gradus, 2 threads": lambda: ours(program, 2, asked.steps),
+        "Gradus, 1 thread": lambda: ours(asked.program, 1, asked.steps),
+        "Gradus, 2 threads": lambda: ours(asked.program, 2, asked.steps),
         "PyTorch, 1 thread": lambda: peer(asked.python, 1, asked.peer_steps),
         "PyTorch, 2 threads": lambda: peer(asked.python, 2, asked.peer_steps),
     }

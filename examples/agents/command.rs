@@ -20,7 +20,7 @@ pub struct Options {
     pub steps: Option<u64>,
     /// Where the learning curve is drawn.
     pub curve: Option<PathBuf>,
-    /// Only how fast it is: the usual settings of others, for so many steps.
+    /// Only how fast it is: with the usual settings of others, until it is given up.
     pub speed: bool,
 }
 
@@ -28,6 +28,8 @@ pub struct Options {
 pub struct Learned {
     /// Steps of all environments until it was solved, if it was.
     pub solved_after: Option<u64>,
+    /// The mean return that counts as solved.
+    pub goal: f32,
     pub curve: Curve,
 }
 
@@ -51,11 +53,16 @@ impl Options {
                 "--curve" => options.curve = Some(arguments.next().unwrap_or_default().into()),
                 "--speed" => options.speed = true,
                 "--help" => {
-                    println!("{name} [--seed N] [--seeds N] [--threads N] [--envs N] [--steps N] [--curve FILE.svg] [--speed]");
+                    println!(
+                        "{name} [--seed N] [--seeds N] [--threads N] [--envs N] [--steps N] [--curve FILE.svg] [--speed]"
+                    );
                     return Ok(None);
                 }
                 _ => return Err(Error::Config(format!("{argument:?} is no option of {name}; --help lists them"))),
             }
+        }
+        if options.speed && (name != "cartpole" || options.curve.is_some()) {
+            return Err(Error::Config("--speed is for cartpole alone, and draws no curve".into()));
         }
         match options.seeds {
             0 => Err(Error::Config("--seeds 0 is nothing to do; give a number from 1 up".into())),
@@ -65,8 +72,8 @@ impl Options {
 }
 
 /// Runs a task for each seed that is asked for; fails unless all of them solve it.
-pub fn run(name: &str, goal: f32, task: impl Fn(&Options) -> Result<Learned>) -> ExitCode {
-    match run_all(name, goal, task) {
+pub fn run(name: &str, task: impl Fn(&Options) -> Result<Learned>) -> ExitCode {
+    match run_all(name, task) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -77,9 +84,9 @@ pub fn run(name: &str, goal: f32, task: impl Fn(&Options) -> Result<Learned>) ->
 }
 
 /// Whether every seed solved it.
-fn run_all(name: &str, goal: f32, task: impl Fn(&Options) -> Result<Learned>) -> Result<bool> {
+fn run_all(name: &str, task: impl Fn(&Options) -> Result<Learned>) -> Result<bool> {
     let Some(options) = Options::parse(name, std::env::args())? else { return Ok(true) };
-    let (mut curves, mut failed) = (vec![], 0);
+    let (mut curves, mut goal, mut failed) = (vec![], 0.0, 0);
     for seed in (0..options.seeds).map(|index| options.seed.wrapping_add(index)) {
         let begun = Instant::now();
         let learned = task(&Options { seed, ..options.clone() })?;
@@ -92,6 +99,7 @@ fn run_all(name: &str, goal: f32, task: impl Fn(&Options) -> Result<Learned>) ->
             None if options.speed => {}
             None => failed += 1,
         }
+        goal = learned.goal;
         curves.push(learned.curve);
     }
     if let Some(path) = &options.curve {
@@ -105,20 +113,16 @@ fn run_all(name: &str, goal: f32, task: impl Fn(&Options) -> Result<Learned>) ->
 }
 
 /// Learns until a hundred episodes have the mean return, or so many steps were taken. `learn` gives how many were.
-pub fn until_solved(
-    goal: f32,
-    limit: u64,
-    mut learn: impl FnMut() -> Result<(u64, Episodes)>,
-) -> Result<Learned> {
+pub fn until_solved(goal: f32, limit: u64, mut learn: impl FnMut() -> Result<(u64, Episodes)>) -> Result<Learned> {
     let mut curve = Curve::new();
     loop {
         let (taken, episodes) = learn()?;
         curve.extend(episodes.mean().map(|mean| (taken, mean)));
         if episodes.reach(goal) {
-            return Ok(Learned { solved_after: Some(taken), curve });
+            return Ok(Learned { solved_after: Some(taken), goal, curve });
         }
         if taken >= limit {
-            return Ok(Learned { solved_after: None, curve });
+            return Ok(Learned { solved_after: None, goal, curve });
         }
     }
 }

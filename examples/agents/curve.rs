@@ -25,7 +25,8 @@ pub fn drawn(title: &str, curves: &[Curve], goal: f32) -> String {
          <text x=\"{MARGIN}\" y=\"24\" font-size=\"14\">{title}</text>\n"
     );
     let mut text = |x: f64, y: f64, anchor: &str, text: &str| {
-        writeln!(svg, "<text x=\"{x:.0}\" y=\"{y:.0}\" text-anchor=\"{anchor}\">{text}</text>").expect("a string grows");
+        writeln!(svg, "<text x=\"{x:.0}\" y=\"{y:.0}\" text-anchor=\"{anchor}\">{text}</text>")
+            .expect("a string grows");
     };
     let bottom = HEIGHT - MARGIN;
     text(MARGIN - 6.0, y(low) + 4.0, "end", &format!("{low:.2}"));
@@ -43,7 +44,8 @@ pub fn drawn(title: &str, curves: &[Curve], goal: f32) -> String {
     for (index, curve) in curves.iter().enumerate() {
         let every = curve.len().div_ceil(POINTS).max(1);
         let kept = curve.iter().enumerate().filter(|(at, _)| at % every == 0 || at + 1 == curve.len());
-        let points: Vec<String> = kept.map(|(_, (steps, value))| format!("{:.1},{:.1}", x(*steps as f64), y(*value))).collect();
+        let points: Vec<String> =
+            kept.map(|(_, (steps, value))| format!("{:.1},{:.1}", x(*steps as f64), y(*value))).collect();
         let hue = 360 * index / curves.len();
         line(&points.join(" "), &format!("stroke=\"hsl({hue},60%,45%)\" stroke-width=\"1.5\""));
     }

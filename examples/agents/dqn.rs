@@ -10,8 +10,8 @@ use gradus::backend::Cpu;
 use gradus::layers::{Conv2d, Linear};
 use gradus::ops::Conv2dOptions;
 use gradus::optimizers::{AdamW, GroupedOptimizer, StepNumbers};
-use gradus::train::Result;
 use gradus::train::clipping::{NormStatistics, clip_by_norm};
+use gradus::train::{Error, Result};
 use gradus::{Clip, DType, Parameters, Program, Routine, Tensor, Trace, gradient};
 
 /// How values of actions are learned.
@@ -87,19 +87,10 @@ pub struct Dqn {
 
 impl Dqn {
     pub fn new<E: Environment>(settings: Settings) -> Result<Dqn> {
-        let mut settings = settings;
-        for pair in std::env::var("TUNE").unwrap_or_default().split(',').filter(|pair| !pair.is_empty()) {
-            let (name, value) = pair.split_once('=').unwrap();
-            let value: f32 = value.parse().unwrap();
-            match name {
-                "rate" => settings.learning_rate = value,
-                "discount" => settings.discount = value,
-                "minibatch" => settings.minibatch = value as usize,
-                "followed" => settings.followed_every = value as u64,
-                "explored" => settings.explored = value,
-                "over" => settings.explored_over = value as u64,
-                _ => panic!("{name}"),
-            }
+        if [settings.environments, settings.capacity, settings.minibatch].contains(&0) || settings.followed_every == 0 {
+            return Err(Error::Config(
+                "an agent has at least one environment, and one of each step it keeps and takes".into(),
+            ));
         }
         let trace = Trace::new();
         let parameters = Parameters::new(&trace);

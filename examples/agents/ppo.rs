@@ -117,25 +117,6 @@ pub struct Ppo {
 impl Ppo {
     pub fn new(policy: &dyn Policy, observation: usize, settings: Settings) -> Result<Ppo> {
         let span = policy.span();
-        let mut settings = settings;
-        for pair in std::env::var("TUNE").unwrap_or_default().split(',').filter(|pair| !pair.is_empty()) {
-            let (name, value) = pair.split_once('=').unwrap();
-            let value: f32 = value.parse().unwrap();
-            match name {
-                "steps" => settings.steps = value as usize,
-                "epochs" => settings.epochs = value as usize,
-                "minibatches" => settings.minibatches = value as usize,
-                "rate" => settings.learning_rate = value,
-                "over" => settings.annealed_over = value as u64,
-                "discount" => settings.discount = value,
-                "trace" => settings.trace = value,
-                "ratio" => settings.ratio = value,
-                "value" => settings.value_share = value,
-                "entropy" => settings.entropy_share = value,
-                "clip" => settings.clip = if value > 0.0 { Clip::Norm(value as f64) } else { Clip::None },
-                _ => panic!("{name}"),
-            }
-        }
         settings.check(span)?;
         let trace = Trace::new();
         let parameters = Parameters::new(&trace);
