@@ -31,6 +31,8 @@ pub struct Learned {
     /// The mean return that counts as solved.
     pub goal: f32,
     pub curve: Curve,
+    /// How long it took, once the agent was made.
+    pub seconds: f64,
 }
 
 impl Options {
@@ -88,9 +90,8 @@ fn run_all(name: &str, task: impl Fn(&Options) -> Result<Learned>) -> Result<boo
     let Some(options) = Options::parse(name, std::env::args())? else { return Ok(true) };
     let (mut curves, mut goal, mut failed) = (vec![], 0.0, 0);
     for seed in (0..options.seeds).map(|index| options.seed.wrapping_add(index)) {
-        let begun = Instant::now();
         let learned = task(&Options { seed, ..options.clone() })?;
-        let seconds = begun.elapsed().as_secs_f64();
+        let seconds = learned.seconds;
         let (last, mean) = learned.curve.last().copied().unwrap_or_default();
         let speed = last as f64 / seconds;
         println!("{name}, seed {seed}: mean return {mean:.2} after {last} steps, {seconds:.2} s, {speed:.0} steps/s");
@@ -114,15 +115,16 @@ fn run_all(name: &str, task: impl Fn(&Options) -> Result<Learned>) -> Result<boo
 
 /// Learns until a hundred episodes have the mean return, or so many steps were taken. `learn` gives how many were.
 pub fn until_solved(goal: f32, limit: u64, mut learn: impl FnMut() -> Result<(u64, Episodes)>) -> Result<Learned> {
-    let mut curve = Curve::new();
-    loop {
+    let (mut curve, begun) = (Curve::new(), Instant::now());
+    let solved_after = loop {
         let (taken, episodes) = learn()?;
         curve.extend(episodes.mean().map(|mean| (taken, mean)));
         if episodes.reach(goal) {
-            return Ok(Learned { solved_after: Some(taken), goal, curve });
+            break Some(taken);
         }
         if taken >= limit {
-            return Ok(Learned { solved_after: None, goal, curve });
+            break None;
         }
-    }
+    };
+    Ok(Learned { solved_after, goal, curve, seconds: begun.elapsed().as_secs_f64() })
 }
