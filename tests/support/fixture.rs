@@ -23,6 +23,7 @@ impl Fixture {
         let (dtype, numbers): (DType, Vec<f64>) = match view.dtype() {
             Dtype::F32 => (DType::F32, words.map(|word| f32::from_le_bytes(word) as f64).collect()),
             Dtype::I32 => (DType::I32, words.map(|word| i32::from_le_bytes(word) as f64).collect()),
+            Dtype::I8 => (DType::I32, view.data().iter().map(|byte| *byte as i8 as f64).collect()),
             other => panic!("{name} is {other:?}"),
         };
         Array::from_f64(TensorType::new(dtype, view.shape()), &numbers).unwrap()

@@ -29,10 +29,11 @@ pub fn exp(x: f32) -> f32 {
     let limited = clamp(x, -104.0, 89.0);
     let n = nearest(limited * LOG2_E);
     let below_one = exp_rest(limited, n);
-    // 2^n in two factors, so that results near the smallest and largest numbers come out right.
+    // 2^n in two factors, so that results near the smallest and largest numbers come out right. Wrapping: a check for overflow would
+    // keep the loop from becoming vector code.
     let n = integer(n);
     let half = n >> 1;
-    (below_one + 1.0) * two_to_the(half) * two_to_the(n - half)
+    (below_one + 1.0) * two_to_the(half) * two_to_the(n.wrapping_sub(half))
 }
 
 /// The q of `exp(x) = 2^n * (1 + q)` for the n nearest to the binary exponent, with |q| < 0.42; it keeps its relative
