@@ -190,6 +190,10 @@ impl Operation for Attention {
         vec![part(0, q), part(heads, k), part(heads + key_heads, v)]
     }
 
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        at.through(|x| self.decomposed(&x[0], &x[1], &x[2]))
+    }
+
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         let (q, k) = (&inputs[0].shape, &inputs[1].shape);
         let operations = self.pairs(q, k) * (4 * q[3] as u64 + 16);
@@ -423,6 +427,10 @@ impl Operation for AttentionGradient {
     }
 
     fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
+        at.through(|x| self.decomposed(x))
+    }
+
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
         at.through(|x| self.decomposed(x))
     }
 
