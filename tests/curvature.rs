@@ -8,6 +8,7 @@ use gradus::curvature::{
     CompiledLoss, CompiledProducts, ConjugateGradients, FromFn, LanczosOptions, Matrix, NewtonCg, Smooth,
     conjugate_gradients, diagonal, diagonal_estimate, lanczos, newton_cg, spectral_density, trace_estimate, trace_estimates,
 };
+use gradus::plan::{Options, Recompute};
 use gradus::testing::numbers::Random;
 use gradus::{
     Array, DType, GradientTape, Result, Routine, Shape, Tensor, Trace, fisher_diagonal, gauss_newton_vector_product,
@@ -407,4 +408,38 @@ fn a_gradient_can_be_differentiated_by_any_mixture_of_modes() {
     let found = [forward(&forward(&forward(&y))), reverse(&forward(&reverse(&y))), forward(&reverse(&forward(&y)))];
     let read = tape.read_all(&found.iter().collect::<Vec<_>>()).unwrap();
     assert!(read.iter().all(|read| (read.to_f64()[0] - 36.0).abs() < 1e-4), "{read:?}");
+}
+
+#[test]
+fn what_is_made_again_gives_the_same_products_in_less_memory() {
+    let trace = Trace::new();
+    let x = trace.constant(Array::new([64, 16], &[0.3f32; 64 * 16]).unwrap());
+    let states: Vec<Tensor> = (0..8)
+        .map(|layer| {
+            let numbers: Vec<f32> = (0..256).map(|at| ((at * 7 + layer * 13) as f32).sin() * 0.3).collect();
+            trace.state(&format!("w{layer}"), Array::new([16, 16], &numbers).unwrap())
+        })
+        .collect();
+    let hidden = states.iter().enumerate().fold(x, |x, (layer, w)| trace.in_layer(layer, || x.matmul(w).tanh().exp().tanh()));
+    let loss = hidden.sum_of_squares(&[0, 1]);
+    let weights: Vec<&Tensor> = states.iter().collect();
+    // Any vector will do: the weights themselves.
+    let products = hessian_vector_product(&loss, &weights, &weights).unwrap();
+    let mut routine = Routine::new("product");
+    for (index, product) in products.iter().enumerate() {
+        routine = routine.output(&format!("p{index}"), product);
+    }
+    let backend = Cpu::new(2).unwrap();
+    let computed = |recompute: Recompute| {
+        let options = Options { recompute, ..Options::default() };
+        let mut program = trace.compile_with(&backend, std::slice::from_ref(&routine), options).unwrap();
+        program.run("product").unwrap();
+        let read: Vec<Array> = (0..8).map(|index| program.read(&format!("p{index}")).unwrap()).collect();
+        (program.plan().regions.transients, read)
+    };
+    let (kept, expected) = computed(Recompute::None);
+    let (again, found) = computed(Recompute::Block { every: 1 });
+    assert!(again < kept * 3 / 4, "{again} of {kept} bytes");
+    assert_eq!(found, expected);
+    assert!(largest(expected[0].to_f64()) > 1e-3);
 }

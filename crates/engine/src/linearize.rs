@@ -51,17 +51,24 @@ impl Linearization<'_> {
 
     /// The rule of a fused operation: linearizes what it is made of instead, which must give its results.
     pub fn through(&self, decomposition: impl FnOnce(&[Tensor]) -> Vec<Tensor>) -> Vec<Option<Tensor>> {
-        let trace = self.trace();
-        let first_node = trace.graph().nodes().len();
-        let outputs = decomposition(self.inputs);
-        let last_node = trace.graph().nodes().len();
+        self.through_blocks(|inputs, _| decomposition(inputs))
+    }
+
+    /// As [`Linearization::through`], where results are made block by block: after each block the second argument is to be
+    /// called, and the block's tangents come right behind it, so that little has to be held of one block for the next.
+    pub fn through_blocks(
+        &self,
+        decomposition: impl FnOnce(&[Tensor], &mut dyn FnMut()) -> Vec<Tensor>,
+    ) -> Vec<Option<Tensor>> {
+        let Ok(inputs) = values(self.inputs) else { return self.nothing() };
+        let changing = inputs.into_iter().zip(self.tangents).filter_map(|(input, tangent)| Some((input, tangent.clone()?)));
+        let mut push = Push::of(self.trace(), changing.collect());
+        let outputs = decomposition(self.inputs, &mut || push.follow());
+        push.follow();
         if let Some(problem) = misfit(outputs.iter().map(Some), self.outputs, "result") {
             return self.refuse(format!("what its tangent goes through {problem}"));
         }
-        let (Ok(inputs), Ok(outputs)) = (values(self.inputs), values(&outputs)) else { return self.nothing() };
-        let changing = inputs.into_iter().zip(self.tangents).filter_map(|(input, tangent)| Some((input, tangent.clone()?)));
-        let mut push = Push { trace, found: changing.collect() };
-        push.over(first_node..last_node, &outputs);
+        let Ok(outputs) = values(&outputs) else { return self.nothing() };
         outputs.iter().map(|output| push.found.get(output).cloned()).collect()
     }
 
@@ -108,9 +115,16 @@ impl Linearization<'_> {
 pub(crate) struct Push<'a> {
     trace: &'a Trace,
     found: HashMap<Value, Tensor>,
+    /// The first node that was not followed yet.
+    next: usize,
 }
 
 impl<'a> Push<'a> {
+    /// Where these values have these tangents, and what will be recorded is to be followed.
+    fn of(trace: &'a Trace, found: HashMap<Value, Tensor>) -> Push<'a> {
+        Push { trace, found, next: trace.graph().nodes().len() }
+    }
+
     /// Where these tensors change in these directions; whether they may is checked.
     pub fn from(
         what: &str,
@@ -144,7 +158,19 @@ impl<'a> Push<'a> {
                 return Err(Error::NoGradient { problem, at });
             }
         }
-        Ok(Push { trace, found })
+        Ok(Push::of(trace, found))
+    }
+
+    /// From now on, what is recorded is to be followed.
+    pub fn begin(&mut self) {
+        self.next = self.trace.graph().nodes().len();
+    }
+
+    /// Finds the tangents of what was recorded since the last time. Tangents themselves are not followed.
+    pub fn follow(&mut self) {
+        let end = self.trace.graph().nodes().len();
+        (self.next..end).for_each(|node| self.node(node));
+        self.begin();
     }
 
     /// Finds the tangents of these nodes, as far as they lead to `outputs`.
@@ -156,7 +182,7 @@ impl<'a> Push<'a> {
     }
 
     /// Finds the tangents of a node's results. One that was given stays what it is.
-    pub fn node(&mut self, index: usize) {
+    fn node(&mut self, index: usize) {
         let node = self.trace.graph().nodes()[index].clone();
         let Source::Op(op) = &node.source else { return };
         let tangents: Vec<Option<Tensor>> = node.inputs.iter().map(|input| self.found.get(input).cloned()).collect();
@@ -179,7 +205,7 @@ impl<'a> Push<'a> {
 
     /// The tangent of a tensor; zeros if it does not change.
     #[track_caller]
-    pub fn of(&self, tensor: &Tensor) -> Result<Tensor> {
+    pub fn tangent_of(&self, tensor: &Tensor) -> Result<Tensor> {
         Ok(self.found.get(&tensor.handle()?).cloned().unwrap_or_else(|| tensor.zeros_like()))
     }
 }
@@ -224,7 +250,7 @@ pub fn jacobian_vector_product(outputs: &[&Tensor], inputs: &[&Tensor], vectors:
     let ends: Vec<Value> = outputs.iter().map(|output| output.handle()).collect::<Result<_>>()?;
     let last = ends.iter().map(|end| end.node + 1).max().unwrap_or(0);
     push.over(0..last, &ends);
-    let found = trace.attributing(at, None, || outputs.iter().map(|output| push.of(output)).collect::<Result<_>>());
+    let found = trace.attributing(at, None, || outputs.iter().map(|output| push.tangent_of(output)).collect::<Result<_>>());
     trace.check()?;
     found
 }

@@ -63,14 +63,8 @@ pub fn hessian_vector_product(loss: &Tensor, inputs: &[&Tensor], vectors: &[&Ten
     let owned: Vec<Tensor> = inputs.iter().map(|&input| input.clone()).collect();
     let products = trace.differentiating(|| {
         let seed = trace.attributing(at, None, || loss.ones_like());
-        // What is recorded from here on is the gradient; its tangents, recorded between, have none.
-        let mut next = trace.graph().nodes().len();
-        let mut follow = || {
-            (next..trace.graph().nodes().len()).for_each(|node| push.node(node));
-            next = trace.graph().nodes().len();
-        };
-        let terms =
-            autodiff::backward(trace, std::slice::from_ref(loss), &[Some(seed)], &owned, 0, &mut follow);
+        push.begin();
+        let terms = autodiff::backward(trace, std::slice::from_ref(loss), &[Some(seed)], &owned, 0, &mut || push.follow());
         trace.attributing(at, None, || terms.iter().zip(&owned).map(|(terms, input)| sum_of_tangents(&push, terms, input)).collect())
     });
     trace.check()?;
@@ -79,7 +73,7 @@ pub fn hessian_vector_product(loss: &Tensor, inputs: &[&Tensor], vectors: &[&Ten
 
 /// The tangent of a gradient that is the sum of these.
 fn sum_of_tangents(push: &Push<'_>, terms: &[Tensor], input: &Tensor) -> Result<Tensor> {
-    let tangents = terms.iter().map(|term| push.of(term)).collect::<Result<Vec<_>>>()?;
+    let tangents = terms.iter().map(|term| push.tangent_of(term)).collect::<Result<Vec<_>>>()?;
     Ok(added_up(&tangents).unwrap_or_else(|| input.zeros_like()))
 }
 

@@ -13,8 +13,10 @@ use crate::{Array, Routine, Tensor, Trace, gradient_or_zeros, hessian_vector_pro
 const STEP: f64 = 1e-5;
 /// Central differences in f64 are good to about STEP^2 plus rounding over STEP.
 const TOLERANCE: f64 = 2e-6;
-/// Two orders of the same arithmetic in f64.
-const SAME: f64 = 1e-10;
+/// Two orders of the same arithmetic in f64, but for the constants in what fused operations are made of, which are f32.
+const SAME: f64 = 5e-7;
+/// Elements of the operands of a small case, at most.
+const SMALL: usize = 400;
 
 /// A case with a direction for every operand that can be differentiated by, and what is found along it.
 struct Traced {
@@ -138,13 +140,16 @@ impl Traced {
     }
 }
 
-/// Compares the tangents of an operation's cases, and their Hessians times vectors.
+/// Compares the tangents of an operation's cases, and of small ones their Hessians times vectors: large ones are there for
+/// kernels, and the rules know no sizes.
 pub fn check(entry: &ListedOperation) {
     for case in (entry.cases)().iter().filter(|case| case.inputs.iter().any(|input| input.differentiable)) {
         let what = format!("{}, {}", entry.type_name, case.name);
         let traced = traced(case, 11);
         traced.compare_differences(&what);
-        traced.compare_orders(&what);
-        traced.compare_kernels(case, &what);
+        if case.inputs.iter().all(|input| input.ty.shape.elements() <= SMALL) {
+            traced.compare_orders(&what);
+            traced.compare_kernels(case, &what);
+        }
     }
 }

@@ -181,9 +181,12 @@ fn rule(
             g * (wins + mine.equal(&other) * 0.5)
         }
         (Pow, 0) => {
-            let exponent = x(1);
-            let slope = &exponent * x(0).pow(&(&exponent - 1.0));
-            g * exponent.equal(&exponent.full_like(0.0)).select(&exponent.full_like(0.0), &slope)
+            // At 0^0 it is nothing; no other base is replaced, for there the slope changes with the exponent.
+            let (base, exponent) = (x(0), x(1));
+            let zero = base.full_like(0.0);
+            let corner = base.abs().less(&base.full_like(1e-37)) * exponent.equal(&zero);
+            let base = corner.select(&base.full_like(1.0), &base);
+            g * (&exponent * base.pow(&(&exponent - 1.0)))
         }
         (Pow, _) => {
             // x^y log(x) tends to 0 with x, where the logarithm does not exist.

@@ -2,6 +2,7 @@
 //! a small model, come and go in blocks and never lie in memory all at once.
 
 mod cuda;
+mod tangents;
 mod with_gradient;
 
 pub use with_gradient::LinearCrossEntropyWithGradient;
@@ -82,7 +83,7 @@ impl Operation for LinearCrossEntropy {
     }
 
     fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
-        at.through(|x| self.decomposed(x))
+        at.through_blocks(|x, follow| self.in_blocks(x, tangents::BLOCK_LOGITS, follow))
     }
 
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
@@ -219,7 +220,7 @@ impl Operation for LinearCrossEntropyGradient {
     }
 
     fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
-        at.through(|x| self.decomposed(x))
+        at.through_blocks(|x, follow| self.in_blocks(x, tangents::BLOCK_LOGITS, follow))
     }
 
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
