@@ -3,7 +3,8 @@
 
 use gradus::backend::Cpu;
 use gradus::ops::{
-    Case, Cost, Cut, Differentiation, Effect, Form, Linearization, Lowering, Numbers, NumbersMut, Operation, Reals, SliceKernel,
+    Case, Cost, Cut, Differentiation, Effect, Form, Linearization, Lowering, Numbers, NumbersMut, Operation, Reals,
+    SliceKernel,
 };
 use gradus::{
     Array, DType, GradientTape, Mismatch, Result, Routine, Tensor, TensorType, Trace, custom_gradient, gradient,

@@ -63,7 +63,8 @@ fn measured(model: &ModelConfig, sequence: usize, second: bool) -> Result<(f64, 
     program.write("targets", &text[1..])?;
     if second {
         for index in 0..weights.len() {
-            let signs: Vec<f32> = (0..weights[index].shape().elements()).map(|at| [1.0, -1.0][at * 7 % 5 % 2]).collect();
+            let signs: Vec<f32> =
+                (0..weights[index].shape().elements()).map(|at| [1.0, -1.0][at * 7 % 5 % 2]).collect();
             program.write(&format!("v{index}"), &signs)?;
         }
     }

@@ -3,9 +3,9 @@
 
 use gradus::backend::{Cpu, Reference};
 use gradus::ops::{
-    AdamW, Argument, Case, Check, Cost, Cut, Differentiation, Effect, Elementwise, Form, Function, Instruction, Linearization,
-    LayerNormGradient, Lion, Lowering, Matmul, Numbers, NumbersMut, Operation, Reals, ScalarProgram, Sgd, SliceKernel,
-    ViewRule,
+    AdamW, Argument, Case, Check, Cost, Cut, Differentiation, Effect, Elementwise, Form, Function, Instruction,
+    LayerNormGradient, Linearization, Lion, Lowering, Matmul, Numbers, NumbersMut, Operation, Reals, ScalarProgram,
+    Sgd, SliceKernel, ViewRule,
 };
 use gradus::plan::Options;
 use gradus::{DType, Error, Layout, Mismatch, Routine, Tensor, TensorType, Trace, gradient, jacobian_vector_product};

@@ -3,8 +3,8 @@
 
 use gradus::backend::{Backend, Cpu, In, Job, Out, Reference};
 use gradus::ops::{
-    Case, Check, Cost, CudaLinker, Cut, Differentiation, Effect, Form, Kernels, Linearization, Linker, Lowering, Numbers, NumbersMut,
-    Operation, Reals, SliceKernel, Trusted, Unsupported, ViewRule,
+    Case, Check, Cost, CudaLinker, Cut, Differentiation, Effect, Form, Kernels, Linearization, Linker, Lowering,
+    Numbers, NumbersMut, Operation, Reals, SliceKernel, Trusted, Unsupported, ViewRule,
 };
 use gradus::plan::{Options, Recompute};
 use gradus::{

@@ -6,7 +6,8 @@
 use gradus::backend::Cpu;
 use gradus::layers::Linear;
 use gradus::ops::{
-    Case, Cost, Cut, Differentiation, Effect, Form, Linearization, Lowering, Numbers, NumbersMut, Operation, Reals, SliceKernel,
+    Case, Cost, Cut, Differentiation, Effect, Form, Linearization, Lowering, Numbers, NumbersMut, Operation, Reals,
+    SliceKernel,
 };
 use gradus::profiler::{Counting, FindingKind, Phase, Profile, Profiler, Watch};
 use gradus::{Batch, DType, Inputs, Mismatch, Parameters, Result, Settings, Tensor, TensorType, Trainer, Unwatched};

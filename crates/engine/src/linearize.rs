@@ -43,7 +43,11 @@ impl Linearization<'_> {
     /// The tangent of a function that is linear in each of two operands: the function of the one's tangent and the other,
     /// and the other way round.
     #[track_caller]
-    pub fn bilinear(&self, [first, second]: [usize; 2], function: impl Fn(&Tensor, &Tensor) -> Tensor) -> Option<Tensor> {
+    pub fn bilinear(
+        &self,
+        [first, second]: [usize; 2],
+        function: impl Fn(&Tensor, &Tensor) -> Tensor,
+    ) -> Option<Tensor> {
         let by_first = self.tangent(first).map(|tangent| function(tangent, &self.inputs[second]));
         let by_second = self.tangent(second).map(|tangent| function(&self.inputs[first], tangent));
         self.sum([by_first, by_second])
@@ -61,7 +65,8 @@ impl Linearization<'_> {
         decomposition: impl FnOnce(&[Tensor], &mut dyn FnMut()) -> Vec<Tensor>,
     ) -> Vec<Option<Tensor>> {
         let Ok(inputs) = values(self.inputs) else { return self.nothing() };
-        let changing = inputs.into_iter().zip(self.tangents).filter_map(|(input, tangent)| Some((input, tangent.clone()?)));
+        let changing =
+            inputs.into_iter().zip(self.tangents).filter_map(|(input, tangent)| Some((input, tangent.clone()?)));
         let mut push = Push::of(self.trace(), changing.collect());
         let outputs = decomposition(self.inputs, &mut || push.follow());
         push.follow();
@@ -86,9 +91,10 @@ impl Linearization<'_> {
         if let Some(problem) = misfit(given.iter().map(Option::as_ref), &self.inputs[operands.clone()], "operand") {
             return self.refuse(format!("its gradient {problem}"));
         }
-        let both = given.into_iter().zip(&self.tangents[operands]).filter_map(|(given, tangent)| {
-            Some((given?, tangent.clone()?))
-        });
+        let both = given
+            .into_iter()
+            .zip(&self.tangents[operands])
+            .filter_map(|(given, tangent)| Some((given?, tangent.clone()?)));
         let (given, tangents): (Vec<Tensor>, Vec<Tensor>) = both.unzip();
         let tangents: Vec<Option<Tensor>> = tangents.into_iter().map(Some).collect();
         let terms = crate::autodiff::backward(trace, &given, &tangents, &gradients, first_node, &mut || {});
@@ -213,7 +219,8 @@ impl<'a> Push<'a> {
 /// The tangents that an operation's rule gives; none, and an error of the trace, unless each is of its result's type.
 fn checked(op: &dyn Operation, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
     let given = op.tangent(at);
-    let of_floats = given.iter().zip(at.outputs).map(|(given, output)| given.as_ref().filter(|_| output.dtype().is_float()));
+    let of_floats =
+        given.iter().zip(at.outputs).map(|(given, output)| given.as_ref().filter(|_| output.dtype().is_float()));
     let of_floats: Vec<Option<&Tensor>> = of_floats.collect();
     if given.len() != at.outputs.len() {
         return at.refuse(format!("its tangent gives {} tensors for {} results", given.len(), at.outputs.len()));
@@ -250,7 +257,8 @@ pub fn jacobian_vector_product(outputs: &[&Tensor], inputs: &[&Tensor], vectors:
     let ends: Vec<Value> = outputs.iter().map(|output| output.handle()).collect::<Result<_>>()?;
     let last = ends.iter().map(|end| end.node + 1).max().unwrap_or(0);
     push.over(0..last, &ends);
-    let found = trace.attributing(at, None, || outputs.iter().map(|output| push.tangent_of(output)).collect::<Result<_>>());
+    let found =
+        trace.attributing(at, None, || outputs.iter().map(|output| push.tangent_of(output)).collect::<Result<_>>());
     trace.check()?;
     found
 }

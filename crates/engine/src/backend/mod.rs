@@ -52,7 +52,9 @@ pub trait Executable: Send {
 
     /// Replays some of a routine's steps, as a part of it, if the device can.
     fn run_steps(&mut self, _routine: usize, _steps: Range<usize>) -> Result<()> {
-        Err(Error::OtherMachine { problem: "routines are replayed in parts, and this device does them whole".to_string() })
+        Err(Error::OtherMachine {
+            problem: "routines are replayed in parts, and this device does them whole".to_string(),
+        })
     }
 
     /// As [`Executable::run`]; adds what each step took to what stands at its place.

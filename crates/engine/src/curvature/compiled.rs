@@ -21,15 +21,15 @@ struct Part {
 
 impl<'a> CompiledProducts<'a> {
     /// The matrix of a routine, given the names of the inputs that make up the vector and of the outputs that make up the
-    /// product, in the same order.
+    /// product, in the same order. Outputs that do not fit are found out by the first product.
     pub fn new(program: &'a mut Program, routine: &str, names: &[(String, String)]) -> Result<CompiledProducts<'a>> {
         let part = |(vector, product): &(String, String)| {
-            let [vector_type, product_type] = [program.ty(vector)?, program.ty(product)?];
-            if vector_type != product_type || vector_type.dtype != DType::F32 {
-                let expected = format!("f32 numbers, as many as {vector:?}, which is {vector_type}");
-                return Err(Error::Data { name: product.clone(), expected, given: product_type.to_string() });
+            let ty = program.ty(vector)?;
+            if ty.dtype != DType::F32 {
+                let (name, expected) = (vector.clone(), "f32 numbers".to_string());
+                return Err(Error::Data { name, expected, given: ty.to_string() });
             }
-            Ok(Part { vector: vector.clone(), product: product.clone(), elements: vector_type.shape.elements() })
+            Ok(Part { vector: vector.clone(), product: product.clone(), elements: ty.shape.elements() })
         };
         let parts = names.iter().map(part).collect::<Result<_>>()?;
         Ok(CompiledProducts { program, routine: routine.to_string(), parts })
@@ -73,8 +73,10 @@ impl CompiledLoss {
         loss: impl FnOnce(&[Tensor]) -> Tensor,
     ) -> Result<CompiledLoss> {
         let trace = Trace::new();
-        let input = |prefix: &str, (index, shape): (usize, &Shape)| trace.input(&format!("{prefix}{index}"), DType::F32, shape);
-        let [tensors, vectors] = ["x", "v"].map(|prefix| shapes.iter().enumerate().map(|at| input(prefix, at)).collect::<Vec<_>>());
+        let input =
+            |prefix: &str, (index, shape): (usize, &Shape)| trace.input(&format!("{prefix}{index}"), DType::F32, shape);
+        let [tensors, vectors] =
+            ["x", "v"].map(|prefix| shapes.iter().enumerate().map(|at| input(prefix, at)).collect::<Vec<_>>());
         let loss = loss(&tensors).sum_all().cast(DType::F32);
         let references: Vec<&Tensor> = tensors.iter().collect();
         let slopes = gradient_or_zeros(&loss, &references)?;

@@ -76,11 +76,7 @@ pub fn trace_estimates(
 /// The diagonal, by the estimate of Bekas, Kokiopoulou and Saad: the mean of `z * (matrix z)`, element by element, over vectors
 /// z of random signs. What is off the diagonal makes the error.
 #[track_caller]
-pub fn diagonal_estimate(
-    matrix: &mut (impl Matrix + ?Sized),
-    samples: usize,
-    seed: u64,
-) -> Result<DiagonalEstimate> {
+pub fn diagonal_estimate(matrix: &mut (impl Matrix + ?Sized), samples: usize, seed: u64) -> Result<DiagonalEstimate> {
     let at = Location::caller();
     check_samples("diagonal_estimate", samples, at)?;
     let mut vector = vec![0.0; matrix.size()];

@@ -109,6 +109,7 @@ pub fn lanczos(matrix: &mut (impl Matrix + ?Sized), options: LanczosOptions) -> 
 pub fn spectral_density(runs: &[Lanczos], points: &[f64], deviation: f64) -> Vec<f64> {
     let scale = 1.0 / ((2.0 * std::f64::consts::PI).sqrt() * deviation * runs.len().max(1) as f64);
     let near = |point: f64, ritz: &Ritz| ritz.weight * (-0.5 * ((point - ritz.value) / deviation).powi(2)).exp();
-    let density = |&point: &f64| scale * runs.iter().flat_map(|run| &run.eigenvalues).map(|ritz| near(point, ritz)).sum::<f64>();
+    let density =
+        |&point: &f64| scale * runs.iter().flat_map(|run| &run.eigenvalues).map(|ritz| near(point, ritz)).sum::<f64>();
     points.iter().map(density).collect()
 }

@@ -58,7 +58,12 @@ impl<F: FnMut(&[f32], &mut [f32]) -> Result<()>> Matrix for FromFn<F> {
 }
 
 /// The product, if it is finite.
-fn finite_product(matrix: &mut (impl Matrix + ?Sized), vector: &[f32], product: &mut [f32], at: Location) -> Result<()> {
+fn finite_product(
+    matrix: &mut (impl Matrix + ?Sized),
+    vector: &[f32],
+    product: &mut [f32],
+    at: Location,
+) -> Result<()> {
     matrix.product(vector, product)?;
     match product.iter().position(|number| !number.is_finite()) {
         None => Ok(()),

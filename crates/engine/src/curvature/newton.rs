@@ -58,7 +58,8 @@ pub fn newton_cg(problem: &mut (impl Smooth + ?Sized), x: &[f32], options: Newto
     while at.steps < options.steps && at.slope > options.tolerance {
         let downhill: Vec<f32> = slope.iter().map(|x| -x).collect();
         let step = {
-            let mut hessian = FromFn::new(x.len(), |v: &[f32], product: &mut [f32]| problem.hessian_product(v, product));
+            let mut hessian =
+                FromFn::new(x.len(), |v: &[f32], product: &mut [f32]| problem.hessian_product(v, product));
             // Exact where it is near, so that it converges faster and faster, and cheap where it is far.
             let tolerance = at.slope.sqrt().min(0.5).max(1e-6);
             let solver = ConjugateGradients { steps: options.products, tolerance, damping: 0.0 };
@@ -74,12 +75,7 @@ pub fn newton_cg(problem: &mut (impl Smooth + ?Sized), x: &[f32], options: Newto
 }
 
 /// Goes along a step as far as the loss falls; whether it does.
-fn descend(
-    problem: &mut (impl Smooth + ?Sized),
-    at: &mut Minimum,
-    slope: &mut [f32],
-    step: &[f32],
-) -> Result<bool> {
+fn descend(problem: &mut (impl Smooth + ?Sized), at: &mut Minimum, slope: &mut [f32], step: &[f32]) -> Result<bool> {
     let promised = dot(slope, step);
     let mut far = 1.0;
     let mut tried_slope = vec![0.0; slope.len()];

@@ -21,7 +21,8 @@ pub fn vector_jacobian_product(outputs: &[&Tensor], inputs: &[&Tensor], vectors:
     if let Some(foreign) = inputs.iter().find(|input| !input.is_of(trace)) {
         return Err(foreign.foreign("vector_jacobian_product", at));
     }
-    let [outputs, owned] = [outputs, inputs].map(|tensors| tensors.iter().map(|&tensor| tensor.clone()).collect::<Vec<_>>());
+    let [outputs, owned] =
+        [outputs, inputs].map(|tensors| tensors.iter().map(|&tensor| tensor.clone()).collect::<Vec<_>>());
     let vectors: Vec<Option<Tensor>> = vectors.iter().map(|&vector| Some(vector.clone())).collect();
     let found = trace.differentiating(|| {
         let terms = autodiff::backward(trace, &outputs, &vectors, &owned, 0, &mut || {});
@@ -64,8 +65,11 @@ pub fn hessian_vector_product(loss: &Tensor, inputs: &[&Tensor], vectors: &[&Ten
     let products = trace.differentiating(|| {
         let seed = trace.attributing(at, None, || loss.ones_like());
         push.begin();
-        let terms = autodiff::backward(trace, std::slice::from_ref(loss), &[Some(seed)], &owned, 0, &mut || push.follow());
-        trace.attributing(at, None, || terms.iter().zip(&owned).map(|(terms, input)| sum_of_tangents(&push, terms, input)).collect())
+        let terms =
+            autodiff::backward(trace, std::slice::from_ref(loss), &[Some(seed)], &owned, 0, &mut || push.follow());
+        trace.attributing(at, None, || {
+            terms.iter().zip(&owned).map(|(terms, input)| sum_of_tangents(&push, terms, input)).collect()
+        })
     });
     trace.check()?;
     products

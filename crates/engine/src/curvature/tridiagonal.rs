@@ -21,7 +21,8 @@ pub(super) fn eigen(diagonal: &[f64], beside: &[f64]) -> Option<Vec<Eigen>> {
     for l in 0..size {
         // Each turn roughly cubes what is left beside the diagonal; it never takes many.
         for turn in 0.. {
-            let m = (l..size - 1).find(|&m| e[m].abs() <= f64::EPSILON * (d[m].abs() + d[m + 1].abs())).unwrap_or(size - 1);
+            let m =
+                (l..size - 1).find(|&m| e[m].abs() <= f64::EPSILON * (d[m].abs() + d[m + 1].abs())).unwrap_or(size - 1);
             if m == l {
                 break;
             }
@@ -31,8 +32,7 @@ pub(super) fn eigen(diagonal: &[f64], beside: &[f64]) -> Option<Vec<Eigen>> {
             turn_once(&mut d, &mut e, [&mut first, &mut last], l, m);
         }
     }
-    let mut found: Vec<Eigen> =
-        (0..size).map(|at| Eigen { value: d[at], first: first[at], last: last[at] }).collect();
+    let mut found: Vec<Eigen> = (0..size).map(|at| Eigen { value: d[at], first: first[at], last: last[at] }).collect();
     found.sort_by(|a, b| a.value.total_cmp(&b.value));
     Some(found)
 }

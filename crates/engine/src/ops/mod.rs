@@ -10,8 +10,8 @@ mod slices;
 mod trusted;
 
 pub use crate::autodiff::Differentiation;
-pub use crate::linearize::Linearization;
 pub use crate::backend::{CudaLinker, Kernels, Linker, Unsupported};
+pub use crate::linearize::Linearization;
 pub use cases::{Case, CaseInput, Fill};
 pub use reals::Reals;
 pub use slices::{Cut, Numbers, NumbersMut, SliceKernel};

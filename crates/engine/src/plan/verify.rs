@@ -34,7 +34,10 @@ fn marks(parts: &Parts, routine: &PlannedRoutine) -> Verdict {
         return Err("its marks are not in the order of its steps".to_string());
     }
     for Mark { moment, group, at, buffers } in &routine.marks {
-        if buffers.iter().any(|&id| !matches!(parts.buffers.get(id).map(|buffer| &buffer.kind), Some(BufferKind::State(_)))) {
+        if buffers
+            .iter()
+            .any(|&id| !matches!(parts.buffers.get(id).map(|buffer| &buffer.kind), Some(BufferKind::State(_))))
+        {
             return Err(format!("group {group} has something that is no state"));
         }
         let in_flight = |id: BufferId| buffers.iter().any(|&state| overlap(&parts.buffers[state], &parts.buffers[id]));

@@ -90,9 +90,8 @@ impl Shards {
     pub fn part(&self, tensor: usize, rank: usize) -> Range<usize> {
         let bucket = self.buckets.iter().position(|bucket| bucket.contains(&tensor)).expect("a tensor has a bucket");
         let (own, all) = (self.units(bucket, rank), self.units_of(tensor));
-        let number = |unit: usize| {
-            ((unit.clamp(all.start, all.end) - all.start) * SQUARES_TOGETHER).min(self.numbers[tensor])
-        };
+        let number =
+            |unit: usize| ((unit.clamp(all.start, all.end) - all.start) * SQUARES_TOGETHER).min(self.numbers[tensor]);
         number(own.start)..number(own.end)
     }
 

@@ -170,7 +170,9 @@ impl Lagging {
             return Ok(());
         }
         match (&mut self.update, bucket) {
-            (Some(cut), bucket) => cut.go_on(bucket.map_or(cut.steps, |bucket| cut.end_of(bucket)), exchange, program)?,
+            (Some(cut), bucket) => {
+                cut.go_on(bucket.map_or(cut.steps, |bucket| cut.end_of(bucket)), exchange, program)?
+            }
             (None, Some(bucket)) => exchange.gathered(bucket)?,
             (None, None) => exchange.all_gathered()?,
         }

@@ -112,7 +112,8 @@ impl Parts {
 
     /// The place of each rank's squares among all, where those of one rank come after another's, and the end of the last.
     pub fn squares_at(&self, ranks: usize) -> Vec<usize> {
-        let of_rank = |rank: usize| (0..self.shards.of_weights()).map(move |bucket| self.shards.units(bucket, rank).len());
+        let of_rank =
+            |rank: usize| (0..self.shards.of_weights()).map(move |bucket| self.shards.units(bucket, rank).len());
         let mut at = vec![0];
         (0..ranks).for_each(|rank| at.push(at[rank] + of_rank(rank).sum::<usize>()));
         at

@@ -92,12 +92,15 @@ mod tests {
 
     #[test]
     fn blocks_make_the_whole() {
-        for (causal, window, queries, keys) in [(false, None, 5, 7), (true, None, 5, 5), (true, None, 4, 9), (true, Some(3), 7, 8)] {
+        for (causal, window, queries, keys) in
+            [(false, None, 5, 7), (true, None, 5, 5), (true, None, 4, 9), (true, Some(3), 7, 8)]
+        {
             let tape = GradientTape::new().unwrap();
             let attention = Attention { causal, window, scale: 0.7 };
             let shapes = [[2, 4, queries, 3], [2, 2, keys, 3], [2, 2, keys, 3]];
             let x: Vec<Tensor> = shapes.into_iter().enumerate().map(|(at, shape)| watched(&tape, shape, at)).collect();
-            let v: Vec<Tensor> = shapes.into_iter().enumerate().map(|(at, shape)| watched(&tape, shape, at + 5)).collect();
+            let v: Vec<Tensor> =
+                shapes.into_iter().enumerate().map(|(at, shape)| watched(&tape, shape, at + 5)).collect();
             let [whole, blocks] = [BLOCK_SCORES, 2 * 4 * keys * 2].map(|scores| {
                 let mut count = 0;
                 let results = attention.in_blocks(&x, scores, &mut || count += 1);

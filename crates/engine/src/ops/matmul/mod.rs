@@ -198,9 +198,7 @@ impl Operation for Matmul {
         }
         let bias = if self.has_bias { at.tangent(2) } else { None };
         vec![match (at.tangent(0), at.tangent(1)) {
-            (Some(first), Some(second)) => {
-                Some(first.linear_as(b, bias, self.types) + a.matmul_as(second, self.types))
-            }
+            (Some(first), Some(second)) => Some(first.linear_as(b, bias, self.types) + a.matmul_as(second, self.types)),
             (Some(first), None) => Some(first.linear_as(b, bias, self.types)),
             (None, Some(second)) => Some(a.linear_as(second, bias, self.types)),
             (None, None) => bias.map(|bias| bias.cast(self.types.stored).broadcast(at.outputs[0].shape())),
