@@ -3,7 +3,8 @@
 
 use gradus::backend::Cpu;
 use gradus::ops::{
-    Case, Cost, Cut, Differentiation, Effect, Form, Lowering, Numbers, NumbersMut, Operation, Reals, SliceKernel,
+    Case, Cost, Cut, Differentiation, Effect, Form, Linearization, Lowering, Numbers, NumbersMut, Operation, Reals,
+    SliceKernel,
 };
 use gradus::{
     Array, DType, GradientTape, Mismatch, Result, Routine, Tensor, TensorType, Trace, custom_gradient, gradient,
@@ -48,6 +49,13 @@ impl Operation for LogSumExp {
         let column = |rows: &Tensor| rows.reshape([rows.size(0), 1]);
         let softmax = (&at.inputs[0] - column(&at.outputs[0])).exp();
         vec![Some(softmax * column(&at.gradient(0)))]
+    }
+
+    /// How the result changes with the operand: each row's tangent, weighed by the softmax.
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        let rows = &at.outputs[0];
+        let softmax = (&at.inputs[0] - rows.reshape([rows.size(0), 1])).exp();
+        vec![at.tangent(0).map(|tangent| (softmax * tangent).sum(&[-1]))]
     }
 
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {

@@ -92,9 +92,11 @@ struct Examples;
 pub use gradus_comm::compression;
 pub use gradus_engine::{
     Array, DType, Error, GradientTape, Handles, Layout, Mismatch, Native, Program, Result, Role, Routine, RoutineKey,
-    Shape, Tensor, TensorKey, TensorType, Trace, custom_gradient, gradient, gradient_or_zeros, gradient_terms,
+    Shape, Tensor, TensorKey, TensorType, Trace, custom_gradient, fisher_diagonal, gauss_newton_vector_product,
+    gradient, gradient_or_zeros, gradient_terms, hessian, hessian_vector_product, jacobian, jacobian_vector_product,
+    vector_jacobian_product,
 };
-pub use gradus_engine::{backend, graph, ops, plan, testing};
+pub use gradus_engine::{backend, curvature, graph, ops, plan, testing};
 pub use gradus_train::config::{Clip, Precision, ScheduleKind};
 pub use gradus_train::loss_scale::LossScale;
 pub use gradus_train::memory::Budget;

@@ -4,11 +4,11 @@
 use gradus::backend::{Cpu, Reference};
 use gradus::ops::{
     AdamW, Argument, Case, Check, Cost, Cut, Differentiation, Effect, Elementwise, Form, Function, Instruction,
-    LayerNormGradient, Lion, Lowering, Matmul, Numbers, NumbersMut, Operation, Reals, ScalarProgram, Sgd, SliceKernel,
-    ViewRule,
+    LayerNormGradient, Linearization, Lion, Lowering, Matmul, Numbers, NumbersMut, Operation, Reals, ScalarProgram,
+    Sgd, SliceKernel, ViewRule,
 };
 use gradus::plan::Options;
-use gradus::{DType, Error, Layout, Mismatch, Routine, Tensor, TensorType, Trace, gradient};
+use gradus::{DType, Error, Layout, Mismatch, Routine, Tensor, TensorType, Trace, gradient, jacobian_vector_product};
 use std::any::Any;
 
 /// An operation that gives its operand back, as often as asked for, and says of itself what a test wants.
@@ -81,6 +81,9 @@ impl Operation for Claim {
         Ok(vec![inputs[0].clone(); self.results])
     }
     fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
+        at.through(|x| vec![x[0].clone(); self.meant])
+    }
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
         at.through(|x| vec![x[0].clone(); self.meant])
     }
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
@@ -228,6 +231,17 @@ fn what_a_gradient_goes_through_must_give_the_results() {
     let line = line!() + 1;
     let y = trace.apply_one(Claim { meant: 2, ..Claim::honest() }, &[&x]);
     let error = gradient(&y, &[&x]).unwrap_err().to_string();
+    let words = "goes through gives 2 tensors for 1 results";
+    assert!(error.contains(&format!("lying_operations.rs:{line}")) && error.contains(words), "{error}");
+}
+
+#[test]
+fn what_a_tangent_goes_through_must_give_the_results() {
+    let trace = Trace::new();
+    let x = trace.input("x", DType::F32, [3]);
+    let line = line!() + 1;
+    let y = trace.apply_one(Claim { meant: 2, ..Claim::honest() }, &[&x]);
+    let error = jacobian_vector_product(&[&y], &[&x], &[&x]).unwrap_err().to_string();
     let words = "goes through gives 2 tensors for 1 results";
     assert!(error.contains(&format!("lying_operations.rs:{line}")) && error.contains(words), "{error}");
 }

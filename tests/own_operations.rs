@@ -3,13 +3,13 @@
 
 use gradus::backend::{Backend, Cpu, In, Job, Out, Reference};
 use gradus::ops::{
-    Case, Check, Cost, CudaLinker, Cut, Differentiation, Effect, Form, Kernels, Linker, Lowering, Numbers, NumbersMut,
-    Operation, Reals, SliceKernel, Trusted, Unsupported, ViewRule,
+    Case, Check, Cost, CudaLinker, Cut, Differentiation, Effect, Form, Kernels, Linearization, Linker, Lowering,
+    Numbers, NumbersMut, Operation, Reals, SliceKernel, Trusted, Unsupported, ViewRule,
 };
 use gradus::plan::{Options, Recompute};
 use gradus::{
     Array, DType, Error, GradientTape, Layout, Mismatch, Program, Routine, Tensor, TensorType, Trace, custom_gradient,
-    gradient,
+    gradient, jacobian_vector_product,
 };
 use std::sync::Arc;
 
@@ -96,6 +96,14 @@ impl Operation for Probe {
         }
     }
 
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        match self.gradient {
+            Wrong::Nothing => vec![at.tangent(0).cloned()],
+            Wrong::Shape => vec![at.tangent(0).map(Tensor::sum_all)],
+            Wrong::Count => vec![],
+        }
+    }
+
     fn in_place(&self) -> Vec<(usize, usize)> {
         self.in_place.clone()
     }
@@ -166,6 +174,9 @@ impl Operation for Twin {
         self.0.outputs(inputs)
     }
     fn gradient(&self, _at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
+        vec![None]
+    }
+    fn tangent(&self, _at: &Linearization<'_>) -> Vec<Option<Tensor>> {
         vec![None]
     }
     fn in_place(&self) -> Vec<(usize, usize)> {
@@ -264,6 +275,9 @@ impl<const FACTOR: u8> Operation for Times<FACTOR> {
     }
     fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
         vec![Some(at.gradient(0) * FACTOR as f32)]
+    }
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        vec![at.tangent(0).map(|tangent| tangent * FACTOR as f32)]
     }
     fn in_place(&self) -> Vec<(usize, usize)> {
         vec![(0, 0)]
@@ -381,6 +395,20 @@ fn what_a_gradient_rule_gives_is_checked() {
         let y = trace.apply_one(Probe { gradient: wrong, ..Probe::new() }, &[&x]);
         let line = line!() - 1;
         let error = gradient(&y, &[&x]).unwrap_err().to_string();
+        assert!(error.contains(&format!("own_operations.rs:{line}")) && error.contains(words), "{error}");
+    }
+}
+
+#[test]
+fn what_a_tangent_rule_gives_is_checked() {
+    for (wrong, words) in
+        [(Wrong::Shape, "gives f32[] for result 0, which is f32[2]"), (Wrong::Count, "0 tensors for 1 results")]
+    {
+        let trace = Trace::new();
+        let x = trace.input("x", DType::F32, [2]);
+        let y = trace.apply_one(Probe { gradient: wrong, ..Probe::new() }, &[&x]);
+        let line = line!() - 1;
+        let error = jacobian_vector_product(&[&y], &[&x], &[&x]).unwrap_err().to_string();
         assert!(error.contains(&format!("own_operations.rs:{line}")) && error.contains(words), "{error}");
     }
 }

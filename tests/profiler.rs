@@ -6,7 +6,8 @@
 use gradus::backend::Cpu;
 use gradus::layers::Linear;
 use gradus::ops::{
-    Case, Cost, Cut, Differentiation, Effect, Form, Lowering, Numbers, NumbersMut, Operation, Reals, SliceKernel,
+    Case, Cost, Cut, Differentiation, Effect, Form, Linearization, Lowering, Numbers, NumbersMut, Operation, Reals,
+    SliceKernel,
 };
 use gradus::profiler::{Counting, FindingKind, Phase, Profile, Profiler, Watch};
 use gradus::{Batch, DType, Inputs, Mismatch, Parameters, Result, Settings, Tensor, TensorType, Trainer, Unwatched};
@@ -40,6 +41,10 @@ impl Operation for Wasteful {
 
     fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
         vec![Some(at.gradient(0))]
+    }
+
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        vec![at.tangent(0).cloned()]
     }
 
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {

@@ -43,6 +43,8 @@ pub enum Command {
     Generate(GenerateArgs),
     /// Measure a model on text: loss, perplexity, bits per byte
     Eval(EvalArgs),
+    /// Measure how sharply a model's loss curves on text: largest eigenvalue, trace, spectrum, whole and by layer
+    Curvature(CurvatureArgs),
     /// Train or try a tokenizer on text and report what it makes of it
     Tokenize(TokenizeArgs),
     /// Show what a run, checkpoint or model folder holds, with a plot of the loss; compare several runs
@@ -398,6 +400,50 @@ pub struct EvalArgs {
     /// Memory to stay within, all of the process: 150MB, 2GiB, or 80% of what is free [default: what the machine has]
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<Budget>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The options of `gradus curvature`.
+#[derive(Debug, Args)]
+pub struct CurvatureArgs {
+    /// Run, checkpoint or model folder
+    #[arg(value_name = "DIR")]
+    pub folder: PathBuf,
+    /// Texts to measure on, as for training
+    #[arg(required = true)]
+    pub corpus: Vec<PathBuf>,
+    /// Field of a JSON or Parquet record that holds the text [default: guessed]
+    #[arg(long, value_name = "NAME")]
+    pub text_field: Option<String>,
+    /// Windows of the text, from its beginning on, whose mean loss is looked at
+    #[arg(long, value_name = "N", value_parser = positive, default_value = "8")]
+    pub sequences: usize,
+    /// Tokens of a window [default: the model's context]
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub sequence: Option<usize>,
+    /// Hessian-vector products for the eigenvalues, of the whole and of each layer, at most
+    #[arg(long, value_name = "N", value_parser = positive, default_value = "24")]
+    pub steps: usize,
+    /// Hessian-vector products for the trace, at least 2: four times as many halve its error
+    #[arg(long, value_name = "N", value_parser = positive, default_value = "16")]
+    pub samples: usize,
+    /// What the random vectors follow from
+    #[arg(long, value_name = "N", default_value = "0")]
+    pub seed: u64,
+    /// What to compute on: cpu, cuda, cuda:N for the device of that number, or auto: a CUDA device if there is one
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    pub device: DeviceChoice,
+    /// Threads [default: one for each core]
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub threads: Option<usize>,
+    /// Memory to stay within, all of the process: 150MB, 2GiB, or 80% of what is free [default: what the machine has]
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<Budget>,
+    /// Write a page of it too
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,

@@ -4,6 +4,7 @@ mod args;
 mod background;
 mod bench;
 mod charts;
+mod curvature;
 mod dashboard;
 mod defaults;
 mod eval;
@@ -89,6 +90,7 @@ fn run(matches: &ArgMatches) -> Result<()> {
         Some(Command::Profile(_)) => profile::run(matches.subcommand().expect("the command is there").1),
         Some(Command::Generate(args)) => generate::run(args),
         Some(Command::Eval(args)) => eval::run(args),
+        Some(Command::Curvature(args)) => curvature::run(args),
         Some(Command::Tokenize(args)) => tokenize::run(args),
         Some(Command::Inspect(args)) => inspect::run(args),
         Some(Command::Dashboard(args)) => dashboard::run(args),
@@ -149,6 +151,7 @@ mod tests {
         );
         has_options("profile", "preset batch precision device memory steps out json trace save-speeds speeds");
         has_options("generate", "prompt max-tokens temperature top-k top-p seed count precision");
+        has_options("curvature", "sequences sequence steps samples seed device threads memory out json");
         has_options("dashboard", "port");
         has_options("bench", "list threads time profile save baseline json");
     }
@@ -170,6 +173,7 @@ mod tests {
             "profile",
             "generate",
             "eval",
+            "curvature",
             "tokenize",
             "inspect",
             "dashboard",

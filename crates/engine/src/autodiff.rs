@@ -46,7 +46,7 @@ impl Differentiation<'_> {
             self.refuse(format!("what its gradient goes through {problem}"));
             return self.inputs.iter().map(|_| None).collect();
         }
-        let terms = backward(trace, &outputs, self.gradients, self.inputs, first_node);
+        let terms = backward(trace, &outputs, self.gradients, self.inputs, first_node, &mut || {});
         let mut found: Vec<Option<Tensor>> = terms.iter().map(|terms| added_up(terms)).collect();
         // A tensor that is an operand twice has one gradient, the sum of both: give it once.
         let handles: Vec<_> = self.inputs.iter().map(|input| input.handle().ok()).collect();
@@ -136,7 +136,7 @@ fn terms_or_none(output: &Tensor, inputs: &[&Tensor], at: Location) -> Result<Ve
     let inputs: Vec<Tensor> = inputs.iter().map(|&input| input.clone()).collect();
     let gradients = trace.differentiating(|| {
         let seed = trace.attributing(at, None, || output.ones_like());
-        backward(trace, std::slice::from_ref(output), &[Some(seed)], &inputs, 0)
+        backward(trace, std::slice::from_ref(output), &[Some(seed)], &inputs, 0, &mut || {})
     });
     trace.check()?;
     Ok(gradients)
@@ -160,13 +160,15 @@ impl Tensor {
     }
 }
 
-/// Walks back from `outputs` to `inputs` over the nodes from `first_node` on: the gradients that came to each input.
-fn backward(
+/// Walks back from `outputs` to `inputs` over the nodes from `first_node` on: the gradients that came to each input. After
+/// each node `recorded` is called, when its rule has been.
+pub(crate) fn backward(
     trace: &Trace,
     outputs: &[Tensor],
     gradients: &[Option<Tensor>],
     inputs: &[Tensor],
     first_node: usize,
+    recorded: &mut dyn FnMut(),
 ) -> Vec<Vec<Tensor>> {
     let (Ok(outputs), Ok(inputs)) = (values(outputs), values(inputs)) else {
         return inputs.iter().map(|_| vec![]).collect();
@@ -204,6 +206,7 @@ fn backward(
                 found.entry(*input).or_default().push(gradient);
             }
         }
+        recorded();
     }
     inputs.iter().map(|input| found.get(input).cloned().unwrap_or_default()).collect()
 }
@@ -224,7 +227,7 @@ fn differentiate(
 }
 
 /// How tensors differ from those that they stand for, if they do: there must be as many, of the same trace and types.
-fn misfit<'a>(
+pub(crate) fn misfit<'a>(
     given: impl ExactSizeIterator<Item = Option<&'a Tensor>>,
     wanted: &[Tensor],
     what: &str,
@@ -257,11 +260,11 @@ fn dependents(trace: &Trace, inputs: &[Value], first_node: usize, last_node: usi
 }
 
 /// The sum, first to last; `None` of nothing.
-fn added_up(terms: &[Tensor]) -> Option<Tensor> {
+pub(crate) fn added_up(terms: &[Tensor]) -> Option<Tensor> {
     let (first, rest) = terms.split_first()?;
     Some(rest.iter().fold(first.clone(), |sum, term| sum + term))
 }
 
-fn values(tensors: &[Tensor]) -> Result<Vec<Value>> {
+pub(crate) fn values(tensors: &[Tensor]) -> Result<Vec<Value>> {
     tensors.iter().map(Tensor::handle).collect()
 }

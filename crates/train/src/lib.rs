@@ -4,6 +4,7 @@ pub mod accumulation;
 pub mod checkpoint;
 pub mod clipping;
 pub mod config;
+pub mod curvature;
 pub mod data;
 pub mod device;
 mod error;

@@ -1,7 +1,7 @@
 //! The Walsh-Hadamard transform of rows, by butterflies: n log n where a matrix product takes n squared.
 
 use gradus::ops::{
-    Case, Cost, Cut, Differentiation, Effect, Form, Lowering, Numbers, NumbersMut, Operation, Reals, SliceKernel, Work,
+    Case, Cost, Cut, Differentiation, Effect, Form, Linearization, Lowering, Numbers, NumbersMut, Operation, Reals, SliceKernel, Work,
 };
 use gradus::{DType, Mismatch, Tensor, TensorType};
 
@@ -42,6 +42,11 @@ impl Operation for Hadamard {
     // The transform is its own transpose.
     fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
         vec![Some(hadamard(&at.gradient(0)))]
+    }
+
+    // It is linear.
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        vec![at.tangent(0).map(hadamard)]
     }
 
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {

@@ -51,6 +51,16 @@ impl Accumulation {
     fn kernels(&self) -> &dyn Kernels {
         own_kernels(self.op.as_ref()).expect("only what has kernels of its own goes on from earlier sums")
     }
+
+    /// The results made of the operation and of sums.
+    fn decomposed(&self, x: &[Tensor]) -> Vec<Tensor> {
+        let (operands, earlier) = x.split_at(self.operands);
+        let mut results = x[0].trace().apply_shared(self.op.clone(), &operands.iter().collect::<Vec<_>>());
+        for (&sum, earlier) in self.sums.iter().zip(earlier) {
+            results[sum] = earlier + &results[sum];
+        }
+        results
+    }
 }
 
 impl Operation for Accumulation {
@@ -79,14 +89,11 @@ impl Operation for Accumulation {
     }
 
     fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
-        at.through(|x| {
-            let (operands, earlier) = x.split_at(self.operands);
-            let mut results = x[0].trace().apply_shared(self.op.clone(), &operands.iter().collect::<Vec<_>>());
-            for (&sum, earlier) in self.sums.iter().zip(earlier) {
-                results[sum] = earlier + &results[sum];
-            }
-            results
-        })
+        at.through(|x| self.decomposed(x))
+    }
+
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        at.through(|x| self.decomposed(x))
     }
 
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {

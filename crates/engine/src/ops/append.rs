@@ -48,6 +48,12 @@ impl Append {
         let written = here.matmul(&new.cast(DType::F32)); // [n, g, places, d]
         here.sum_keep(&[-1]).select(&written, &cache.cast(DType::F32)).cast(cache.dtype())
     }
+
+    /// The results made of plain operations.
+    fn all_decomposed(&self, x: &[Tensor]) -> Vec<Tensor> {
+        let ([caches, rows], position) = (self.pairs(x), &x[2 * self.caches]);
+        caches.iter().zip(rows).map(|(cache, new)| self.decomposed(cache, new, position)).collect()
+    }
 }
 
 /// That rows can be written into a cache.
@@ -96,10 +102,11 @@ impl Operation for Append {
     }
 
     fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
-        at.through(|x| {
-            let ([caches, rows], position) = (self.pairs(x), &x[2 * self.caches]);
-            caches.iter().zip(rows).map(|(cache, new)| self.decomposed(cache, new, position)).collect()
-        })
+        at.through(|x| self.all_decomposed(x))
+    }
+
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        at.through(|x| self.all_decomposed(x))
     }
 
     fn cost(&self, inputs: &[TensorType], _outputs: &[TensorType]) -> Cost {

@@ -1,5 +1,7 @@
 //! Scaled dot-product attention and its gradient, of which the matrix of scores is never held.
 
+mod blocks;
+
 use super::*;
 use crate::backend::LinkedOperand;
 use crate::{Array, DType, Native, Shape};
@@ -190,6 +192,10 @@ impl Operation for Attention {
         vec![part(0, q), part(heads, k), part(heads + key_heads, v)]
     }
 
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        at.through_blocks(|x, follow| self.in_blocks(x, blocks::BLOCK_SCORES, follow))
+    }
+
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         let (q, k) = (&inputs[0].shape, &inputs[1].shape);
         let operations = self.pairs(q, k) * (4 * q[3] as u64 + 16);
@@ -369,6 +375,11 @@ impl Kernels for Attention {
 impl AttentionGradient {
     /// The results from plain operations.
     fn decomposed(&self, x: &[Tensor]) -> Vec<Tensor> {
+        self.side_by_side(x, self.parts(x))
+    }
+
+    /// The gradients of queries, keys and values from plain operations, each as these lie.
+    fn parts(&self, x: &[Tensor]) -> [Tensor; 3] {
         let [q, k, v, o, log_sum, g] = x else { unreachable!("six operands") };
         let (queries, g, o) = (by_group(q, k), by_group(&swap_heads(g), k), by_group(&swap_heads(o), k));
         let (keys, values) = (for_all_heads(k), for_all_heads(v));
@@ -379,11 +390,16 @@ impl AttentionGradient {
         let slopes = g.matmul(&values.transpose(-1, -2)) - (&g * &o).sum_keep(&[-1]);
         let scores_gradient = &probabilities * slopes * self.attention.scale;
         let to_keys = |weights: &Tensor, rows: &Tensor| weights.transpose(-1, -2).matmul(rows).sum(&[2]);
-        let parts = [
+        [
             scores_gradient.matmul(&keys).reshape(q.shape()),
             to_keys(&scores_gradient, &queries),
             to_keys(&probabilities, &g),
-        ];
+        ]
+    }
+
+    /// The gradients of the first operands as one tensor.
+    fn side_by_side(&self, x: &[Tensor], parts: [Tensor; 3]) -> Vec<Tensor> {
+        let (q, k) = (&x[0], &x[1]);
         let places = q.size(2).max(k.size(2));
         let parts = parts.each_ref().map(|part| swap_heads(part).pad(1, [0, places - part.size(2)], 0.0));
         vec![Tensor::concat(&parts.each_ref(), 2).cast(q.dtype())]
@@ -424,6 +440,10 @@ impl Operation for AttentionGradient {
 
     fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
         at.through(|x| self.decomposed(x))
+    }
+
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        at.through_blocks(|x, follow| self.in_blocks(x, blocks::BLOCK_SCORES, follow))
     }
 
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {

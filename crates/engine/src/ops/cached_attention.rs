@@ -67,6 +67,10 @@ impl Operation for CachedAttention {
         at.through(|x| vec![self.decomposed(x)])
     }
 
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        at.through(|x| vec![self.decomposed(x)])
+    }
+
     /// As if every place were filled.
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         let (q, k) = (&inputs[0].shape, &inputs[1].shape);

@@ -32,6 +32,10 @@ impl Operation for CheckFinite {
         vec![Some(at.gradient(0))]
     }
 
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        vec![at.tangent(0).cloned()]
+    }
+
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         Cost::per_element(1, inputs, outputs)
     }

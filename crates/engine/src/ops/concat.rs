@@ -48,6 +48,11 @@ impl Operation for Concat {
         at.inputs.iter().map(&mut piece).collect()
     }
 
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        let pieces: Vec<Tensor> = (0..at.inputs.len()).map(|input| at.tangent_or_zeros(input)).collect();
+        vec![Some(Tensor::concat(&pieces.iter().collect::<Vec<_>>(), self.axis as isize))]
+    }
+
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         Cost { work: Work::Elements, operations: 0, bytes: Cost::traffic(inputs, outputs) }
     }

@@ -53,6 +53,15 @@ impl Operation for CrossEntropy {
         vec![gradient, None]
     }
 
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        let (logits, targets, total) = (&at.inputs[0], &at.inputs[1], &at.outputs[1]);
+        let Some(tangent) = at.tangent(0).map(|tangent| tangent.cast(DType::F32)) else { return vec![None, None] };
+        let op = CrossEntropyGradient { ignored: self.ignored };
+        let slope = logits.trace().apply_one(op, &[logits, targets, total, &total.ones_like()]);
+        let along = |slope: Tensor| Some((slope * &tangent).sum(&[-1]));
+        vec![along(slope.cast(DType::F32)), along(softmax(logits, total))]
+    }
+
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         Cost {
             work: Work::Elements,
@@ -137,6 +146,19 @@ impl Kernels for CrossEntropy {
     }
 }
 
+impl CrossEntropyGradient {
+    /// The results made of plain operations.
+    fn decomposed(&self, x: &[Tensor]) -> Vec<Tensor> {
+        let (logits, targets, total, g) = (&x[0], &x[1], &x[2], &x[3]);
+        let g = match self.ignored {
+            Some(ignored) => g * counted(targets, ignored),
+            None => g.clone(),
+        };
+        let gradient = (softmax(logits, total) - one_hot(targets, logits.size(-1))) * as_column(&g);
+        vec![gradient.cast(logits.dtype())]
+    }
+}
+
 impl Operation for CrossEntropyGradient {
     fn name(&self) -> &'static str {
         "cross_entropy_gradient"
@@ -157,15 +179,11 @@ impl Operation for CrossEntropyGradient {
     }
 
     fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
-        at.through(|x| {
-            let (logits, targets, total, g) = (&x[0], &x[1], &x[2], &x[3]);
-            let g = match self.ignored {
-                Some(ignored) => g * counted(targets, ignored),
-                None => g.clone(),
-            };
-            let gradient = (softmax(logits, total) - one_hot(targets, logits.size(-1))) * as_column(&g);
-            vec![gradient.cast(logits.dtype())]
-        })
+        at.through(|x| self.decomposed(x))
+    }
+
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        at.through(|x| self.decomposed(x))
     }
 
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {

@@ -35,6 +35,13 @@ impl Operation for CumulativeSum {
         vec![Some(g.trace().apply_one(back, &[&g]))]
     }
 
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        let again = |tangent: &Tensor| {
+            tangent.trace().apply_one(CumulativeSum { axis: self.axis, reverse: self.reverse }, &[tangent])
+        };
+        vec![at.tangent(0).map(again)]
+    }
+
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         Cost::per_element(1, inputs, outputs)
     }

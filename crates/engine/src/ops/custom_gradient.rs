@@ -85,6 +85,11 @@ impl Operation for CustomGradient {
         std::iter::repeat_n(None, self.results).chain(given).collect()
     }
 
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        let operands = &at.inputs[self.results..];
+        at.transposing(self.results..at.inputs.len(), |gradients| (self.rule)(operands, at.outputs, gradients))
+    }
+
     fn cost(&self, _inputs: &[TensorType], _outputs: &[TensorType]) -> Cost {
         Cost { work: Work::Elements, operations: 0, bytes: 0 }
     }

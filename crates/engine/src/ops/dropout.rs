@@ -42,6 +42,10 @@ impl Operation for Dropout {
         vec![Some(at.gradient(0).dropout(self.rate, &at.inputs[1], self.stream)), None]
     }
 
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        vec![at.tangent(0).map(|tangent| tangent.dropout(self.rate, &at.inputs[1], self.stream))]
+    }
+
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         Cost::per_element(24, inputs, outputs)
     }

@@ -46,6 +46,10 @@ impl Operation for Embedding {
         vec![Some(table.trace().apply_one(op, &[ids, &at.gradient(0)])), None]
     }
 
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        vec![at.tangent(0).map(|table| table.embedding(&at.inputs[1]))]
+    }
+
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         // Only the rows that are picked are read.
         Cost { work: Work::Elements, operations: 0, bytes: (inputs[1].bytes() + 2 * outputs[0].bytes()) as u64 }
@@ -155,6 +159,11 @@ impl Operation for EmbeddingGradient {
 
     fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
         vec![None, Some(at.gradient(0).embedding(&at.inputs[0]))]
+    }
+
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        let op = EmbeddingGradient { rows: self.rows };
+        vec![at.tangent(1).map(|gradient| gradient.trace().apply_one(op, &[&at.inputs[0], gradient]))]
     }
 
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {

@@ -80,6 +80,10 @@ impl Operation for Gather {
         vec![Some(x.zeros_like().scatter_add(self.axis as isize, index, &at.gradient(0))), None]
     }
 
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        vec![at.tangent(0).map(|tangent| tangent.gather(self.axis as isize, &at.inputs[1]))]
+    }
+
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         // Only the elements that are picked are read.
         Cost { work: Work::Elements, operations: 0, bytes: (inputs[1].bytes() + 2 * outputs[0].bytes()) as u64 }
@@ -192,6 +196,14 @@ impl Operation for ScatterAdd {
         let g = at.gradient(0);
         let to_updates = at.wants(2).then(|| g.gather(self.axis as isize, &at.inputs[1]));
         vec![Some(g), None, to_updates]
+    }
+
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        let (x, index) = (at.tangent_or_zeros(0), &at.inputs[1]);
+        vec![Some(match at.tangent(2) {
+            Some(updates) => x.scatter_add(self.axis as isize, index, updates),
+            None => x,
+        })]
     }
 
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {

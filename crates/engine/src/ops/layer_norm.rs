@@ -257,6 +257,10 @@ impl Operation for LayerNorm {
         x.trace().apply(LayerNormGradient::default(), &operands).into_iter().map(Some).collect()
     }
 
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        at.through(|inputs| decomposed(self.epsilon, at.outputs[0].dtype(), inputs))
+    }
+
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         Cost::per_element(8, inputs, outputs)
     }
@@ -354,6 +358,14 @@ impl Kernels for LayerNorm {
     }
 }
 
+impl LayerNormGradient {
+    /// The results made of plain operations.
+    fn decomposed(&self, inputs: &[Tensor]) -> Vec<Tensor> {
+        let (operands, added) = self.around.split(inputs);
+        self.around.decomposed(added, decomposed_gradient(operands))
+    }
+}
+
 impl Operation for LayerNormGradient {
     fn name(&self) -> &'static str {
         "layer_norm_gradient"
@@ -376,10 +388,11 @@ impl Operation for LayerNormGradient {
     }
 
     fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
-        at.through(|inputs| {
-            let (operands, added) = self.around.split(inputs);
-            self.around.decomposed(added, decomposed_gradient(operands))
-        })
+        at.through(|inputs| self.decomposed(inputs))
+    }
+
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        at.through(|inputs| self.decomposed(inputs))
     }
 
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {

@@ -1,4 +1,4 @@
-//! The operations: one file each, with its shape rule, gradient, cost, in-place rule, meaning, kernels and cases.
+//! The operations: one file each, with its shape rule, gradient, tangent, cost, in-place rule, meaning, kernels and cases.
 //!
 //! [`Operation`] has no default methods, so an operation with a part missing does not compile. What the planner and the
 //! machines know of an operation, they learn from it: no list elsewhere names one. The list below drives the tests.
@@ -11,6 +11,7 @@ mod trusted;
 
 pub use crate::autodiff::Differentiation;
 pub use crate::backend::{CudaLinker, Kernels, Linker, Unsupported};
+pub use crate::linearize::Linearization;
 pub use cases::{Case, CaseInput, Fill};
 pub use reals::Reals;
 pub use slices::{Cut, Numbers, NumbersMut, SliceKernel};
@@ -43,6 +44,9 @@ pub trait Operation: Any + Debug + Send + Sync {
 
     /// The gradient of each operand, made of operations; `None` where there is none.
     fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>>;
+
+    /// The tangent of each result, made of operations; `None` where a result does not change with its operands.
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>>;
 
     /// What it costs to compute.
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost;

@@ -37,6 +37,10 @@ impl Operation for RandomUniform {
         vec![None]
     }
 
+    fn tangent(&self, _at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        vec![None]
+    }
+
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         Cost::per_element(24, inputs, outputs)
     }

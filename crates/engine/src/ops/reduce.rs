@@ -76,6 +76,31 @@ impl Operation for Reduce {
         vec![Some(gradient.cast(at.inputs[0].dtype()))]
     }
 
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        let Some(tangent) = at.tangent(0) else { return vec![None] };
+        let sum = |x: &Tensor| {
+            let (reduction, axes, in_order) = (Reduction::Sum, self.axes.clone(), self.in_order);
+            x.trace().apply_one(Reduce { reduction, axes, wide: self.wide, in_order }, &[x])
+        };
+        let (x, dtype) = (&at.inputs[0], at.outputs[0].dtype());
+        let wide = |x: &Tensor| x.cast(dtype);
+        vec![match self.reduction {
+            Reduction::Sum => Some(sum(tangent)),
+            Reduction::SumOfSquares => Some(sum(&(wide(tangent) * wide(x) * 2.0))),
+            Reduction::SumOfAbs => {
+                let zero = x.zeros_like();
+                Some(sum(&wide(&(tangent * (x.greater(&zero) - x.less(&zero))))))
+            }
+            Reduction::Zeros => None,
+            Reduction::Max => {
+                // Equal largest numbers share what changes.
+                let axes: Vec<isize> = self.axes.iter().map(|&axis| axis as isize).collect();
+                let largest = &wide(x).equal(&wide(x).keep_axes(at.outputs[0].clone(), &axes));
+                Some((largest * wide(tangent)).sum(&axes) / largest.sum(&axes))
+            }
+        }]
+    }
+
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         Cost {
             work: Work::Elements,

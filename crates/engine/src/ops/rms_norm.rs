@@ -70,6 +70,10 @@ impl Operation for RmsNorm {
         at.inputs[0].trace().apply(RmsNormGradient::default(), &operands).into_iter().map(Some).collect()
     }
 
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        at.through(|inputs| decomposed(self.epsilon, at.outputs[0].dtype(), inputs))
+    }
+
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         Cost::per_element(4, inputs, outputs)
     }
@@ -161,6 +165,14 @@ impl Kernels for RmsNorm {
     }
 }
 
+impl RmsNormGradient {
+    /// The results made of plain operations.
+    fn decomposed(&self, inputs: &[Tensor]) -> Vec<Tensor> {
+        let (operands, added) = self.around.split(inputs);
+        self.around.decomposed(added, decomposed_gradient(operands))
+    }
+}
+
 impl Operation for RmsNormGradient {
     fn name(&self) -> &'static str {
         "rms_norm_gradient"
@@ -181,10 +193,11 @@ impl Operation for RmsNormGradient {
     }
 
     fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
-        at.through(|inputs| {
-            let (operands, added) = self.around.split(inputs);
-            self.around.decomposed(added, decomposed_gradient(operands))
-        })
+        at.through(|inputs| self.decomposed(inputs))
+    }
+
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        at.through(|inputs| self.decomposed(inputs))
     }
 
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {

@@ -66,6 +66,14 @@ impl Operation for Rotary {
         vec![Some(back), tables[1].clone(), tables[2].clone()]
     }
 
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        let [_, cos, sin] = at.inputs else { unreachable!("three operands") };
+        if at.tangent(1).is_some() || at.tangent(2).is_some() {
+            return at.through(|inputs| vec![self.decomposed(&inputs[0], &inputs[1], &inputs[2])]);
+        }
+        vec![at.tangent(0).map(|tangent| tangent.trace().apply_one(*self, &[tangent, cos, sin]))]
+    }
+
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         Cost::per_element(3, inputs, outputs)
     }

@@ -65,6 +65,10 @@ impl Operation for Sample {
         at.inputs.iter().map(|_| None).collect()
     }
 
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        at.outputs.iter().map(|_| None).collect()
+    }
+
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         let operations = (inputs[0].shape.elements() as u64).saturating_mul(40);
         Cost { work: Work::Elements, operations, bytes: Cost::traffic(inputs, outputs) }

@@ -38,6 +38,15 @@ impl Operation for Softmax {
         vec![Some(gradient)]
     }
 
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        let y = &at.outputs[0];
+        let tangent = |t: &Tensor| match self.logarithm {
+            true => t - &(&y.exp() * t).sum_keep(&[-1]),
+            false => y * &(t - &(t * y).sum_keep(&[-1])),
+        };
+        vec![at.tangent(0).map(tangent)]
+    }
+
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         Cost::per_element(12, inputs, outputs)
     }

@@ -71,6 +71,10 @@ impl Operation for TopK {
         vec![Some(at.inputs[0].zeros_like().scatter_add(-1, &at.outputs[1], &at.gradient(0)))]
     }
 
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        vec![at.tangent(0).map(|tangent| tangent.gather(-1, &at.outputs[1])), None]
+    }
+
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         // What is kept is sorted, the rest looked at.
         let (_, columns) = inputs[0].shape.rows_and_columns();

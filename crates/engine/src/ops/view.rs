@@ -101,6 +101,9 @@ impl Operation for Reshape {
     fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
         vec![Some(at.gradient(0).reshape(at.inputs[0].shape()))]
     }
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        vec![at.tangent(0).map(|tangent| tangent.reshape(&self.shape))]
+    }
     fn cases() -> Vec<Case> {
         let mut cases = vec![
             Case::new("split and join axes", &[&[4, 6]], |x| vec![x[0].reshape([2, 2, 3, 2])]),
@@ -149,6 +152,9 @@ impl Operation for Permute {
         }
         let g = at.gradient(0);
         vec![Some(before_permuting_back(&g, &inverse).unwrap_or_else(|| g.permuted(inverse)))]
+    }
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        vec![at.tangent(0).map(|tangent| tangent.permuted(self.order.clone()))]
     }
     fn cases() -> Vec<Case> {
         vec![
@@ -204,6 +210,9 @@ impl Operation for Slice {
         }
         vec![Some(gradient.pad(axis, [self.start, size - self.start - count], 0.0))]
     }
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        vec![at.tangent(0).map(|tangent| tangent.slice_by(self.axis as isize, self.start..self.end, self.step))]
+    }
     fn cases() -> Vec<Case> {
         vec![
             Case::new("middle of an inner axis", &[&[3, 7, 2]], |x| vec![x[0].slice(1, 2..5)]),
@@ -249,6 +258,9 @@ impl Operation for Split {
         let pieces: Vec<Tensor> = (0..self.sizes.len()).map(|output| at.gradient(output)).collect();
         vec![Some(Tensor::concat(&pieces.iter().collect::<Vec<_>>(), self.axis as isize))]
     }
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        at.tangent_or_zeros(0).split(self.axis as isize, &self.sizes).into_iter().map(Some).collect()
+    }
     fn cases() -> Vec<Case> {
         vec![
             Case::new("inner axis", &[&[2, 6, 3]], |x| x[0].split(1, &[1, 3, 2])),
@@ -288,6 +300,9 @@ impl Operation for Broadcast {
     fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
         vec![Some(at.gradient(0).sum_to(&at.inputs[0].shape()))]
     }
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        vec![at.tangent(0).map(|tangent| tangent.broadcast(&self.shape))]
+    }
     fn cases() -> Vec<Case> {
         vec![
             Case::new("new axes and size 1", &[&[3, 1]], |x| vec![x[0].broadcast([2, 3, 4])]),
@@ -315,6 +330,9 @@ impl Operation for StopGradient {
         Ok(inputs.to_vec())
     }
     fn gradient(&self, _at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
+        vec![None]
+    }
+    fn tangent(&self, _at: &Linearization<'_>) -> Vec<Option<Tensor>> {
         vec![None]
     }
     fn cases() -> Vec<Case> {

@@ -70,7 +70,8 @@ fn traced(case: &Case, seed: u64) -> Traced {
     }
 }
 
-fn weighted_sum(outputs: &[Tensor], random: &mut Random) -> Tensor {
+/// The sum of tensors' elements, each with a weight of its own.
+pub(super) fn weighted_sum(outputs: &[Tensor], random: &mut Random) -> Tensor {
     let term = |output: &Tensor| {
         let weights: Vec<f32> = (0..output.shape().elements()).map(|_| random.uniform(0.5, 1.5) as f32).collect();
         let weights = output.trace().constant(Array::new(output.shape(), &weights).unwrap());

@@ -64,6 +64,10 @@ impl Operation for Conv2d {
         ]
     }
 
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        vec![at.bilinear([0, 1], |x, weight| self.options.convolve(x, weight))]
+    }
+
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         cost(&self.geometry_of(&inputs[0].shape, &inputs[1].shape), inputs, outputs)
     }
@@ -144,6 +148,10 @@ impl Operation for Conv2dInputGradient {
         ]
     }
 
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        vec![at.bilinear([0, 1], |g, weight| self.options.input_gradient(g, weight, self.input))]
+    }
+
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         cost(&self.geometry_of(&inputs[0].shape, &inputs[1].shape), inputs, outputs)
     }
@@ -212,6 +220,10 @@ impl Operation for Conv2dWeightGradient {
             at.wants(0).then(|| self.options.input_gradient(g, gweight, plane(x))),
             at.wants(1).then(|| self.options.convolve(x, gweight)),
         ]
+    }
+
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        vec![at.bilinear([0, 1], |x, g| self.options.weight_gradient(x, g, self.kernel))]
     }
 
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {

@@ -88,14 +88,30 @@ pub(super) fn cost(function: Function) -> u64 {
     }
 }
 
+/// An argument of an instruction that is a program by itself.
+fn argument(instruction: &Instruction, inputs: &[Tensor], index: usize) -> Tensor {
+    match instruction.arguments[index] {
+        Argument::Input(input) => inputs[input].clone(),
+        Argument::Constant(number) => inputs[0].full_like(number),
+        Argument::Result(_) => unreachable!("a program of one instruction has no earlier results"),
+    }
+}
+
+/// The tangent of the result of a program of one instruction: element by element, what a gradient is multiplied by on its
+/// way back, a tangent is on its way there.
+pub(super) fn tangent(instruction: &Instruction, at: &Linearization<'_>) -> Option<Tensor> {
+    let argument = |index: usize| argument(instruction, at.inputs, index);
+    let term = |index: usize| {
+        let Argument::Input(input) = instruction.arguments[index] else { return None };
+        let tangent = at.tangent(input)?.cast(at.outputs[0].dtype());
+        rule(instruction, index, &argument, &at.outputs[0], &tangent)
+    };
+    at.sum((0..instruction.function.arity()).map(term))
+}
+
 /// The gradients of the operands of a program of one instruction.
 pub(super) fn gradient(instruction: &Instruction, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
-    let like = &at.inputs[0];
-    let argument = |index: usize| match instruction.arguments[index] {
-        Argument::Input(input) => at.inputs[input].clone(),
-        Argument::Constant(number) => like.full_like(number),
-        Argument::Result(_) => unreachable!("a program of one instruction has no earlier results"),
-    };
+    let argument = |index: usize| argument(instruction, at.inputs, index);
     let mut gradients: Vec<Option<Tensor>> = at.inputs.iter().map(|_| None).collect();
     for index in 0..instruction.function.arity() {
         let Argument::Input(input) = instruction.arguments[index] else { continue };
@@ -165,9 +181,12 @@ fn rule(
             g * (wins + mine.equal(&other) * 0.5)
         }
         (Pow, 0) => {
-            let exponent = x(1);
-            let slope = &exponent * x(0).pow(&(&exponent - 1.0));
-            g * exponent.equal(&exponent.full_like(0.0)).select(&exponent.full_like(0.0), &slope)
+            // At 0^0 it is nothing; no other base is replaced, for there the slope changes with the exponent.
+            let (base, exponent) = (x(0), x(1));
+            let zero = base.full_like(0.0);
+            let corner = base.abs().less(&base.full_like(1e-37)) * exponent.equal(&zero);
+            let base = corner.select(&base.full_like(1.0), &base);
+            g * (&exponent * base.pow(&(&exponent - 1.0)))
         }
         (Pow, _) => {
             // x^y log(x) tends to 0 with x, where the logarithm does not exist.

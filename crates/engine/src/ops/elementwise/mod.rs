@@ -108,6 +108,18 @@ impl Operation for Elementwise {
         }
     }
 
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        match &self.program.instructions[..] {
+            _ if self.dtype.is_integer() => vec![None],
+            [] => {
+                let Argument::Input(index) = self.program.result else { return vec![None] };
+                vec![at.tangent(index).map(|tangent| tangent.cast(self.dtype))]
+            }
+            [instruction] if self.program.result == Argument::Result(0) => vec![functions::tangent(instruction, at)],
+            _ => at.through(|inputs| vec![self.decomposed(inputs)]),
+        }
+    }
+
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         let operations = self.program.instructions.iter().map(|instruction| functions::cost(instruction.function));
         Cost::per_element(operations.sum(), inputs, outputs)

@@ -2,6 +2,7 @@
 //! a small model, come and go in blocks and never lie in memory all at once.
 
 mod cuda;
+mod tangents;
 mod with_gradient;
 
 pub use with_gradient::LinearCrossEntropyWithGradient;
@@ -71,10 +72,7 @@ impl Operation for LinearCrossEntropy {
 
     fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
         if at.has_gradient(1) {
-            return at.through(|x| {
-                let logits = x[0].matmul(&x[1].transpose(0, 1));
-                logits.trace().apply(CrossEntropy { ignored: self.options.ignored }, &[&logits, &x[2]])
-            });
+            return at.through(|x| self.decomposed(x));
         }
         let op = LinearCrossEntropyGradient { options: self.options };
         let operands = [&at.inputs[0], &at.inputs[1], &at.inputs[2], &at.outputs[1], &at.gradient(0)];
@@ -82,6 +80,10 @@ impl Operation for LinearCrossEntropy {
             at.inputs[0].trace().apply(op, &operands).into_iter().map(Some).collect();
         gradients.push(None);
         gradients
+    }
+
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        at.through_blocks(|x, follow| self.in_blocks(x, tangents::BLOCK_LOGITS, follow))
     }
 
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
@@ -167,6 +169,12 @@ impl Kernels for LinearCrossEntropy {
 }
 
 impl LinearCrossEntropy {
+    /// The results made of all logits.
+    fn decomposed(&self, x: &[Tensor]) -> Vec<Tensor> {
+        let logits = x[0].matmul(&x[1].transpose(0, 1));
+        logits.trace().apply(CrossEntropy { ignored: self.options.ignored }, &[&logits, &x[2]])
+    }
+
     /// The loss and its gradient in one, if this is its gradient.
     pub(crate) fn with(&self, gradient: &LinearCrossEntropyGradient) -> Option<LinearCrossEntropyWithGradient> {
         (self.options == gradient.options).then_some(LinearCrossEntropyWithGradient { options: self.options })
@@ -208,13 +216,11 @@ impl Operation for LinearCrossEntropyGradient {
     }
 
     fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
-        at.through(|x| {
-            let logits = x[0].matmul(&x[1].transpose(0, 1));
-            let op = CrossEntropyGradient { ignored: self.options.ignored };
-            let g = logits.trace().apply_one(op, &[&logits, &x[2], &x[3], &x[4]]);
-            let types = ProductTypes::new(g.dtype(), x[1].dtype());
-            vec![g.matmul(&x[1]), g.transpose(0, 1).matmul_as(&x[0], types)]
-        })
+        at.through(|x| self.decomposed(x))
+    }
+
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        at.through_blocks(|x, follow| self.in_blocks(x, tangents::BLOCK_LOGITS, follow))
     }
 
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
@@ -340,6 +346,15 @@ impl LinearCrossEntropyGradient {
         }
         dx.store(linker);
         dweight.store(linker);
+    }
+
+    /// The results made of all logits.
+    fn decomposed(&self, x: &[Tensor]) -> Vec<Tensor> {
+        let logits = x[0].matmul(&x[1].transpose(0, 1));
+        let op = CrossEntropyGradient { ignored: self.options.ignored };
+        let g = logits.trace().apply_one(op, &[&logits, &x[2], &x[3], &x[4]]);
+        let types = ProductTypes::new(g.dtype(), x[1].dtype());
+        vec![g.matmul(&x[1]), g.transpose(0, 1).matmul_as(&x[0], types)]
     }
 }
 

@@ -13,6 +13,15 @@ impl LinearCrossEntropyWithGradient {
     fn parts(&self) -> (LinearCrossEntropy, LinearCrossEntropyGradient) {
         (LinearCrossEntropy { options: self.options }, LinearCrossEntropyGradient { options: self.options })
     }
+
+    /// The results one after the other.
+    fn decomposed(&self, x: &[Tensor]) -> Vec<Tensor> {
+        let (loss, gradient) = self.parts();
+        let trace = x[0].trace();
+        let mut results = trace.apply(loss, &[&x[0], &x[1], &x[2]]);
+        results.extend(trace.apply(gradient, &[&x[0], &x[1], &x[2], &results[1], &x[3]]));
+        results
+    }
 }
 
 impl Operation for LinearCrossEntropyWithGradient {
@@ -36,13 +45,11 @@ impl Operation for LinearCrossEntropyWithGradient {
     }
 
     fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
-        at.through(|x| {
-            let (loss, gradient) = self.parts();
-            let trace = x[0].trace();
-            let mut results = trace.apply(loss, &[&x[0], &x[1], &x[2]]);
-            results.extend(trace.apply(gradient, &[&x[0], &x[1], &x[2], &results[1], &x[3]]));
-            results
-        })
+        at.through(|x| self.decomposed(x))
+    }
+
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        at.through(|x| self.decomposed(x))
     }
 
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {

@@ -41,6 +41,15 @@ impl FusedMatmul {
         Mismatch::unless_count(inputs, self.matmul.operands() + self.epilogue.input_count - 1)?;
         Ok(self.matmul.outputs(&inputs[..self.matmul.operands()])?.remove(0))
     }
+
+    /// The product, and the program behind it.
+    fn decomposed(&self, x: &[Tensor]) -> Vec<Tensor> {
+        let (operands, others) = x.split_at(self.matmul.operands());
+        let product = &x[0].trace().apply_one(self.matmul, &operands.iter().collect::<Vec<_>>());
+        let operands: Vec<&Tensor> = [product].into_iter().chain(others).collect();
+        let result = product.trace().apply_one(self.epilogue.clone(), &operands);
+        self.kept.then(|| product.clone()).into_iter().chain([result]).collect()
+    }
 }
 
 impl Operation for FusedMatmul {
@@ -66,13 +75,11 @@ impl Operation for FusedMatmul {
     }
 
     fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
-        at.through(|x| {
-            let (operands, others) = x.split_at(self.matmul.operands());
-            let product = &x[0].trace().apply_one(self.matmul, &operands.iter().collect::<Vec<_>>());
-            let operands: Vec<&Tensor> = [product].into_iter().chain(others).collect();
-            let result = product.trace().apply_one(self.epilogue.clone(), &operands);
-            self.kept.then(|| product.clone()).into_iter().chain([result]).collect()
-        })
+        at.through(|x| self.decomposed(x))
+    }
+
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        at.through(|x| self.decomposed(x))
     }
 
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {

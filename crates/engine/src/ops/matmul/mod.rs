@@ -186,6 +186,25 @@ impl Operation for Matmul {
         gradients
     }
 
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        let [a, b] = [0, 1].map(|input| &at.inputs[input]);
+        if self.column_sums {
+            // The sums are of the second operand alone.
+            let by_first = at.tangent(0).map(|a| a.matmul_as(b, self.types));
+            let Some(by_second) = at.tangent(1).map(|b| a.trace().apply(*self, &[a, b])) else {
+                return vec![by_first, None];
+            };
+            return vec![at.sum([by_first, Some(by_second[0].clone())]), Some(by_second[1].clone())];
+        }
+        let bias = if self.has_bias { at.tangent(2) } else { None };
+        vec![match (at.tangent(0), at.tangent(1)) {
+            (Some(first), Some(second)) => Some(first.linear_as(b, bias, self.types) + a.matmul_as(second, self.types)),
+            (Some(first), None) => Some(first.linear_as(b, bias, self.types)),
+            (None, Some(second)) => Some(a.linear_as(second, bias, self.types)),
+            (None, None) => bias.map(|bias| bias.cast(self.types.stored).broadcast(at.outputs[0].shape())),
+        }]
+    }
+
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         let (_, depth) = last_two(&inputs[0].shape);
         let (_, columns) = last_two(&inputs[1].shape);

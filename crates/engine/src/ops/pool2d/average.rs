@@ -38,6 +38,11 @@ impl Operation for AvgPool2d {
         vec![Some(at.inputs[0].trace().apply_one(op, &[&at.gradient(0)]))]
     }
 
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        let op = AvgPool2d { window: self.window };
+        vec![at.tangent(0).map(|tangent| tangent.trace().apply_one(op, &[tangent]))]
+    }
+
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         Cost::per_element(self.window.window_elements() as u64, inputs, outputs)
     }
@@ -105,6 +110,11 @@ impl Operation for AvgPool2dGradient {
 
     fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
         vec![Some(at.inputs[0].trace().apply_one(AvgPool2d { window: self.window }, &[&at.gradient(0)]))]
+    }
+
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        let op = AvgPool2dGradient { window: self.window, input: self.input };
+        vec![at.tangent(0).map(|tangent| tangent.trace().apply_one(op, &[tangent]))]
     }
 
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {

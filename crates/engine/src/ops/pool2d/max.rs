@@ -51,6 +51,11 @@ impl Operation for MaxPool2d {
         vec![Some(at.inputs[0].trace().apply_one(op, &[&at.outputs[1], &at.gradient(0)]))]
     }
 
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        let gather = |tangent: &Tensor| tangent.trace().apply_one(MaxPool2dGather, &[&at.outputs[1], tangent]);
+        vec![at.tangent(0).map(gather), None]
+    }
+
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         Cost::per_element(self.window.window_elements() as u64, inputs, outputs)
     }
@@ -152,6 +157,11 @@ impl Operation for MaxPool2dGradient {
         vec![None, Some(gathered)]
     }
 
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        let op = MaxPool2dGradient { input: self.input };
+        vec![at.tangent(1).map(|tangent| tangent.trace().apply_one(op, &[&at.inputs[0], tangent]))]
+    }
+
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         Cost {
             work: Work::Elements,
@@ -232,6 +242,11 @@ impl Operation for MaxPool2dGather {
     fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
         let op = MaxPool2dGradient { input: plane(&at.inputs[1].shape()) };
         vec![None, Some(at.inputs[1].trace().apply_one(op, &[&at.inputs[0], &at.gradient(0)]))]
+    }
+
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        let gather = |tangent: &Tensor| tangent.trace().apply_one(MaxPool2dGather, &[&at.inputs[0], tangent]);
+        vec![at.tangent(1).map(gather)]
     }
 
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {

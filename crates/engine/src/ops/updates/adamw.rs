@@ -106,6 +106,10 @@ impl Operation for AdamW {
         at.through(|inputs| self.decomposed(inputs))
     }
 
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        at.through(|inputs| self.decomposed(inputs))
+    }
+
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         Cost::per_element(21, inputs, outputs)
     }

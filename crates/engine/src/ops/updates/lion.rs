@@ -94,6 +94,10 @@ impl Operation for Lion {
         at.through(|inputs| self.decomposed(inputs))
     }
 
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        at.through(|inputs| self.decomposed(inputs))
+    }
+
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         Cost::per_element(13, inputs, outputs)
     }

@@ -87,6 +87,10 @@ impl Operation for Sgd {
         at.through(|inputs| self.decomposed(inputs))
     }
 
+    fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
+        at.through(|inputs| self.decomposed(inputs))
+    }
+
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         Cost::per_element(9, inputs, outputs)
     }

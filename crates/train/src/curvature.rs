@@ -1,0 +1,346 @@
+//! The curvature of a model's loss on a text: its largest eigenvalue, its trace and its spectrum, whole and by layer.
+
+use crate::config::within;
+use crate::data::Corpus;
+use crate::export;
+use crate::memory::guard::{self, Doing};
+use crate::memory::{Budget, Held, WORD_BYTES_MIN};
+use crate::models::CausalModel;
+use crate::parameters::Parameter;
+use crate::planning::InferenceMemory;
+use crate::tokenizer::Tokenizer;
+use crate::{Error, Result};
+use gradus_engine::backend::Backend;
+use gradus_engine::curvature::{Lanczos, LanczosOptions, Matrix, lanczos, trace_estimates};
+use gradus_engine::plan::{Options, Plan, Recompute};
+use gradus_engine::{DType, Program, Routine, Tensor, Trace, hessian_vector_product};
+use serde::Serialize;
+use std::ops::Range;
+use std::path::Path;
+
+/// What of the text is looked at, and how closely.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Settings {
+    /// Windows of the text, from its beginning on, whose mean loss is looked at.
+    pub sequences: usize,
+    /// Tokens of a window; the model's context if not given.
+    pub sequence: Option<usize>,
+    /// Products for the eigenvalues, at most.
+    pub steps: usize,
+    /// Products for the trace.
+    pub samples: usize,
+    /// What the random vectors follow from.
+    pub seed: u64,
+    /// Memory to stay within.
+    pub memory: Option<Budget>,
+}
+
+/// A share of the spectrum: how much of the Hessian lies near an eigenvalue.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Line {
+    /// The eigenvalue.
+    pub eigenvalue: f64,
+    /// The share of all eigenvalues that it stands for, as one random vector tells.
+    pub weight: f64,
+}
+
+/// A part of the model by itself: its block on the diagonal of the Hessian.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PartCurvature {
+    /// What it is called.
+    pub name: String,
+    /// How many numbers its weights hold.
+    pub parameters: usize,
+    /// The trace of its block.
+    pub trace: f64,
+    /// The standard error of that.
+    pub trace_error: f64,
+    /// The largest eigenvalue of its block.
+    pub largest_eigenvalue: f64,
+}
+
+/// What was found.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Curvature {
+    /// Mean loss of a token, in nats.
+    pub loss: f64,
+    /// The largest eigenvalue of the loss's Hessian: its sharpness.
+    pub largest_eigenvalue: f64,
+    /// How far from that an eigenvalue lies at most.
+    pub eigenvalue_error: f64,
+    /// The smallest eigenvalue.
+    pub smallest_eigenvalue: f64,
+    /// The sum of all eigenvalues.
+    pub trace: f64,
+    /// The standard error of that.
+    pub trace_error: f64,
+    /// The learning rate from which on plain gradient descent would climb out of the sharpest direction, 2 over the largest
+    /// eigenvalue; none where nothing curves upwards.
+    pub learning_rate_limit: Option<f64>,
+    /// How many numbers the weights hold.
+    pub parameters: usize,
+    /// Tokens that were predicted.
+    pub tokens: u64,
+    /// The spectrum, smallest first.
+    pub spectrum: Vec<Line>,
+    /// By layer, and of what belongs to none.
+    pub parts: Vec<PartCurvature>,
+}
+
+/// Vectors that are held besides those of the program: that which is multiplied, the product, and Lanczos's three.
+const VECTORS: u64 = 5;
+/// Models of more numbers than this are looked at without keeping the vectors of all steps.
+const NUMBERS_KEPT: usize = 4_000_000;
+/// The most windows, products and samples.
+const MOST: usize = 1 << 16;
+
+/// Looks at the model of a folder on the first windows of a corpus.
+pub fn curvature(
+    folder: &Path,
+    corpus: &Corpus,
+    backend: &dyn Backend,
+    settings: Settings,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Curvature> {
+    let model = export::read_model_config(folder)?;
+    let sequence = settings.sequence.unwrap_or(model.context());
+    if sequence > model.context() {
+        let problem =
+            format!("`settings.sequence` {sequence} is longer than the model's context of {}", model.context());
+        return Err(Error::Config(problem));
+    }
+    within("sequences", settings.sequences, 1..=MOST)?;
+    within("steps", settings.steps, 1..=MOST)?;
+    within("samples", settings.samples, 2..=MOST)?;
+    model.check(1, sequence)?;
+    let memory = InferenceMemory::of(settings.memory, backend, || rehearsal(&model, backend))?;
+    guard::doing(Doing::OpeningTokenizer);
+    let tokenizer = Tokenizer::open(folder)?;
+    export::check_vocabulary(&tokenizer, &model, export::USE_ITS_OWN_TOKENIZER)?;
+    let tokens = first_tokens(&tokenizer, corpus, settings.sequences * sequence + 1)?;
+    guard::doing(Doing::Planning);
+    let kept = settings.steps as u64 * u64::from(model.parameter_count() <= NUMBERS_KEPT);
+    let vectors = (VECTORS + kept) * 4 * model.parameter_count() as u64;
+    let plans =
+        [Recompute::None, Recompute::Block { every: 1 }].into_iter().map(|way| plan(&model, sequence, backend, way));
+    let (plan, _) = memory.first_fitting(vectors + WORD_BYTES_MIN + 8 * tokens.len() as u64, plans)?;
+    let mut program = Program::link(plan, backend)?;
+    export::read_model_weights(folder, &model, &mut program)?;
+    guard::doing(Doing::Evaluating);
+    let hessian = Hessian { program, weights: model.parameters(), tokens, sequence, loss: 0.0 };
+    found(hessian, settings, progress)
+}
+
+/// What the products tell.
+fn found(mut hessian: Hessian, settings: Settings, progress: &mut dyn FnMut(&str)) -> Result<Curvature> {
+    let parts = parts(&hessian.weights);
+    let mut blocks: Vec<Range<usize>> = parts.iter().map(|(_, block)| block.clone()).collect();
+    blocks.push(0..hessian.size());
+    progress("the trace");
+    let mut traces = trace_estimates(&mut hessian, &blocks, settings.samples, settings.seed)?;
+    let whole_trace = traces.pop().expect("that of the whole");
+    let reorthogonalize = hessian.size() <= NUMBERS_KEPT;
+    let options = LanczosOptions { steps: settings.steps, seed: settings.seed, reorthogonalize };
+    progress("the spectrum");
+    let whole: Lanczos = lanczos(&mut hessian, options)?;
+    let mut found = vec![];
+    for ((name, block), trace) in parts.into_iter().zip(traces) {
+        progress(&name);
+        let largest = lanczos(&mut Block::of(&mut hessian, block.clone()), options)?.largest();
+        found.push(PartCurvature {
+            name,
+            parameters: block.len(),
+            trace: trace.value,
+            trace_error: trace.error,
+            largest_eigenvalue: largest.value,
+        });
+    }
+    let line = |ritz: &gradus_engine::curvature::Ritz| Line { eigenvalue: ritz.value, weight: ritz.weight };
+    let largest = whole.largest();
+    Ok(Curvature {
+        loss: hessian.loss,
+        largest_eigenvalue: largest.value,
+        eigenvalue_error: largest.error,
+        smallest_eigenvalue: whole.smallest().value,
+        trace: whole_trace.value,
+        trace_error: whole_trace.error,
+        learning_rate_limit: (largest.value > 0.0).then(|| 2.0 / largest.value),
+        parameters: hessian.size(),
+        tokens: (hessian.tokens.len() - 1) as u64,
+        spectrum: whole.eigenvalues.iter().map(line).collect(),
+        parts: found,
+    })
+}
+
+/// The first tokens of a corpus, documents as training and evaluation see them.
+fn first_tokens(tokenizer: &Tokenizer, corpus: &Corpus, count: usize) -> Result<Vec<i32>> {
+    let (mut tokens, mut in_document): (Vec<u32>, bool) = (vec![], false);
+    for document in corpus.documents() {
+        let document = document?;
+        if !in_document {
+            tokens.extend_from_slice(tokenizer.document_start());
+        }
+        tokens.extend(tokenizer.encode(&document.text)?);
+        if !document.continues {
+            tokens.extend(tokenizer.document_end());
+        }
+        in_document = document.continues;
+        if tokens.len() >= count {
+            tokens.truncate(count);
+            return Ok(tokens.into_iter().map(|token| token as i32).collect());
+        }
+    }
+    let problem =
+        format!("has {} tokens, and {count} are asked for; give fewer sequences, or a longer text", tokens.len());
+    Err(Error::corpus(corpus.name(), problem))
+}
+
+/// The program that multiplies a vector with the Hessian of a window's loss.
+fn plan(model: &dyn CausalModel, sequence: usize, backend: &dyn Backend, recompute: Recompute) -> Result<Plan> {
+    let trace = Trace::new();
+    let [tokens, targets] = ["tokens", "targets"].map(|name| trace.input(name, DType::I32, [1, sequence]));
+    let parameters = model.declare(&trace);
+    let loss = model.loss(&parameters, &tokens, &targets);
+    let weights = parameters.tensors();
+    let vector = |(index, weight): (usize, &Tensor)| trace.input(&vector_name(index), DType::F32, weight.shape());
+    let vectors: Vec<Tensor> = weights.iter().enumerate().map(vector).collect();
+    let products =
+        hessian_vector_product(&loss, &weights.iter().collect::<Vec<_>>(), &vectors.iter().collect::<Vec<_>>())?;
+    let mut routine = Routine::new("product").output("loss", &loss);
+    for (index, product) in products.iter().enumerate() {
+        routine = routine.output(&product_name(index), product);
+    }
+    Ok(trace.plan(backend, &[routine], Options { recompute, ..Options::default() })?)
+}
+
+fn vector_name(index: usize) -> String {
+    format!("curvature.vector.{index}")
+}
+
+fn product_name(index: usize) -> String {
+    format!("curvature.product.{index}")
+}
+
+/// The same for a model that is small.
+fn rehearsal(model: &dyn CausalModel, backend: &dyn Backend) -> Result<Held> {
+    let small = &*model.smallest();
+    Held::measure(|begin| {
+        let mut program = Program::link(plan(small, small.context(), backend, Recompute::None)?, backend)?;
+        begin();
+        Ok(program.run("product")?)
+    })
+}
+
+/// The Hessian of the mean loss over windows.
+struct Hessian {
+    program: Program,
+    weights: Vec<Parameter>,
+    tokens: Vec<i32>,
+    sequence: usize,
+    /// The mean loss, once there was a product.
+    loss: f64,
+}
+
+impl Matrix for Hessian {
+    fn size(&self) -> usize {
+        self.weights.iter().map(|weight| weight.shape.elements()).sum()
+    }
+
+    fn product(&mut self, vector: &[f32], product: &mut [f32]) -> gradus_engine::Result<()> {
+        let mut at = 0;
+        for (index, weight) in self.weights.iter().enumerate() {
+            let elements = weight.shape.elements();
+            self.program.write(&vector_name(index), &vector[at..at + elements])?;
+            at += elements;
+        }
+        product.fill(0.0);
+        self.loss = 0.0;
+        let windows = (self.tokens.len() - 1) / self.sequence;
+        for window in 0..windows {
+            let first = window * self.sequence;
+            self.program.write("tokens", &self.tokens[first..first + self.sequence])?;
+            self.program.write("targets", &self.tokens[first + 1..=first + self.sequence])?;
+            self.program.run("product")?;
+            self.loss += self.program.scalar("loss")? as f64 / windows as f64;
+            self.add_products(product, 1.0 / windows as f32)?;
+        }
+        Ok(())
+    }
+}
+
+impl Hessian {
+    /// Adds what the program found, times a share.
+    fn add_products(&self, product: &mut [f32], share: f32) -> gradus_engine::Result<()> {
+        let mut at = 0;
+        for (index, weight) in self.weights.iter().enumerate() {
+            let bytes = self.program.bytes(&product_name(index))?;
+            let numbers =
+                bytes.chunks_exact(4).map(|bytes| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
+            let elements = weight.shape.elements();
+            product[at..at + elements].iter_mut().zip(numbers).for_each(|(sum, number)| *sum += share * number);
+            at += elements;
+        }
+        Ok(())
+    }
+}
+
+/// A block on the diagonal of a matrix.
+struct Block<'a> {
+    whole: &'a mut Hessian,
+    block: Range<usize>,
+    vector: Vec<f32>,
+    product: Vec<f32>,
+}
+
+impl<'a> Block<'a> {
+    fn of(whole: &'a mut Hessian, block: Range<usize>) -> Block<'a> {
+        let size = whole.size();
+        Block { whole, block, vector: vec![0.0; size], product: vec![0.0; size] }
+    }
+}
+
+impl Matrix for Block<'_> {
+    fn size(&self) -> usize {
+        self.block.len()
+    }
+
+    fn product(&mut self, vector: &[f32], product: &mut [f32]) -> gradus_engine::Result<()> {
+        self.vector[self.block.clone()].copy_from_slice(vector);
+        self.whole.product(&self.vector, &mut self.product)?;
+        product.copy_from_slice(&self.product[self.block.clone()]);
+        Ok(())
+    }
+}
+
+/// The layers, and what belongs to none, each with the numbers that it has of all, in the order of the weights.
+fn parts(weights: &[Parameter]) -> Vec<(String, Range<usize>)> {
+    let mut parts: Vec<(String, Range<usize>)> = vec![];
+    let mut at = 0;
+    for weight in weights {
+        let number = weight.name.split('.').find_map(|piece| piece.parse::<usize>().ok());
+        let name = number.map_or(weight.name.clone(), |number| format!("layer {number}"));
+        let end = at + weight.shape.elements();
+        match parts.last_mut().filter(|(last, _)| *last == name) {
+            Some((_, block)) => block.end = end,
+            None => parts.push((name, at..end)),
+        }
+        at = end;
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::models::ModelConfig;
+
+    #[test]
+    fn parts_are_layers_and_what_is_in_none() {
+        let model = ModelConfig::gpt2(11, 8, 2, 2, 16);
+        let found = parts(&model.parameters());
+        let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names.iter().filter(|name| name.starts_with("layer")).count(), 2, "{names:?}");
+        assert_eq!(found.last().unwrap().1.end, model.parameter_count());
+        assert!(found.windows(2).all(|pair| pair[0].1.end == pair[1].1.start), "{found:?}");
+    }
+}
