@@ -11,6 +11,7 @@ pub mod evaluate;
 pub mod export;
 pub mod files;
 pub mod generate;
+pub mod images;
 mod initializer;
 pub mod lanes;
 pub mod language;

@@ -8,7 +8,7 @@ mod text;
 mod vocabulary;
 mod watched;
 
-pub(crate) use folder::METRICS;
+pub(crate) use folder::{FolderBefore, METRICS};
 pub use folder::check_free;
 pub use profiled::{Profiled, Stage, profile};
 pub use resume::check_resumable;
