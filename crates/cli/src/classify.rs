@@ -32,11 +32,13 @@ pub fn run(args: &ClassifyArgs) -> Result<()> {
 }
 
 fn line(answer: &Answer) -> String {
-    let classes: Vec<String> = answer.classes.iter().map(|(name, share)| format!("{name} {:.1} %", 100.0 * share)).collect();
+    let classes: Vec<String> =
+        answer.classes.iter().map(|(name, share)| format!("{name} {:.1} %", 100.0 * share)).collect();
     format!("{}: {}\n", answer.path.display(), classes.join(", "))
 }
 
 fn object(answer: &Answer) -> String {
-    let classes: Vec<_> = answer.classes.iter().map(|(name, share)| json!({"class": name, "probability": share})).collect();
+    let classes: Vec<_> =
+        answer.classes.iter().map(|(name, share)| json!({"class": name, "probability": share})).collect();
     format!("{}\n", json!({"image": answer.path, "classes": classes}))
 }

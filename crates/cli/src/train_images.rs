@@ -87,7 +87,8 @@ fn new_config(args: &TrainImagesArgs) -> Result<ImagesConfig> {
     let (name, architecture) = match &args.init {
         Some(folder) => (folder.display().to_string(), export::read_image_config(folder)?.0.model.architecture),
         None => {
-            let known = Architecture::named(&name).ok_or_else(|| Error::Config(format!("--model {name} is not known")))?;
+            let known =
+                Architecture::named(&name).ok_or_else(|| Error::Config(format!("--model {name} is not known")))?;
             (name, known)
         }
     };
@@ -97,7 +98,9 @@ fn new_config(args: &TrainImagesArgs) -> Result<ImagesConfig> {
     Ok(ImagesConfig {
         out: match &args.out {
             Some(folder) => folder.clone(),
-            None => folders::next_free_named(&args.images.as_ref().map_or("drawn".into(), |path| folders::corpus_name(path)))?,
+            None => folders::next_free_named(
+                &args.images.as_ref().map_or("drawn".into(), |path| folders::corpus_name(path)),
+            )?,
         },
         model: name,
         init: args.init.clone(),
@@ -157,7 +160,8 @@ fn learning_rate(optimizer: OptimizerKind, is_trained: bool) -> f64 {
 /// The run of a folder, with what may change when it goes on.
 fn resumed(args: &TrainImagesArgs, folder: &Path) -> Result<ImagesConfig> {
     if !folder.join(CONFIG_FILE).is_file() {
-        let problem = format!("not the folder of a run (it has no {CONFIG_FILE}); give one that has, or leave --resume out");
+        let problem =
+            format!("not the folder of a run (it has no {CONFIG_FILE}); give one that has, or leave --resume out");
         return Err(Error::checkpoint(folder, problem));
     }
     let fixed = [

@@ -8,7 +8,8 @@ use support::Place;
 fn images_are_drawn_learned_from_and_told_apart_and_a_budget_is_kept_or_refused() {
     let place = Place::new("images");
     let line = "train-images --steps 4 --batch 8 --size 32 --eval-every 2 --health off --threads 2";
-    let stated = |more: &str| -> Vec<String> { format!("{line} {more}").split_whitespace().map(str::to_string).collect() };
+    let stated =
+        |more: &str| -> Vec<String> { format!("{line} {more}").split_whitespace().map(str::to_string).collect() };
     let run = |more: &str| {
         let arguments = stated(more);
         place.gradus(&arguments.iter().map(|argument| &argument[..]).collect::<Vec<_>>())

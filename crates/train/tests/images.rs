@@ -133,7 +133,11 @@ fn a_run_that_was_stopped_goes_on_to_the_same_bits_on_any_number_of_threads() {
     for model in ["resnet-tiny", "vit-tiny"] {
         let at = |name: &str| folder.path(&format!("{model}-{name}"));
         let whole = trained(&config(&at("whole"), model));
-        assert!(whole.accuracy.is_some_and(|accuracy| (0.0..=1.0).contains(&accuracy.top1) && accuracy.top5 >= accuracy.top1));
+        assert!(
+            whole
+                .accuracy
+                .is_some_and(|accuracy| (0.0..=1.0).contains(&accuracy.top1) && accuracy.top5 >= accuracy.top1)
+        );
         let parted = ImagesConfig { threads: 1, workers: 3, ..config(&at("parted"), model) };
         let mut listener = Listener { stop_after: Some(3), ..Listener::default() };
         assert!(images::train(&parted, false, &mut listener).unwrap().interrupted);
@@ -156,7 +160,10 @@ fn images_computed_at_once_are_part_of_a_run_and_a_budget_changes_no_bit() {
         let out = folder.path(&format!("{model}-{micro_batch}-{}", memory.is_some()));
         let config = ImagesConfig { micro_batch, steps: 2, memory, ..config(&out, model) };
         trained(&config);
-        assert_eq!(ImagesConfig::read(&config.out).unwrap().micro_batch, if micro_batch == 0 { 8 } else { micro_batch });
+        assert_eq!(
+            ImagesConfig::read(&config.out).unwrap().micro_batch,
+            if micro_batch == 0 { 8 } else { micro_batch }
+        );
         weights(&config.out)
     };
     for model in ["vit-tiny", "resnet-tiny"] {
@@ -170,7 +177,11 @@ fn folders_and_tables_are_trained_on_and_what_is_broken_is_refused_or_counted() 
     let folder = Folder::new("folders");
     let data = folder.path("data");
     classes(&data, &["dark", "light"], 6, (32, 32));
-    let of = |data: &Path, name: &str| ImagesConfig { images: Some(data.to_path_buf()), size: None, ..config(&folder.path(name), "resnet-tiny") };
+    let of = |data: &Path, name: &str| ImagesConfig {
+        images: Some(data.to_path_buf()),
+        size: None,
+        ..config(&folder.path(name), "resnet-tiny")
+    };
     let right = trained(&ImagesConfig { steps: 2, ..of(&data, "run") });
     assert_eq!(right.tokens, 16);
     assert_eq!(ImagesConfig::read(&folder.path("run")).unwrap().size, Some(Size([32, 32])));
@@ -188,13 +199,15 @@ fn folders_and_tables_are_trained_on_and_what_is_broken_is_refused_or_counted() 
     let told = listener.told.join("\n");
     assert!(told.contains("1 images are left out") && told.contains("1 images could not be decoded"), "{told}");
     fs::remove_file(data.join("dark/broken.png")).unwrap();
-    let error = images::train(&ImagesConfig { batch: 16, steps: 1, ..of(&data, "torn") }, false, &mut Listener::default());
+    let error =
+        images::train(&ImagesConfig { batch: 16, steps: 1, ..of(&data, "torn") }, false, &mut Listener::default());
     assert!(error.unwrap_err().to_string().contains("torn.png"));
     fs::remove_file(data.join("light/torn.png")).unwrap();
 
     // A table, one with a file that is missing, and images that have changed.
     let table = data.join("all.csv");
-    let line = |class: &str, number: usize| format!("{class}/{number}.{},{class}\n", ["png", "jpg", "webp"][number % 3]);
+    let line =
+        |class: &str, number: usize| format!("{class}/{number}.{},{class}\n", ["png", "jpg", "webp"][number % 3]);
     let lines: String = (0..6).flat_map(|number| ["dark", "light"].map(|class| line(class, number))).collect();
     fs::write(&table, format!("path,label\n{lines}")).unwrap();
     trained(&ImagesConfig { steps: 1, ..of(&table, "table") });
@@ -213,7 +226,11 @@ fn folders_and_tables_are_trained_on_and_what_is_broken_is_refused_or_counted() 
 #[test]
 fn sets_that_cannot_be_trained_on_are_refused_in_one_line() {
     let folder = Folder::new("refused");
-    let of = |name: &str| ImagesConfig { images: Some(folder.path(name)), size: None, ..config(&folder.path("run"), "resnet-tiny") };
+    let of = |name: &str| ImagesConfig {
+        images: Some(folder.path(name)),
+        size: None,
+        ..config(&folder.path("run"), "resnet-tiny")
+    };
     fs::create_dir_all(folder.path("empty")).unwrap();
     classes(&folder.path("one"), &["only"], 3, (16, 16));
     classes(&folder.path("sizes"), &["a"], 2, (16, 16));

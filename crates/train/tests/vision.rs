@@ -55,7 +55,13 @@ fn compared(name: &str, computed: &Array, expected: &Array, tolerance: f64) -> f
 
 /// The model trained with this rule, beside the fixture; gives the largest differences of logits, gradients, losses and logits
 /// after ten steps.
-fn follow(fixture: &Fixture, architecture: Architecture, optimizer: GroupedOptimizer, rate: f32, threads: usize) -> [f64; 4] {
+fn follow(
+    fixture: &Fixture,
+    architecture: Architecture,
+    optimizer: GroupedOptimizer,
+    rate: f32,
+    threads: usize,
+) -> [f64; 4] {
     let (images, labels) = (fixture.array("data.image"), fixture.array("data.label"));
     let shape = images.ty().shape.to_vec();
     let classes = fixture.array("logits").ty().shape[1];
@@ -69,14 +75,25 @@ fn follow(fixture: &Fixture, architecture: Architecture, optimizer: GroupedOptim
     let logits = model.logits(&parameters, &image);
     let loss = logits.cross_entropy(&label, None);
     let names: Vec<String> = plain.list().into_iter().map(|parameter| parameter.name).collect();
-    assert_eq!(fixture.names("weight."), { let mut sorted = names.clone(); sorted.sort(); sorted }, "the names are timm's");
+    assert_eq!(
+        fixture.names("weight."),
+        {
+            let mut sorted = names.clone();
+            sorted.sort();
+            sorted
+        },
+        "the names are timm's"
+    );
     let weights = plain.tensors();
     let gradients = gradient(&loss, &weights.iter().collect::<Vec<_>>()).unwrap();
     let given = Routine::new("gradients").output("logits", &logits);
     let given = names.iter().zip(&gradients).fold(given, |routine, (name, gradient): (&String, &Tensor)| {
         routine.output(&format!("gradient.{name}"), gradient)
     });
-    let step = parameters.updates().iter().fold(Routine::new("step").output("loss", &loss), |step, (state, value)| step.assign(state, value));
+    let step = parameters
+        .updates()
+        .iter()
+        .fold(Routine::new("step").output("loss", &loss), |step, (state, value)| step.assign(state, value));
     let numbers = StepNumbers::new(&trace.full(rate, DType::F32, []));
     let step = optimizer.update(step, names.iter().map(|name| &name[..]).zip(&weights), &gradients, &numbers);
     let after = Routine::new("after").output("after.logits", &model.logits(&plain, &image));
@@ -108,7 +125,12 @@ fn follow(fixture: &Fixture, architecture: Architecture, optimizer: GroupedOptim
             compared(&name, &program.read(&name).unwrap(), &stored, TOLERANCE);
         }
     }
-    let of_end = compared("logits after ten steps", &program.read("after.logits").unwrap(), &fixture.array("after.logits"), TOLERANCE);
+    let of_end = compared(
+        "logits after ten steps",
+        &program.read("after.logits").unwrap(),
+        &fixture.array("after.logits"),
+        TOLERANCE,
+    );
     [of_logits, of_gradients, of_losses, of_end]
 }
 
@@ -125,7 +147,13 @@ fn small_models_train_as_in_timm() {
     let resnet = |block, depths, channels| Architecture::Resnet(ResNet { block, stem: 6, depths, channels });
     for threads in [1, 2] {
         follow(&Fixture::open("vision_basic"), resnet(Block::Basic, [2, 1, 1, 1], [3, 4, 6, 8]), sgd(), 0.02, threads);
-        follow(&Fixture::open("vision_bottleneck"), resnet(Block::Bottleneck, [1; 4], [2, 2, 3, 3]), sgd(), 0.02, threads);
+        follow(
+            &Fixture::open("vision_bottleneck"),
+            resnet(Block::Bottleneck, [1; 4], [2, 2, 3, 3]),
+            sgd(),
+            0.02,
+            threads,
+        );
         let vit = Vit { patch: 8, width: 12, layers: 2, heads: 3, feed_forward: 48, norm_epsilon: 1e-6 };
         follow(&Fixture::open("vision_vit"), Architecture::Vit(vit), adamw(), 1e-3, threads);
     }

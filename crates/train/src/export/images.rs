@@ -81,7 +81,8 @@ fn write_image_settings(folder: &Path, labelled: &Labelled, layout: Layout, dtyp
     if layout == Layout::Timm {
         return Ok(());
     }
-    let name = if matches!(model.architecture, Architecture::Vit(_)) { "ViTImageProcessor" } else { "ConvNextImageProcessor" };
+    let name =
+        if matches!(model.architecture, Architecture::Vit(_)) { "ViTImageProcessor" } else { "ConvNextImageProcessor" };
     let processor = json!({
         "image_processor_type": name, "do_resize": true, "do_rescale": true, "do_normalize": true,
         "size": {"height": height, "width": width}, "image_mean": mean, "image_std": deviation,
@@ -113,7 +114,9 @@ fn timm_config(Labelled { model, labels }: &Labelled) -> Value {
         }
     };
     let usual = [("resnet18", "resnet18"), ("resnet34", "resnet34"), ("resnet50", "resnet50")];
-    let is_usual = usual.iter().any(|(timm, ours)| *timm == name && Architecture::named(ours).as_ref() == Some(&model.architecture));
+    let is_usual = usual
+        .iter()
+        .any(|(timm, ours)| *timm == name && Architecture::named(ours).as_ref() == Some(&model.architecture));
     let is_vit = matches!(model.architecture, Architecture::Vit(_));
     let mut config = json!({
         "architecture": name, "num_classes": model.classes, "num_features": features, "label_names": labels,
@@ -130,7 +133,8 @@ fn timm_config(Labelled { model, labels }: &Labelled) -> Value {
 }
 
 fn transformers_config(Labelled { model, labels }: &Labelled, dtype: ExportDtype) -> Value {
-    let names: Map<String, Value> = labels.iter().enumerate().map(|(id, label)| (id.to_string(), json!(label))).collect();
+    let names: Map<String, Value> =
+        labels.iter().enumerate().map(|(id, label)| (id.to_string(), json!(label))).collect();
     let ids: Map<String, Value> = labels.iter().enumerate().map(|(id, label)| (label.clone(), json!(id))).collect();
     let [height, width] = model.size;
     let mut config = match &model.architecture {
@@ -161,7 +165,10 @@ const TIMM: Keys = &[
     (Only(&["\"avg\"", "\"token\""]), &["global_pool"]),
 ];
 const TIMM_ARGS: Keys = &[
-    (Read, &["layers", "channels", "stem_width", "img_size", "patch_size", "embed_dim", "depth", "num_heads", "mlp_ratio"]),
+    (
+        Read,
+        &["layers", "channels", "stem_width", "img_size", "patch_size", "embed_dim", "depth", "num_heads", "mlp_ratio"],
+    ),
     (Any, &["num_classes", "drop_rate", "drop_path_rate"]),
 ];
 const TIMM_INPUT: Keys = &[
@@ -174,7 +181,10 @@ const TIMM_INPUT: Keys = &[
 const VIT: Keys = &[
     (Read, &["image_size", "patch_size", "hidden_size", "num_hidden_layers", "num_attention_heads"]),
     (Read, &["intermediate_size", "layer_norm_eps"]),
-    (Any, &["hidden_dropout_prob", "attention_probs_dropout_prob", "encoder_stride", "pooler_output_size", "pooler_act"]),
+    (
+        Any,
+        &["hidden_dropout_prob", "attention_probs_dropout_prob", "encoder_stride", "pooler_output_size", "pooler_act"],
+    ),
     (Only(&["3"]), &["num_channels"]),
     (Only(&["\"gelu\""]), &["hidden_act"]),
     (Only(&["true"]), &["qkv_bias"]),
@@ -188,7 +198,18 @@ const RESNET: Keys = &[
 ];
 const PROCESSING: Keys = &[
     (Read, &["image_mean", "image_std", "size"]),
-    (Any, &["image_processor_type", "feature_extractor_type", "do_resize", "resample", "crop_pct", "do_convert_rgb", "data_format"]),
+    (
+        Any,
+        &[
+            "image_processor_type",
+            "feature_extractor_type",
+            "do_resize",
+            "resample",
+            "crop_pct",
+            "do_convert_rgb",
+            "data_format",
+        ],
+    ),
     (Only(&["true", "null"]), &["do_rescale", "do_normalize"]),
     (Any, &["rescale_factor", "do_center_crop", "crop_size", "default_to_square", "_valid_processor_keys"]),
 ];
@@ -232,7 +253,8 @@ fn read_timm(settings: &Settings) -> Result<Labelled> {
     let architecture = match name {
         "resnet18" | "resnet34" | "resnet50" => {
             let Some(Architecture::Resnet(usual)) = Architecture::named(name) else { unreachable!("it is named") };
-            let (depths, channels) = (numbers(&args, "layers", usual.depths)?, numbers(&args, "channels", usual.channels)?);
+            let (depths, channels) =
+                (numbers(&args, "layers", usual.depths)?, numbers(&args, "channels", usual.channels)?);
             let stem = args.size("stem_width", usual.stem)?;
             Architecture::Resnet(ResNet { block: usual.block, stem, depths, channels })
         }
@@ -328,7 +350,11 @@ fn labelled(settings: &Settings, model: ImageModel, labels: Vec<String>) -> Resu
 }
 
 /// So many numbers of a list, or what they are where nothing is said.
-fn numbers<T: Copy + serde::de::DeserializeOwned, const N: usize>(settings: &Settings, key: &str, usual: [T; N]) -> Result<[T; N]> {
+fn numbers<T: Copy + serde::de::DeserializeOwned, const N: usize>(
+    settings: &Settings,
+    key: &str,
+    usual: [T; N],
+) -> Result<[T; N]> {
     let Some(value) = settings.values.get(key) else { return Ok(usual) };
     let read: Option<Vec<T>> = serde_json::from_value(value.clone()).ok();
     let wrong = || settings.refuse(format!("{}{key} is {value} and should be a list of {N} numbers", settings.within));
@@ -337,19 +363,32 @@ fn numbers<T: Copy + serde::de::DeserializeOwned, const N: usize>(settings: &Set
 
 /// Reads the weights of an image model, or all but the layer that gives logits, into a program that has them. Nothing is read
 /// unless all are there and fit.
-pub fn read_image_weights(folder: &Path, model: &ImageModel, layout: Layout, with_head: bool, program: &mut Program) -> Result<()> {
+pub fn read_image_weights(
+    folder: &Path,
+    model: &ImageModel,
+    layout: Layout,
+    with_head: bool,
+    program: &mut Program,
+) -> Result<()> {
     let path = folder.join(WEIGHTS);
     let file = TensorFile::open(&path)?;
     let stored = Stored::of(model, layout)?;
     let wrong = |problem: String| {
-        Error::checkpoint(&path, format!("{problem}; the weights are of another model than config.json: copy or save the folder again"))
+        Error::checkpoint(
+            &path,
+            format!("{problem}; the weights are of another model than config.json: copy or save the folder again"),
+        )
     };
     let entries = stored.entries();
     for entry in &entries {
-        let fits = |ty: TensorType| ty.shape == entry.ty.shape && [DType::F32, DType::F16, DType::Bf16].contains(&ty.dtype);
+        let fits =
+            |ty: TensorType| ty.shape == entry.ty.shape && [DType::F32, DType::F16, DType::Bf16].contains(&ty.dtype);
         if !file.ty(&entry.name).is_some_and(fits) {
             let found = file.described(&entry.name);
-            return Err(wrong(format!("tensor {:?} is {found} instead of f32, f16 or bf16{}", entry.name, entry.ty.shape)));
+            return Err(wrong(format!(
+                "tensor {:?} is {found} instead of f32, f16 or bf16{}",
+                entry.name, entry.ty.shape
+            )));
         }
     }
     let is_known = |name: &String| stored.parts.contains_key(name) || name.ends_with("num_batches_tracked");
@@ -403,7 +442,8 @@ impl Stored {
     }
 
     fn entries(&self) -> Vec<Entry> {
-        let entry = |(name, shape): (&String, &Shape)| Entry { name: name.clone(), ty: TensorType::new(DType::F32, shape) };
+        let entry =
+            |(name, shape): (&String, &Shape)| Entry { name: name.clone(), ty: TensorType::new(DType::F32, shape) };
         self.shapes.iter().map(entry).collect()
     }
 }
@@ -427,13 +467,16 @@ impl Tensors for Renamed<'_> {
 /// What `transformers` calls a tensor of a residual network.
 fn resnet_name(own: &str) -> String {
     let parts: Vec<&str> = own.split('.').collect();
-    let number = |text: &str, before: &str| text.strip_prefix(before).and_then(|rest| rest.parse::<usize>().ok()).map(|number| number - 1);
+    let number = |text: &str, before: &str| {
+        text.strip_prefix(before).and_then(|rest| rest.parse::<usize>().ok()).map(|number| number - 1)
+    };
     let kind = |name: &str| if name.starts_with("conv") { "convolution" } else { "normalization" };
     match parts[..] {
         [name @ ("conv1" | "bn1"), what] => format!("resnet.embedder.embedder.{}.{what}", kind(name)),
         ["fc", what] => format!("classifier.1.{what}"),
         [layer, block, "downsample", part, what] => {
-            let (stage, kind) = (number(layer, "layer").unwrap_or(0), if part == "0" { "convolution" } else { "normalization" });
+            let (stage, kind) =
+                (number(layer, "layer").unwrap_or(0), if part == "0" { "convolution" } else { "normalization" });
             format!("resnet.encoder.stages.{stage}.layers.{block}.shortcut.{kind}.{what}")
         }
         [layer, block, name, what] => {

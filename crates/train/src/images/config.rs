@@ -2,7 +2,8 @@
 
 use super::view::Augmentation;
 use crate::config::{
-    CONFIG_FILE, Clip, DeviceChoice, ExportDtype, HealthInterval, OptimizerKind, Precision, Recomputation, ScheduleKind, within,
+    CONFIG_FILE, Clip, DeviceChoice, ExportDtype, HealthInterval, OptimizerKind, Precision, Recomputation,
+    ScheduleKind, within,
 };
 use crate::export::Layout;
 use crate::files::atomic;
@@ -147,7 +148,10 @@ impl ImagesConfig {
         let text = std::fs::read_to_string(&path).map_err(Error::io("read", &path))?;
         let broken = |error: toml::de::Error| {
             let problem = error.message().replace('\n', " ");
-            Error::checkpoint(&path, format!("not a configuration of a run on images ({problem}); give the folder of one"))
+            Error::checkpoint(
+                &path,
+                format!("not a configuration of a run on images ({problem}); give the folder of one"),
+            )
         };
         let read: ImagesConfig = toml::from_str(&text).map_err(broken)?;
         Ok(ImagesConfig { out: run_folder.to_path_buf(), ..read })

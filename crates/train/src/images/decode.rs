@@ -121,5 +121,8 @@ fn unreadable(path: &Path, error: &ImageError) -> Error {
 }
 
 fn broken(path: &Path, problem: &str) -> Error {
-    Error::corpus(path, format!("not an image that can be read ({problem}); remove it, or leave such out by `settings.skip_broken`"))
+    Error::corpus(
+        path,
+        format!("not an image that can be read ({problem}); remove it, or leave such out by `settings.skip_broken`"),
+    )
 }

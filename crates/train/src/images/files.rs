@@ -197,7 +197,9 @@ pub fn found(
     match &found.classes[..] {
         [] => Err(Error::corpus(path, format!("none of its {} images can be read", found.skipped))),
         [only] => {
-            let problem = format!("all images are of one class, {only:?}; a model tells at least two apart: give a folder for each class");
+            let problem = format!(
+                "all images are of one class, {only:?}; a model tells at least two apart: give a folder for each class"
+            );
             Err(Error::corpus(path, problem))
         }
         _ if found.train.is_empty() => Err(Error::corpus(path, "no images to train on: all are held out")),
@@ -209,7 +211,8 @@ pub fn found(
 /// others that come to them change little.
 fn shared_out(images: Vec<(Stated, Header)>, share: f64) -> Vec<(bool, PathBuf, Header)> {
     let open = images.iter().filter(|(stated, _)| stated.held_out.is_none()).count();
-    let wanted = ((open as f64 * share).round() as usize).max(usize::from(share > 0.0 && open > 1)).min(open.saturating_sub(1));
+    let wanted =
+        ((open as f64 * share).round() as usize).max(usize::from(share > 0.0 && open > 1)).min(open.saturating_sub(1));
     let name = |stated: &Stated| {
         let name = stated.path.file_name().unwrap_or_default();
         Fingerprint::new().bytes(name.as_encoded_bytes()).value()

@@ -37,7 +37,11 @@ impl Classifier {
     #[track_caller]
     fn against(&self, parameters: &Parameters, logits: &Tensor, classes: &Tensor) -> Tensor {
         let label_smoothing = if parameters.is_training() { self.label_smoothing } else { 0.0 };
-        cross_entropy(logits, classes, ClassOptions { label_smoothing, reduction: Reduction::None, ..Default::default() })
+        cross_entropy(
+            logits,
+            classes,
+            ClassOptions { label_smoothing, reduction: Reduction::None, ..Default::default() },
+        )
     }
 }
 

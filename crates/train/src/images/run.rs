@@ -83,7 +83,9 @@ fn in_folder(config: &ImagesConfig, resume: bool, observer: &mut dyn Observer) -
     };
     let settings = settings(&config, &labelled.model, &loading);
     let mut trainer = Trainer::new(objective, settings, backend)?;
-    if trainer.steps_taken() == 0 && let Some(folder) = &config.init {
+    if trainer.steps_taken() == 0
+        && let Some(folder) = &config.init
+    {
         start_from(folder, &labelled.model, &mut trainer, observer)?;
     }
     config.micro_batch = trainer.micro_batch().rows();
@@ -203,7 +205,8 @@ fn start_from(folder: &Path, model: &ImageModel, trainer: &mut Trainer, observer
     let read = stated.model;
     if matches!(read.architecture, Architecture::Vit(_)) && read.size != model.size {
         let [height, width] = read.size;
-        let problem = format!("its places are those of images of {height}x{width}; give `settings.size` {height}x{width}");
+        let problem =
+            format!("its places are those of images of {height}x{width}; give `settings.size` {height}x{width}");
         return Err(Error::checkpoint(folder, problem));
     }
     export::read_image_weights(folder, &read, layout, with_head, trainer.program_mut())
@@ -212,16 +215,19 @@ fn start_from(folder: &Path, model: &ImageModel, trainer: &mut Trainer, observer
 /// Says what was chosen.
 fn tell(config: &ImagesConfig, set: &ImageSet, model: &ImageModel, observer: &mut dyn Observer) {
     let [height, width] = model.size;
-    let images = config.images.as_ref().map_or("drawn shapes, glyphs and textures".into(), |path| path.display().to_string());
-    let precision = if config.precision == Precision::F32 { String::new() } else { format!(", {:?}", config.precision).to_lowercase() };
-    let at_once = if config.micro_batch < config.batch { format!(", {} at once", config.micro_batch) } else { String::new() };
+    let images =
+        config.images.as_ref().map_or("drawn shapes, glyphs and textures".into(), |path| path.display().to_string());
+    let precision = if config.precision == Precision::F32 {
+        String::new()
+    } else {
+        format!(", {:?}", config.precision).to_lowercase()
+    };
+    let at_once =
+        if config.micro_batch < config.batch { format!(", {} at once", config.micro_batch) } else { String::new() };
     let (train, held_out) = (set.count(false), set.count(true));
     let text = format!(
         "{} of {width} x {height} pixels, {} classes; {images}: {train} images, {held_out} held out; {} steps of {}{at_once}{precision}",
-        config.model,
-        model.classes,
-        config.steps,
-        config.batch,
+        config.model, model.classes, config.steps, config.batch,
     );
     observer.event(&Event::Note(&text));
 }
@@ -246,7 +252,12 @@ impl Hooks for Validation {
     }
 
     /// The images are evenly spread over those that are held out.
-    fn validation_loss(&mut self, training: &mut TrainingStep, at_most: usize, goes_on: GoesOn<'_>) -> Result<Option<f32>> {
+    fn validation_loss(
+        &mut self,
+        training: &mut TrainingStep,
+        at_most: usize,
+        goes_on: GoesOn<'_>,
+    ) -> Result<Option<f32>> {
         let all = self.set.count(true);
         let wanted = (self.validation_batches(training, at_most) * self.config.batch).min(all);
         if wanted == 0 {

@@ -1,8 +1,8 @@
 //! A set of images: in files, or drawn.
 
 use super::decode;
-use super::draws::Draws;
 use super::drawn;
+use super::draws::Draws;
 use super::files::{self, Example};
 use super::view::{Augmentation, Lines, View};
 use crate::data::Fingerprint;
@@ -76,7 +76,13 @@ impl ImageSet {
     /// How many images there are to train on, or held out.
     pub fn count(&self, held_out: bool) -> usize {
         match &self.images {
-            Images::Drawn { .. } => if held_out { drawn::HELD_OUT } else { drawn::TRAIN },
+            Images::Drawn { .. } => {
+                if held_out {
+                    drawn::HELD_OUT
+                } else {
+                    drawn::TRAIN
+                }
+            }
             Images::Files { .. } => self.examples(held_out).len(),
         }
     }
@@ -84,7 +90,13 @@ impl ImageSet {
     fn examples(&self, held_out: bool) -> &[Example] {
         match &self.images {
             Images::Drawn { .. } => &[],
-            Images::Files { train, held_out: others } => if held_out { others } else { train },
+            Images::Files { train, held_out: others } => {
+                if held_out {
+                    others
+                } else {
+                    train
+                }
+            }
         }
     }
 

@@ -85,12 +85,14 @@ impl ImageSource {
         let mut parts = rows.chunks_mut(of_worker).zip(pixels).zip(rooms.iter_mut());
         let first = parts.next();
         thread::scope(|scope| -> Result<()> {
-            let others: Vec<_> =
-                parts.map(|((rows, pixels), room)| scope.spawn(move || loading.load(held_out, rows, pixels, room))).collect();
+            let others: Vec<_> = parts
+                .map(|((rows, pixels), room)| scope.spawn(move || loading.load(held_out, rows, pixels, room)))
+                .collect();
             let own = first.map_or(Ok(()), |((rows, pixels), room)| loading.load(held_out, rows, pixels, room));
             // Those of the first rows come first.
             own.and(others.into_iter().try_for_each(|other| {
-                let panicked = || crate::Error::Config("what decodes images has panicked; its message is above".to_string());
+                let panicked =
+                    || crate::Error::Config("what decodes images has panicked; its message is above".to_string());
                 other.join().unwrap_or_else(|_| Err(panicked()))
             }))
         })?;
@@ -112,7 +114,9 @@ impl Loading {
             let Augmentation { mixup, .. } = self.augmentation;
             let draws = Draws::new(self.seed, VIEWS, row.position);
             let show = |number: usize, draws: &Draws, to: &mut [i32], room: &mut Room| {
-                self.set.show((held_out, number), &self.augmentation, draws, (self.size, to), room).map(|class| class as i32)
+                self.set
+                    .show((held_out, number), &self.augmentation, draws, (self.size, to), room)
+                    .map(|class| class as i32)
             };
             row.label = show(row.number, &draws, to, room)?;
             (row.other, row.share) = (row.label, 1.0);

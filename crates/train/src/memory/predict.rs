@@ -90,7 +90,8 @@ impl Outside {
         let of_sequences = |sequences: usize| 2 * sequences * config.sequence * size_of::<i32>();
         let lanes = Lanes::at(config.lanes, config.place);
         let batch = of_sequences(config.batch.size());
-        let batches = Batches::bytes(of_sequences(lanes.rows(config.batch.size()).len()), Batches::AHEAD) + batch as u64;
+        let batches =
+            Batches::bytes(of_sequences(lanes.rows(config.batch.size()).len()), Batches::AHEAD) + batch as u64;
         let data = batches + ranks_bytes(config, &lanes) + config.model.vocabulary as u64 * TOKEN_BYTES;
         let health = if config.measures_health() { LAYER_HEALTH_BYTES } else { 0 };
         let plan = config.model.layers as u64 * (LAYER_BYTES + health);

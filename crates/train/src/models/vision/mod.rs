@@ -112,7 +112,9 @@ impl ImageModel {
                 if depths.iter().any(|depth| !(1..=1000).contains(depth))
                     || channels.iter().chain([stem]).any(|channels| !(1..=1 << 14).contains(channels))
                 {
-                    return refused(format!("a residual network of {depths:?} blocks of {channels:?} channels is none"));
+                    return refused(format!(
+                        "a residual network of {depths:?} blocks of {channels:?} channels is none"
+                    ));
                 }
             }
             Architecture::Vit(vit) => {
@@ -152,7 +154,8 @@ impl ImageModel {
         let rest = all - &red * 65_536.0;
         let green = whole(&(&rest * (1.0 / 256.0)));
         let blue = rest - &green * 256.0;
-        let channel = |(x, (mean, deviation)): (&Tensor, (&f32, &f32))| (x - mean * 255.0) * (1.0 / (deviation * 255.0));
+        let channel =
+            |(x, (mean, deviation)): (&Tensor, (&f32, &f32))| (x - mean * 255.0) * (1.0 / (deviation * 255.0));
         let channels = [red, green, blue];
         let normed: Vec<Tensor> = channels.iter().zip(self.mean.iter().zip(&self.deviation)).map(channel).collect();
         Tensor::stack(&normed.iter().collect::<Vec<_>>(), 1)
