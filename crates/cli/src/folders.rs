@@ -11,7 +11,11 @@ const RUNS: &str = "runs";
 
 /// The next free `runs/NAME-N`, the name being that of the corpus.
 pub fn next_free(corpus: &[PathBuf]) -> Result<PathBuf> {
-    let name = corpus.first().map_or("stories".into(), |path| corpus_name(path));
+    next_free_named(&corpus.first().map_or("stories".into(), |path| corpus_name(path)))
+}
+
+/// The next free `runs/NAME-N`.
+pub fn next_free_named(name: &str) -> Result<PathBuf> {
     let number_of = |(run, _): &(String, PathBuf)| run.strip_prefix(&format!("{name}-"))?.parse::<u64>().ok();
     let last = runs().iter().filter_map(number_of).max().unwrap_or(0);
     Ok(Path::new(RUNS).join(format!("{name}-{}", last + 1)))
@@ -32,7 +36,7 @@ fn runs() -> Vec<(String, PathBuf)> {
 }
 
 /// A corpus's name without its endings, of characters that need no quotes.
-fn corpus_name(path: &Path) -> String {
+pub fn corpus_name(path: &Path) -> String {
     let file_name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let stem = file_name.split('.').find(|part| !part.is_empty()).unwrap_or_default();
     let plain: String = stem.chars().filter(|c| c.is_alphanumeric() || *c == '-' || *c == '_').collect();

@@ -4,6 +4,7 @@ mod args;
 mod background;
 mod bench;
 mod charts;
+mod classify;
 mod curvature;
 mod dashboard;
 mod defaults;
@@ -17,6 +18,7 @@ mod layers;
 mod library;
 mod no_effect;
 mod numbers;
+mod page;
 mod plan;
 mod print;
 mod profile;
@@ -32,6 +34,7 @@ mod table;
 mod terminal;
 mod tokenize;
 mod train;
+mod train_images;
 mod values;
 
 use args::{Cli, Command};
@@ -88,6 +91,8 @@ fn run(matches: &ArgMatches) -> Result<()> {
         Some(Command::Train(_)) => ranks::take_part(matches.subcommand().expect("the command is there").1),
         Some(Command::Plan(_)) => plan::run(matches.subcommand().expect("the command is there").1),
         Some(Command::Profile(_)) => profile::run(matches.subcommand().expect("the command is there").1),
+        Some(Command::TrainImages(args)) => train_images::run(args),
+        Some(Command::Classify(args)) => classify::run(args),
         Some(Command::Generate(args)) => generate::run(args),
         Some(Command::Eval(args)) => eval::run(args),
         Some(Command::Curvature(args)) => curvature::run(args),
@@ -151,6 +156,10 @@ mod tests {
         );
         has_options("profile", "preset batch precision device memory steps out json trace save-speeds speeds");
         has_options("generate", "prompt max-tokens temperature top-k top-p seed count precision");
+        let options = "model size init batch micro-batch steps learning-rate memory precision threads seed out resume dashboard \
+             eval-every save-every skip-broken crop flip colour mixup layout";
+        has_options("train-images", options);
+        has_options("classify", "top threads device json skip-broken");
         has_options("curvature", "sequences sequence steps samples seed device threads memory out json");
         has_options("dashboard", "port");
         has_options("bench", "list threads time profile save baseline json");
@@ -171,6 +180,8 @@ mod tests {
             "train",
             "plan",
             "profile",
+            "train-images",
+            "classify",
             "generate",
             "eval",
             "curvature",

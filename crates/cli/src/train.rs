@@ -1,8 +1,10 @@
 //! `gradus train`.
 
-use crate::dashboard::{Live, Reserved};
+use crate::dashboard::Reserved;
 use crate::in_options::InOptions;
 use crate::numbers::{bytes, bytes_to_three_digits, count, duration, rounded};
+use crate::page::Page;
+use crate::print::quoted;
 use crate::resolve::{Resolved, resolve};
 use crate::{interrupt, print, terminal};
 use clap::ArgMatches;
@@ -13,7 +15,6 @@ use gradus_train::memory::{Account, Kind};
 use gradus_train::ranks::Ranks;
 use gradus_train::run::{Event, Observer, Stop, Summary};
 use gradus_train::training::{follow, train_on};
-use std::mem;
 use std::path::Path;
 
 /// Trains as the options say, as one of several ranks if there is a transport; someone else is told of everything too.
@@ -32,16 +33,14 @@ pub fn run(command_line: &ArgMatches, also: &mut dyn Observer, transport: Option
         Some(stated) => Page::Reserved(Reserved::at(stated)?),
     };
     let trained = train(resolved, ranks, &mut page, also);
-    if let Page::Live(live) = page {
-        live.end();
-    }
+    page.end();
     trained
 }
 
 fn train(resolved: Resolved, ranks: Option<Ranks>, page: &mut Page, also: &mut dyn Observer) -> Result<()> {
     let Resolved { config, resume, quiet, json, notes, .. } = resolved;
     interrupt::listen(Some("stopping after this step and saving"));
-    let mut observer = terminal::observer(quiet, json);
+    let mut observer = terminal::observer(quiet, json, "tokens");
     let mut in_options = InOptions(observer.as_mut());
     let mut noting = Noting { observer: &mut in_options, also, notes, page, folder: &config.out };
     let summary = train_on(ranks, &config, resume, &mut noting)?;
@@ -49,20 +48,13 @@ fn train(resolved: Resolved, ranks: Option<Ranks>, page: &mut Page, also: &mut d
     drop(observer);
     let mut lines = String::new();
     if !json {
-        lines += &(summary_line(&summary) + "\n");
+        lines += &(summary_line(&summary, "tokens") + "\n");
     }
     if !json && !quiet {
         lines += &(account_table(&summary.account) + &next_command(&config, &summary) + "\n");
     }
     // A terminal that is closed, and so ended the run, takes no last lines.
     print::text(lines).or_else(|error| if interrupt::asked() { Ok(()) } else { Err(error) })
-}
-
-/// Where the run is shown.
-enum Page {
-    None,
-    Reserved(Reserved),
-    Live(Live),
 }
 
 /// Says what was chosen for the user when the run begins: one that cannot begin says only why.
@@ -74,26 +66,13 @@ struct Noting<'a> {
     folder: &'a Path,
 }
 
-impl Noting<'_> {
-    /// Opens the page with the first event: by then, what the process holds has been measured without it, and what the
-    /// page may take is counted besides.
-    fn open_page(&mut self) {
-        match mem::replace(self.page, Page::None) {
-            Page::Reserved(place) => match Live::start(place, self.folder) {
-                Ok((live, told)) => {
-                    *self.page = Page::Live(live);
-                    self.notes.push(told);
-                }
-                Err(error) => self.observer.event(&Event::Warning(&format!("the run is not shown on a page: {error}"))),
-            },
-            page => *self.page = page,
-        }
-    }
-}
-
 impl Observer for Noting<'_> {
     fn event(&mut self, event: &Event<'_>) {
-        self.open_page();
+        match self.page.open(self.folder) {
+            Some(Ok(told)) => self.notes.push(told),
+            Some(Err(problem)) => self.observer.event(&Event::Warning(&problem)),
+            None => {}
+        }
         self.observer.event(event);
         self.also.event(event);
         if let Event::Started { .. } = event {
@@ -109,13 +88,15 @@ impl Observer for Noting<'_> {
     }
 }
 
-fn summary_line(summary: &Summary) -> String {
+/// What a run came to, on so many of what it counts.
+pub fn summary_line(summary: &Summary, unit: &str) -> String {
     let ended = if summary.interrupted { "stopped and saved" } else { "trained" };
     let validation = summary.validation_loss.map_or(String::new(), |loss| format!(", validation loss {loss:.4}"));
+    let right = summary.accuracy.map_or(String::new(), |accuracy| format!(", {:.1} % right", 100.0 * accuracy.top1));
     // A run that was at its end already has taken no step.
     let loss = if summary.loss.is_finite() { format!("loss {:.4}", summary.loss) } else { "no new loss".into() };
     format!(
-        "{ended}: {} steps, {} tokens in {}: {loss}{validation}, {} tokens/s, peak memory {}: {}",
+        "{ended}: {} steps, {} {unit} in {}: {loss}{validation}{right}, {} {unit}/s, peak memory {}: {}",
         summary.steps,
         rounded(summary.tokens),
         duration(summary.seconds),
@@ -126,7 +107,7 @@ fn summary_line(summary: &Summary) -> String {
 }
 
 /// What was predicted of the memory and what was measured while training, by kind.
-fn account_table(account: &Account) -> String {
+pub fn account_table(account: &Account) -> String {
     let mut table = format!("{:14}{:>10}{:>10}\n", "memory", "predicted", "measured");
     let mut row = |name: &str, predicted: &str, measured: u64| {
         table += &format!("  {name:12}{predicted:>10}{:>10}\n", bytes_to_three_digits(measured));
@@ -149,12 +130,6 @@ fn next_command(config: &TrainConfig, summary: &Summary) -> String {
     format!("sample from it:  gradus generate {} --prompt \"{prompt}\"", quoted(&summary.run_folder.join("model")))
 }
 
-/// A path as a shell takes it.
-fn quoted(path: &str) -> String {
-    let plain = |c: char| c.is_alphanumeric() || "/._-+=:,@".contains(c);
-    if path.chars().all(plain) { path.into() } else { format!("'{}'", path.replace('\'', "'\\''")) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -167,6 +142,7 @@ mod tests {
             tokens: 2_000,
             loss: 1.5,
             validation_loss: Some(1.75),
+            accuracy: None,
             seconds: 61.0,
             tokens_per_second: 1_234.0,
             peak_memory_bytes: 85_000_000,
@@ -179,7 +155,7 @@ mod tests {
     #[test]
     fn the_end_says_what_came_out_and_what_to_do_next() {
         let config = resolve(&crate::layers::nothing_given()).unwrap().config;
-        let line = summary_line(&summary(false));
+        let line = summary_line(&summary(false), "tokens");
         assert!(line.starts_with("trained: 20 steps") && line.contains("validation loss 1.7500"), "{line}");
         let table = account_table(&summary(false).account);
         assert_eq!(table.lines().count(), 10, "a line a kind, and three more:\n{table}");

@@ -12,6 +12,7 @@ pub mod evaluate;
 pub mod export;
 pub mod files;
 pub mod generate;
+pub mod images;
 mod initializer;
 pub mod lanes;
 pub mod language;

@@ -93,6 +93,7 @@ mod tests {
             tokens: step * 100,
             loss: 2.5,
             validation_loss: (step == 2).then_some(2.25),
+            accuracy: None,
             gradient_norm: f32::NAN,
             learning_rate: 3e-4,
             loss_scale: None,

@@ -318,7 +318,7 @@ impl Parameters {
     }
 
     /// The shapes of weights, and of states that are none, by name.
-    fn shapes(&self) -> BTreeMap<String, Shape> {
+    pub(crate) fn shapes(&self) -> BTreeMap<String, Shape> {
         let statistics = self.shared.statistics.borrow();
         let others = statistics.iter().map(|(name, (tensor, _))| (name.clone(), tensor.shape()));
         self.list().into_iter().map(|parameter| (parameter.name, parameter.shape)).chain(others).collect()

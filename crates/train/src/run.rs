@@ -82,6 +82,8 @@ pub enum Event<'a> {
         step: u64,
         /// The mean loss.
         loss: f32,
+        /// How often it is right, of a model that tells classes.
+        accuracy: Option<Accuracy>,
     },
     /// Text was sampled from the model.
     Sample {
@@ -128,6 +130,17 @@ pub enum Event<'a> {
     Finished(&'a Summary),
 }
 
+/// How often a model is right on held-out examples.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Accuracy {
+    /// The share whose likeliest class is the right one.
+    #[serde(rename = "validation_accuracy")]
+    pub top1: f32,
+    /// The share whose right class is among the five likeliest.
+    #[serde(rename = "validation_accuracy_top5")]
+    pub top5: f32,
+}
+
 /// The figures of a step. Serialised, they are a line of `metrics.jsonl`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StepReport {
@@ -143,6 +156,9 @@ pub struct StepReport {
     /// Loss on held-out text, where it was measured after this step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub validation_loss: Option<f32>,
+    /// How often it was right then, of a model that tells classes.
+    #[serde(flatten)]
+    pub accuracy: Option<Accuracy>,
     /// Norm of all gradients before clipping.
     pub gradient_norm: f32,
     /// Learning rate of the step.
@@ -198,6 +214,9 @@ pub struct Summary {
     pub loss: f32,
     /// Last loss on held-out text.
     pub validation_loss: Option<f32>,
+    /// How often it was right then, of a model that tells classes.
+    #[serde(flatten)]
+    pub accuracy: Option<Accuracy>,
     /// Seconds of this session.
     pub seconds: f64,
     /// Tokens a second over this session.

@@ -65,6 +65,12 @@ pub fn printable(text: &str) -> String {
     text.chars().map(|c| if is_harmless(c) { c.to_string() } else { c.escape_default().to_string() }).collect()
 }
 
+/// A path as a shell takes it.
+pub fn quoted(path: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "/._-+=:,@".contains(c);
+    if path.chars().all(plain) { path.into() } else { format!("'{}'", path.replace('\'', "'\\''")) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -35,7 +35,7 @@ pub fn run(command_line: &ArgMatches) -> Result<()> {
         atomic::check_writable(folder_of(path))?;
     }
     interrupt::listen(Some("stopping after this step"));
-    let mut observer = terminal::observer(resolved.quiet || resolved.json, false);
+    let mut observer = terminal::observer(resolved.quiet || resolved.json, false, "tokens");
     let profiled = training::profile(&resolved.config, steps, &mut InOptions(observer.as_mut()))?;
     // The bar goes before the report comes.
     drop(observer);

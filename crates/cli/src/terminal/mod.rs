@@ -12,13 +12,13 @@ use serde_json::json;
 use std::io::Write;
 use text::{Form, Text};
 
-/// The observer that the options ask for.
-pub fn observer(quiet: bool, json: bool) -> Box<dyn Observer> {
+/// The observer that the options ask for, of a run that counts these.
+pub fn observer(quiet: bool, json: bool, unit: &'static str) -> Box<dyn Observer> {
     match (json, quiet) {
         (true, _) => Box::new(Json),
         (false, true) => Box::new(Quiet),
-        (false, false) if print::draws() => Box::new(Text::new(Form::Frame(Glyphs::of_locale()))),
-        (false, false) => Box::new(Text::new(Form::Lines)),
+        (false, false) if print::draws() => Box::new(Text::new(Form::Frame(Glyphs::of_locale()), unit)),
+        (false, false) => Box::new(Text::new(Form::Lines, unit)),
     }
 }
 
@@ -55,7 +55,11 @@ impl Observer for Json {
                 "parameters": parameters, "tokens": tokens, "steps": steps, "memory_bytes": memory_bytes,
                 "budget_bytes": budget_bytes, "resumed_at": resumed_at,
             }}),
-            Event::Validated { step, loss } => json!({"step": step, "validation_loss": loss}),
+            Event::Validated { step, loss, accuracy: None } => json!({"step": step, "validation_loss": loss}),
+            Event::Validated { step, loss, accuracy: Some(accuracy) } => json!({
+                "step": step, "validation_loss": loss, "validation_accuracy": accuracy.top1,
+                "validation_accuracy_top5": accuracy.top5,
+            }),
             Event::Sample { step, text } => json!({"step": step, "sample": text}),
             Event::Saved { step, path } => json!({"step": step, "saved": path}),
             Event::Adapted { step, micro_batch, memory_bytes } => {
@@ -93,6 +97,7 @@ mod tests {
             tokens: 700,
             loss: 2.5,
             validation_loss: None,
+            accuracy: None,
             gradient_norm: 1.0,
             learning_rate: 0.001,
             loss_scale: None,

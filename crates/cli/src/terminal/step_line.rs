@@ -54,14 +54,14 @@ impl Pace {
 impl StepFigures {
     /// The line, with the memory or without. What does not fit into the columns is left out: memory first, then the speed,
     /// then the loss; which step it is and when the run ends stay.
-    pub fn text(&self, pace: Pace, has_memory: bool, columns: Option<usize>) -> String {
+    pub fn text(&self, pace: Pace, unit: &str, has_memory: bool, columns: Option<usize>) -> String {
         let steps = self.steps.map_or(String::new(), |steps| format!("/{steps}"));
         let step_ms = pace.step_ms.unwrap_or(self.step_ms).max(f64::MIN_POSITIVE);
         let rate = self.tokens_per_second * self.step_ms / step_ms;
         let mut parts = vec![
             format!("step {}{steps}", self.step),
             format!("loss {:.4}", self.loss),
-            format!("{} tokens/s", count(rate as u64)),
+            format!("{} {unit}/s", count(rate as u64)),
         ];
         parts.extend(has_memory.then(|| bytes(self.memory_bytes)));
         let left = self.seconds_left.map(|seconds| format!("{} left", duration(seconds)));
@@ -92,9 +92,9 @@ pub mod tests {
     #[test]
     fn a_step_is_told_in_one_line() {
         let whole = "step 1200/2000  loss 2.5000  12,345 tokens/s  85 MB  1m05s left";
-        assert_eq!(figures().text(Pace::default(), true, None), whole);
+        assert_eq!(figures().text(Pace::default(), "tokens", true, None), whole);
         let open = StepFigures { steps: None, seconds_left: None, ..figures() };
-        assert_eq!(open.text(Pace::default(), true, None), "step 1200  loss 2.5000  12,345 tokens/s  85 MB");
+        assert_eq!(open.text(Pace::default(), "tokens", true, None), "step 1200  loss 2.5000  12,345 tokens/s  85 MB");
     }
 
     #[test]
@@ -106,7 +106,7 @@ pub mod tests {
             (38, "step 1200/2000  1m05s left"),
             (5, "step 1200/2000  1m05s left"),
         ] {
-            assert_eq!(figures().text(Pace::default(), true, Some(columns)), told, "{columns} columns");
+            assert_eq!(figures().text(Pace::default(), "tokens", true, Some(columns)), told, "{columns} columns");
         }
     }
 
@@ -115,9 +115,9 @@ pub mod tests {
         let mut pace = Pace::default();
         let step = |step_ms: f64| StepFigures { step_ms, tokens_per_second: 80_000.0 / step_ms, ..figures() };
         pace.see(&step(8.0));
-        assert!(step(8.0).text(pace, false, None).contains("  10,000 tokens/s"));
+        assert!(step(8.0).text(pace, "tokens", false, None).contains("  10,000 tokens/s"));
         pace.see(&step(16.0));
-        let slow = step(16.0).text(pace, false, None);
+        let slow = step(16.0).text(pace, "tokens", false, None);
         assert!(slow.contains("  9,090 tokens/s"), "one slow step: {slow}");
     }
 }

@@ -30,6 +30,8 @@ pub struct Text {
     showing: Option<JoinHandle<()>>,
     /// What was chosen, to be told when the run begins.
     settings: String,
+    /// What the run counts.
+    unit: &'static str,
 }
 
 struct Shared {
@@ -77,16 +79,16 @@ impl Shared {
 }
 
 impl Text {
-    /// Shown in this form.
-    pub fn new(form: Form) -> Text {
+    /// Shown in this form, of a run that counts these.
+    pub fn new(form: Form, unit: &'static str) -> Text {
         // Elsewhere than on a terminal, only work that takes long is worth a line before the training.
         let shown = (form == Form::Lines).then(Instant::now);
-        let state = State { view: View::new(), is_new: false, shown, has_ended: false };
+        let state = State { view: View::new(unit), is_new: false, shown, has_ended: false };
         let shared = Arc::new(Shared { form, state: Mutex::new(state), ended: Condvar::new() });
         let follower = shared.clone();
         // Without a thread the lines that stay are there all the same.
         let showing = background::spawn("terminal", move || follower.follow()).ok();
-        Text { shared, showing, settings: String::new() }
+        Text { shared, showing, settings: String::new(), unit }
     }
 
     /// A line that stays. A frame comes back below it.
@@ -114,7 +116,8 @@ impl Text {
         (state.view.stage, state.view.started) = (Stage::Training, Instant::now());
         (state.view.allowed, state.shown) = (Some(allowed), None);
         drop(state);
-        self.line(&format!("{begin}\n{}", self.settings));
+        let settings = if self.settings.is_empty() { String::new() } else { format!("\n{}", self.settings) };
+        self.line(&format!("{begin}{settings}"));
         self.shared.lock().is_new = self.shared.form != Form::Lines;
     }
 
@@ -149,15 +152,19 @@ impl Observer for Text {
                 let begin = resumed_at.map_or("training".into(), |step| format!("going on from step {step}:"));
                 let (parameters, tokens) = (rounded(*parameters as u64), rounded(*tokens));
                 let planned = bytes(*memory_bytes);
-                let begin = format!("{begin} {parameters} parameters on {tokens} tokens, {planned} of memory planned");
+                let unit = self.unit;
+                let begin = format!("{begin} {parameters} parameters on {tokens} {unit}, {planned} of memory planned");
                 self.started(&begin, *memory_bytes, *budget_bytes);
             }
             // Elsewhere than on a terminal the line with the result is enough.
             Event::Validating { .. } if self.shared.form == Form::Lines => {}
             Event::Validating { step, done, total } => self.stage(Stage::Validating(*step, *done, *total)),
-            Event::Validated { step, loss } => {
+            Event::Validated { step, loss, accuracy } => {
                 self.shared.lock().view.validation_loss = Some(*loss);
-                self.line(&format!("step {step}: validation loss {loss:.4}"));
+                let right = accuracy.map_or(String::new(), |accuracy| {
+                    format!(", {:.1} % right, {:.1} % in five", 100.0 * accuracy.top1, 100.0 * accuracy.top5)
+                });
+                self.line(&format!("step {step}: validation loss {loss:.4}{right}"));
             }
             Event::Sample { step, text } => self.line(&format!("step {step}: sample\n{}", indented(text))),
             Event::Saved { step, path } => self.line(&format!("step {step}: saved {}", path.display())),

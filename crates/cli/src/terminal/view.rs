@@ -51,10 +51,12 @@ pub struct View {
     figures: Option<StepFigures>,
     pace: Pace,
     losses: Trend,
+    /// What the run counts.
+    unit: &'static str,
 }
 
 impl View {
-    pub fn new() -> View {
+    pub fn new(unit: &'static str) -> View {
         View {
             stage: Stage::Preparing(String::new(), None),
             started: Instant::now(),
@@ -64,6 +66,7 @@ impl View {
             figures: None,
             pace: Pace::default(),
             losses: Trend::default(),
+            unit,
         }
     }
 
@@ -109,7 +112,7 @@ impl View {
                 (Some(share), format!("step {step}  validating {:.0} %{left}", share * 100.0))
             }
             (Stage::Training, Some(figures)) => {
-                (self.share_done(figures), figures.text(self.pace, has_memory, columns))
+                (self.share_done(figures), figures.text(self.pace, self.unit, has_memory, columns))
             }
             (Stage::Training, None) => (None, "first step".into()),
         }
@@ -162,6 +165,7 @@ mod tests {
             tokens: 700,
             loss,
             validation_loss: None,
+            accuracy: None,
             gradient_norm: 1.0,
             learning_rate: 0.001,
             loss_scale: None,
@@ -180,7 +184,7 @@ mod tests {
     }
 
     fn view() -> View {
-        let mut view = View::new();
+        let mut view = View::new("tokens");
         view.allowed = Some(Allowed { bytes: 100_000_000, is_budget: true });
         (1..=1000).for_each(|step| view.see(&report(step, 7.0 - step as f32 / 200.0)));
         view
@@ -226,7 +230,7 @@ mod tests {
 
     #[test]
     fn what_comes_before_and_between_steps_is_shown_too() {
-        let mut view = View::new();
+        let mut view = View::new("tokens");
         view.stage = Stage::Preparing("tokenizing 50 %".into(), Some(0.5));
         assert_eq!(view.lines(Some((24, 80)), Glyphs::Ascii), ["######------ tokenizing 50 %"]);
         view.see(&report(3, f32::NAN));

@@ -6,6 +6,7 @@
 
 mod companions;
 mod config;
+mod images;
 mod keys;
 mod settings;
 mod tokens;
@@ -17,6 +18,7 @@ pub(crate) use settings::Settings;
 
 pub use companions::{COMPANIONS_FOLDER, keep_companions};
 pub use config::read_model_config;
+pub use images::{Labelled, Layout, image_tensors, read_image_config, read_image_weights, write_image_model};
 pub use tokens::{USE_ITS_OWN_TOKENIZER, check_vocabulary, start_tokens, stop_tokens};
 pub use weights::{read_model_weights, stored_dtype};
 

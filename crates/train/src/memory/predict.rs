@@ -96,7 +96,8 @@ impl Outside {
         let lanes = Lanes::at(config.lanes, pipeline);
         let cut = cut(config);
         let batch = of_sequences(config.batch.size());
-        let batches = Batches::bytes(of_sequences(lanes.rows(config.batch.size()).len())) + batch as u64;
+        let batches =
+            Batches::bytes(of_sequences(lanes.rows(config.batch.size()).len()), Batches::AHEAD) + batch as u64;
         let data =
             batches + ranks_bytes(config, (stage, cut.as_ref()), &lanes) + config.model.vocabulary as u64 * TOKEN_BYTES;
         let health = if config.measures_health() { LAYER_HEALTH_BYTES } else { 0 };

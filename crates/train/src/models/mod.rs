@@ -1,4 +1,5 @@
-//! Causal language models, written once on tensors: what one is, and the families that are built in.
+//! Causal language models, written once on tensors: what one is, and the families that are built in. Models of images are in
+//! [`vision`].
 
 mod causal;
 mod config;
@@ -6,6 +7,7 @@ mod families;
 mod presets;
 mod products;
 mod rope;
+pub mod vision;
 
 pub use causal::{Blocks, CausalModel, IGNORED_TARGET, KeyValueContext, WholeSequences};
 pub(crate) use config::MOST_LAYERS;

@@ -3,11 +3,11 @@
 use super::run_memory::{arena_besides, counted};
 use super::{Chosen, Refusal, StepPlans};
 use crate::memory::guard::{self, Armed, Doing};
-use crate::memory::{Budget, Held, Limit, Outside, STEP_BYTES, messages_bytes};
+use crate::memory::{Held, Limit, Outside, STEP_BYTES, messages_bytes};
 use crate::pipeline::Transfer;
 use crate::ranks::{compressed_bytes, exchange_bytes};
 use crate::step::{Batch, StepConfig};
-use crate::trainer::Batches;
+use crate::trainer::{Batches, Settings};
 use crate::{Error, Result};
 use gradus_engine::Shape;
 use gradus_engine::backend::Backend;
@@ -28,7 +28,8 @@ pub struct ModelMemory {
 
 impl ModelMemory {
     /// Within what is stated and what the machine has.
-    pub fn of(config: &StepConfig, batch: usize, stated: Option<Budget>, backend: &dyn Backend) -> Result<ModelMemory> {
+    pub fn of(config: &StepConfig, settings: &Settings, backend: &dyn Backend) -> Result<ModelMemory> {
+        let (batch, stated) = (settings.batch, settings.memory);
         if let Some(device) = backend.memory()? {
             let outside = Outside { data: 0, runtime: device.besides };
             return Ok(ModelMemory { limit: Limit::of_device(stated, device.available), outside, guard: None });
@@ -54,7 +55,8 @@ impl ModelMemory {
         let stages = transfer.map_or(0, |transfer| transfer.bytes(config.stage, smallest.passes()));
         // Of a source that has only whole batches, a rank takes its rows.
         let whole = if config.lanes.place().ranks > 1 { Batch::size(&traced.fields, batch) as u64 } else { 0 };
-        let outside = Outside { data: Batches::bytes(of_batch) + of_one as u64 + whole + exchange + stages, runtime };
+        let batches = Batches::bytes(of_batch, settings.ahead) + of_one as u64 + whole;
+        let outside = Outside { data: batches + exchange + stages + settings.data_bytes, runtime };
         let limit = Limit::of(stated);
         let guard = stated.map(|_| guard::arm(&limit, "`settings.memory`"));
         guard::doing(Doing::Planning);

@@ -357,6 +357,7 @@ impl StepConfig {
         let plain = Parameters::new(&trace);
         let parameters = plain.with_precision(self.precision).holding_logits(machine.holds_logits());
         let loss = self.objective.loss(&parameters, &inputs);
+        let judged = self.objective.judged(&parameters, &inputs);
         trace.check()?;
         let model = self.differentiated(scalars, &parameters, &inputs)?;
         if loss.ty() != TensorType::new(DType::F32, []) {
@@ -365,7 +366,8 @@ impl StepConfig {
                 "`Objective::loss` gives {given}; give the mean loss, one number in f32"
             )));
         }
-        let mut routines = vec![Routine::new("evaluate").output("loss", &loss)];
+        let evaluate = Routine::new("evaluate").output("loss", &loss);
+        let mut routines = vec![judged.iter().fold(evaluate, |routine, (name, given)| routine.output(name, given))];
         self.check_local(&model)?;
         let stepping = if self.accumulates() { self.over_several(&model) } else { self.over_one(&model) };
         let Stepping { summed, parts, kept, replicas, reading, .. } = stepping;

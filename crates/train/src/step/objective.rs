@@ -21,6 +21,11 @@ pub trait Objective {
         self.losses(parameters, inputs).mean_all()
     }
 
+    /// What an evaluation gives of a micro-batch besides its loss, by name: whoever evaluates reads it from the program.
+    fn judged(&self, _: &Parameters, _: &Inputs) -> Vec<(&'static str, Tensor)> {
+        vec![]
+    }
+
     /// How many losses of a batch count, if not all do: the others must be zero. A batch of which none counts is refused.
     fn counted(&self, _: &Batch) -> Option<usize> {
         None

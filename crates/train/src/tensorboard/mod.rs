@@ -118,6 +118,10 @@ impl EventLog {
 fn each_scalar(report: &StepReport, mut show: impl FnMut(&str, f32)) {
     show("loss", report.loss);
     report.validation_loss.into_iter().for_each(|loss| show("validation_loss", loss));
+    if let Some(accuracy) = report.accuracy {
+        show("validation_accuracy", accuracy.top1);
+        show("validation_accuracy_top5", accuracy.top5);
+    }
     show("gradient_norm", report.gradient_norm);
     show("learning_rate", report.learning_rate);
     report.loss_scale.into_iter().for_each(|scale| show("loss_scale", scale));

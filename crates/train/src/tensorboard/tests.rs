@@ -19,6 +19,7 @@ fn report(step: u64) -> StepReport {
         tokens: step * 100,
         loss: 2.5 / step as f32,
         validation_loss: (step == 2).then_some(2.25),
+        accuracy: None,
         gradient_norm: f32::NAN,
         learning_rate: 3e-4,
         loss_scale: None,

@@ -9,9 +9,6 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-/// Batches that are filled ahead.
-const AHEAD: usize = 4;
-
 /// Of which only what is touched is ever resident.
 const STACK_BYTES: usize = 2 << 20;
 
@@ -86,23 +83,26 @@ struct State {
 }
 
 impl Batches {
+    /// Batches that are filled ahead, unless another number is stated.
+    pub const AHEAD: usize = 4;
+
     /// Begins to fill batches like this one, the first of them for `first_step`.
     pub fn new(source: Box<dyn BatchSource>, room: Batch, first_step: u64) -> Result<Batches> {
         let all = 0..room.rows();
-        Batches::of_rows(source, room, all.clone(), all.len(), first_step)
+        Batches::of_rows(source, room, (all.clone(), all.len()), first_step, Batches::AHEAD)
     }
 
-    /// Begins to fill batches with these rows of all those that a step has.
+    /// Begins to fill so many batches ahead, with these rows of all those that a step has.
     pub(crate) fn of_rows(
         source: Box<dyn BatchSource>,
         room: Batch,
-        rows: Range<usize>,
-        of: usize,
+        (rows, of): (Range<usize>, usize),
         first_step: u64,
+        ahead: usize,
     ) -> Result<Batches> {
-        let mut free = Vec::with_capacity(AHEAD + 1);
-        free.resize(AHEAD, room.clone());
-        let state = State { ready: VecDeque::with_capacity(AHEAD + 1), free, failure: None, stopped: false };
+        let mut free = Vec::with_capacity(ahead + 1);
+        free.resize(ahead, room.clone());
+        let state = State { ready: VecDeque::with_capacity(ahead + 1), free, failure: None, stopped: false };
         let ring = Arc::new(Ring { state: Mutex::new(state), changed: Condvar::new() });
         let filler = Filler { ring: ring.clone(), source, step: first_step, rows, of, whole: None };
         let thread = std::thread::Builder::new().name("data".to_string()).stack_size(STACK_BYTES);
@@ -111,9 +111,9 @@ impl Batches {
         Ok(Batches { ring, current: room, filler: Some(thread) })
     }
 
-    /// Bytes that batches of so many bytes take: those filled ahead and the one in use.
-    pub fn bytes(batch: usize) -> u64 {
-        (AHEAD as u64 + 1).saturating_mul(batch as u64)
+    /// Bytes that batches of so many bytes take: so many filled ahead and the one in use.
+    pub fn bytes(batch: usize, ahead: usize) -> u64 {
+        (ahead as u64 + 1).saturating_mul(batch as u64)
     }
 
     /// The next batch, waiting for it if it is not filled yet; none if there are no more.
@@ -277,6 +277,6 @@ mod tests {
         let mut batches = Batches::new(Box::new(panics), room(), 0).unwrap();
         assert!(batches.next().unwrap_err().to_string().contains("panicked"));
         drop(Batches::new(Box::new(|_: u64, _: &mut Batch| Ok(())), room(), 0).unwrap());
-        assert_eq!((Batches::bytes(10), Batches::bytes(usize::MAX)), (50, u64::MAX));
+        assert_eq!((Batches::bytes(10, 4), Batches::bytes(usize::MAX, 4)), (50, u64::MAX));
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::Result;
 use crate::files::tensors::Tensors;
+use crate::run::Accuracy;
 use crate::step::TrainingStep;
 use std::path::Path;
 
@@ -31,6 +32,11 @@ pub trait Hooks {
     /// asked after each part with the parts done and all of them, says no.
     fn validation_loss(&mut self, _: &mut TrainingStep, _: usize, _: GoesOn<'_>) -> Result<Option<f32>> {
         Ok(None)
+    }
+
+    /// How often the model was right in the last validation, if it tells classes.
+    fn accuracy(&self) -> Option<Accuracy> {
+        None
     }
 
     /// Something that the model makes as it stands, for people to look at.

@@ -68,7 +68,7 @@ use std::time::Instant;
 
 /// A step within the memory there is.
 fn planned(config: &StepConfig, settings: &Settings, backend: &dyn Backend) -> Result<(ModelMemory, Chosen)> {
-    let memory = ModelMemory::of(config, settings.batch, settings.memory, backend)?;
+    let memory = ModelMemory::of(config, settings, backend)?;
     let chosen = memory.choose(config, settings.batch, settings.recompute, backend)?;
     Ok((memory, chosen))
 }
@@ -152,6 +152,7 @@ impl Trainer {
             |(path, store): (&PathBuf, Store)| RunFolder { path: path.clone(), store, contents, keep: settings.keep };
         let mut session = Session {
             batch: settings.batch,
+            ahead: settings.ahead,
             limits: settings.limits(),
             schedule: settings.schedule(found.as_ref().map(|found| &found.progress)),
             decay_setting: Settings::decay_setting,

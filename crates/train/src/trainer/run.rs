@@ -10,7 +10,7 @@ use crate::loss_scale;
 use crate::memory::guard::{self, Armed};
 use crate::memory::{ProcessMemory, heap};
 use crate::metrics::MetricsLog;
-use crate::run::{Event, Observer, StepReport, Stop, Summary};
+use crate::run::{Accuracy, Event, Observer, StepReport, Stop, Summary};
 use crate::schedule::Elapsed;
 use crate::step::{Batch, Collected, Outcome, Scaling, StepScalars, is_not_finite};
 use crate::tensorboard::EventLog;
@@ -45,6 +45,8 @@ pub(crate) struct Run {
     pub skipped_in_a_row: u32,
     loss: f32,
     validation_loss: Option<f32>,
+    /// As it was with that.
+    accuracy: Option<Accuracy>,
     pub(super) pace: Pace,
     pub interrupted: bool,
     /// The step after which a checkpoint that could not be saved is tried again.
@@ -82,6 +84,7 @@ impl Run {
             log,
             events,
             validation_loss: None,
+            accuracy: None,
             pace: Pace::default(),
             interrupted: false,
             save_again_at: None,
@@ -209,6 +212,7 @@ impl Run {
         let memory = ProcessMemory::read();
         let mut report = self.report(session, hooks, &outcome, inputs.learning_rate, seconds, memory);
         (report.validation_loss, report.bytes_sent) = (validation_loss, bytes_sent);
+        report.accuracy = validation_loss.and(self.accuracy);
         report.account = (self.done || self.interrupted).then(|| session.account());
         self.watching.see(&mut report);
         self.log(&report, observer);
@@ -303,6 +307,7 @@ impl Run {
             tokens: self.step.saturating_mul(tokens),
             loss: outcome.loss,
             validation_loss: None,
+            accuracy: None,
             gradient_norm: outcome.gradient_norm,
             learning_rate,
             loss_scale: outcome.scaling.map(|scaling| scaling.loss_scale),
@@ -363,7 +368,8 @@ impl Run {
         let measured = hooks.validation_batches(&session.training, batches).max(1) as f64;
         self.pace.validation_batch.see(start.elapsed().as_secs_f64() / measured);
         self.validation_loss = Some(loss);
-        observer.event(&Event::Validated { step, loss });
+        self.accuracy = hooks.accuracy();
+        observer.event(&Event::Validated { step, loss, accuracy: self.accuracy });
         Ok(Some(loss))
     }
 
@@ -396,6 +402,7 @@ impl Run {
             tokens: self.step.saturating_mul(tokens),
             loss: self.loss,
             validation_loss: self.validation_loss,
+            accuracy: self.accuracy,
             seconds,
             tokens_per_second: (self.step - self.first_step) as f64 * tokens as f64 / seconds,
             peak_memory_bytes: ProcessMemory::read().peak,

@@ -58,6 +58,8 @@ pub(crate) struct Session {
     pub training: TrainingStep,
     /// Examples of a step.
     pub batch: usize,
+    /// Batches that are filled ahead.
+    pub ahead: usize,
     pub limits: Limits,
     pub schedule: Schedule,
     /// The setting that makes a decay so long, for remarks.
@@ -134,6 +136,6 @@ impl Session {
     /// Begins to fill the batches of the steps, or the rows of them that are this rank's.
     pub fn batches(&self, source: Box<dyn BatchSource>, first_step: u64) -> Result<Batches> {
         let rows = self.training.config().lanes.rows(self.batch);
-        Batches::of_rows(source, self.training.batch(), rows, self.batch, first_step)
+        Batches::of_rows(source, self.training.batch(), (rows, self.batch), first_step, self.ahead)
     }
 }

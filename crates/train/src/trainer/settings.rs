@@ -1,5 +1,6 @@
 //! What states the training of a model.
 
+use super::batches::Batches;
 use super::session::{Identity, Limits};
 use crate::checkpoint::{Found, Progress};
 use crate::config::{Clip, Compression, HealthInterval, LocalSteps, Precision, ScheduleKind, Sharding, within};
@@ -79,6 +80,10 @@ pub struct Settings {
     pub sample_every: u64,
     /// Steps between measurements of the gradients' health, by which a run is judged ([`crate::watch`]).
     pub health: HealthInterval,
+    /// Batches that are filled ahead.
+    pub ahead: usize,
+    /// Bytes that the source of batches, hooks and whoever watches come to hold besides the batches: part of the budget.
+    pub data_bytes: u64,
 }
 
 impl Default for Settings {
@@ -114,6 +119,8 @@ impl Default for Settings {
             validate_every: 0,
             sample_every: 0,
             health: HealthInterval::Auto,
+            ahead: Batches::AHEAD,
+            data_bytes: 0,
         }
     }
 }
@@ -127,6 +134,7 @@ impl Settings {
     pub(super) fn validate(&self) -> Result<()> {
         within("batch", self.batch, 1..=1 << 30)?;
         within("keep", self.keep, 1..=1_000_000)?;
+        within("ahead", self.ahead, 1..=1_000)?;
         within("learning_rate", self.learning_rate, 1e-30..=1e4)?;
         within("warmup_steps", self.warmup_steps, 0..=1 << 53)?;
         within("seconds", self.seconds.unwrap_or(0.0), 0.0..=1e12)?;

@@ -109,7 +109,7 @@ fn entries(folder: &Path) -> Vec<DirEntry> {
 }
 
 /// What was in the place of a run's folder, so that it can be so again.
-pub(super) enum FolderBefore {
+pub(crate) enum FolderBefore {
     /// Nothing; these folders are new, the innermost first.
     Nothing(Vec<PathBuf>),
     /// A folder with nothing in it, or with what is made again.

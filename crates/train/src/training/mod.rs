@@ -8,8 +8,8 @@ mod text;
 mod vocabulary;
 mod watched;
 
-pub(crate) use folder::METRICS;
 pub use folder::check_free;
+pub(crate) use folder::{FolderBefore, METRICS};
 pub use profiled::{Profiled, Stage, profile};
 pub use resume::check_resumable;
 

@@ -20,7 +20,7 @@ use crate::ranks::{self, Ranks};
 use crate::run::{Event, Observer};
 use crate::step::TrainingStep;
 use crate::tokenizer::{LEARNING_BYTES_MIN, Tokenizer};
-use crate::trainer::{Adaptive, Every, Identity, Limits, RunFolder, Session, predicted};
+use crate::trainer::{Adaptive, Batches, Every, Identity, Limits, RunFolder, Session, predicted};
 use crate::{Error, Result};
 use gradus_engine::backend::Backend;
 use serde::de::DeserializeOwned;
@@ -265,6 +265,7 @@ fn assemble(
     }
     let mut session = Session {
         batch: config.batch.size(),
+        ahead: Batches::AHEAD,
         limits: Limits { steps, seconds: config.time_seconds },
         schedule,
         decay_setting: resume::decay_setting,

@@ -117,7 +117,7 @@ impl Observer for Watcher {
             }
             Event::Note(text) => self.notes.push(text.to_string()),
             Event::Warning(text) => self.warnings.push(text.to_string()),
-            Event::Validated { step, loss } => self.validations.push((*step, *loss)),
+            Event::Validated { step, loss, .. } => self.validations.push((*step, *loss)),
             Event::Sample { text, .. } => self.samples.push(text.to_string()),
             Event::Saved { path, .. } => self.saved.push(path.to_path_buf()),
             _ => {}

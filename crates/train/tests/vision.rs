@@ -1,0 +1,172 @@
+//! Residual networks and vision transformers against `timm`, from the fixtures that `tests/fixtures/vision.py` stored: logits,
+//! gradients, ten training steps, and what the model says after them.
+
+use gradus_engine::backend::Cpu;
+use gradus_engine::{Array, DType, Routine, Tensor, TensorType, Trace, gradient};
+use gradus_train::models::vision::{Architecture, Block, ImageModel, ResNet, Vit};
+use gradus_train::optimizers::{AdamW, GroupedOptimizer, Sgd, StepNumbers};
+use gradus_train::parameters::Parameters;
+use safetensors::{Dtype, SafeTensors};
+use std::path::Path;
+
+/// Relative to the largest number of each tensor.
+const TOLERANCE: f64 = 1e-4;
+
+/// A stored file, read whole.
+struct Fixture(Vec<u8>);
+
+impl Fixture {
+    fn open(name: &str) -> Fixture {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures");
+        Fixture::at(&folder.join(format!("{name}.safetensors")))
+    }
+
+    fn at(path: &Path) -> Fixture {
+        Fixture(std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display())))
+    }
+
+    fn array(&self, name: &str) -> Array {
+        let file = SafeTensors::deserialize(&self.0).expect("a safetensors file");
+        let view = file.tensor(name).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let dtype = if view.dtype() == Dtype::I32 { DType::I32 } else { DType::F32 };
+        Array::from_bytes(TensorType::new(dtype, view.shape()), view.data().to_vec()).unwrap()
+    }
+
+    /// The names that start with this, without it.
+    fn names(&self, prefix: &str) -> Vec<String> {
+        let file = SafeTensors::deserialize(&self.0).expect("a safetensors file");
+        let mut names: Vec<String> =
+            file.names().into_iter().filter_map(|name| name.strip_prefix(prefix).map(str::to_string)).collect();
+        names.sort();
+        names
+    }
+}
+
+/// How far a tensor is from what PyTorch has, relative to the largest number there; refused if that is too far.
+fn compared(name: &str, computed: &Array, expected: &Array, tolerance: f64) -> f64 {
+    assert_eq!(computed.ty(), expected.ty(), "{name}");
+    let (computed, expected) = (computed.to_f64(), expected.to_f64());
+    let scale = expected.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
+    assert!(scale > 1e-6, "{name} is nothing in PyTorch");
+    let far = computed.iter().zip(&expected).fold(0.0f64, |far, (a, b)| far.max((a - b).abs() / scale));
+    assert!(far <= tolerance, "{name}: {far:e} of the largest");
+    far
+}
+
+/// The model trained with this rule, beside the fixture; gives the largest differences of logits, gradients, losses and logits
+/// after ten steps.
+fn follow(
+    fixture: &Fixture,
+    architecture: Architecture,
+    optimizer: GroupedOptimizer,
+    rate: f32,
+    threads: usize,
+) -> [f64; 4] {
+    let (images, labels) = (fixture.array("data.image"), fixture.array("data.label"));
+    let shape = images.ty().shape.to_vec();
+    let classes = fixture.array("logits").ty().shape[1];
+    let model = ImageModel::new(architecture, classes, [shape[1], shape[2]]);
+    let trace = Trace::new();
+    let image = trace.input("image", DType::I32, &shape[..]);
+    let label = trace.input("label", DType::I32, [shape[0]]);
+    let key = trace.input("key", DType::U32, [2]);
+    let plain = Parameters::new(&trace);
+    let parameters = plain.training(&key);
+    let logits = model.logits(&parameters, &image);
+    let loss = logits.cross_entropy(&label, None);
+    let names: Vec<String> = plain.list().into_iter().map(|parameter| parameter.name).collect();
+    assert_eq!(
+        fixture.names("weight."),
+        {
+            let mut sorted = names.clone();
+            sorted.sort();
+            sorted
+        },
+        "the names are timm's"
+    );
+    let weights = plain.tensors();
+    let gradients = gradient(&loss, &weights.iter().collect::<Vec<_>>()).unwrap();
+    let given = Routine::new("gradients").output("logits", &logits);
+    let given = names.iter().zip(&gradients).fold(given, |routine, (name, gradient): (&String, &Tensor)| {
+        routine.output(&format!("gradient.{name}"), gradient)
+    });
+    let step = parameters
+        .updates()
+        .iter()
+        .fold(Routine::new("step").output("loss", &loss), |step, (state, value)| step.assign(state, value));
+    let numbers = StepNumbers::new(&trace.full(rate, DType::F32, []));
+    let step = optimizer.update(step, names.iter().map(|name| &name[..]).zip(&weights), &gradients, &numbers);
+    let after = Routine::new("after").output("after.logits", &model.logits(&plain, &image));
+    let mut program = trace.compile(&Cpu::new(threads).unwrap(), &[given, step, after]).unwrap();
+    for name in &names {
+        program.write_array(&name[..], &fixture.array(&format!("weight.{name}"))).unwrap();
+    }
+    program.write_array("image", &images).unwrap();
+    program.write_array("label", &labels).unwrap();
+    program.write("key", &[1u32, 2]).unwrap();
+
+    program.run("gradients").unwrap();
+    let of_logits = compared("logits", &program.read("logits").unwrap(), &fixture.array("logits"), TOLERANCE);
+    let of_gradients = names.iter().fold(0.0f64, |far, name| {
+        let name = format!("gradient.{name}");
+        far.max(compared(&name, &program.read(&name).unwrap(), &fixture.array(&name), TOLERANCE))
+    });
+    let mut of_losses = 0.0f64;
+    for (number, expected) in fixture.array("losses").to_f64().into_iter().enumerate() {
+        program.run("step").unwrap();
+        let far = (program.scalar("loss").unwrap() as f64 - expected).abs() / expected;
+        assert!(far <= TOLERANCE, "step {number}: {far:e} from {expected}");
+        of_losses = of_losses.max(far);
+    }
+    program.run("after").unwrap();
+    for name in fixture.names("after.") {
+        let stored = fixture.array(&format!("after.{name}"));
+        if name != "logits" {
+            compared(&name, &program.read(&name).unwrap(), &stored, TOLERANCE);
+        }
+    }
+    let of_end = compared(
+        "logits after ten steps",
+        &program.read("after.logits").unwrap(),
+        &fixture.array("after.logits"),
+        TOLERANCE,
+    );
+    [of_logits, of_gradients, of_losses, of_end]
+}
+
+fn sgd() -> GroupedOptimizer {
+    Sgd { momentum: 0.9, weight_decay: 0.0, nesterov: false }.into()
+}
+
+fn adamw() -> GroupedOptimizer {
+    AdamW { beta2: 0.95, weight_decay: 0.1, ..AdamW::default() }.into()
+}
+
+#[test]
+fn small_models_train_as_in_timm() {
+    let resnet = |block, depths, channels| Architecture::Resnet(ResNet { block, stem: 6, depths, channels });
+    for threads in [1, 2] {
+        follow(&Fixture::open("vision_basic"), resnet(Block::Basic, [2, 1, 1, 1], [3, 4, 6, 8]), sgd(), 0.02, threads);
+        follow(
+            &Fixture::open("vision_bottleneck"),
+            resnet(Block::Bottleneck, [1; 4], [2, 2, 3, 3]),
+            sgd(),
+            0.02,
+            threads,
+        );
+        let vit = Vit { patch: 8, width: 12, layers: 2, heads: 3, feed_forward: 48, norm_epsilon: 1e-6 };
+        follow(&Fixture::open("vision_vit"), Architecture::Vit(vit), adamw(), 1e-3, threads);
+    }
+}
+
+/// The same of ResNet-18 and ViT-S, from the folder in `GRADUS_VISION`.
+#[test]
+#[ignore = "takes what `tests/fixtures/vision.py --full DIR` writes, in GRADUS_VISION"]
+fn models_of_full_size_train_as_in_timm() {
+    let folder = std::env::var("GRADUS_VISION").expect("GRADUS_VISION names the folder");
+    for (file, name, optimizer, rate) in [("resnet18", "resnet18", sgd(), 0.02), ("vit_s", "vit-s", adamw(), 1e-3)] {
+        let fixture = Fixture::at(&Path::new(&folder).join(format!("{file}.safetensors")));
+        let architecture = Architecture::named(name).expect("a name");
+        println!("{name}: {:?}", follow(&fixture, architecture, optimizer, rate, 2));
+    }
+}
