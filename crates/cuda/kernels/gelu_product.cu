@@ -1,26 +1,21 @@
-// A product of 16-bit matrices followed by GELU or its slope. A block has two warpgroups that multiply, 64 rows by 256 columns
-// each, warps that copy tiles of the operands ahead, and warps that make what is stored of the sums, so that the products of the
+// A product of 16-bit matrices followed by GELU. A block has two warpgroups that multiply, 64 rows by 256 columns each, a warp
+// that copies tiles of the operands ahead, and three warps that make what is stored of the sums, so that the products of the
 // next tile run beside it. Between them lie the sums in shared memory, rounded as they are stored.
 // Two blocks of a cluster have the same columns: each copies half of the second operand for both. Clusters go through the tiles
 // by turns, columns first, so that what they read at a time is close together.
-// AFTER is one of these.
-constexpr int OF = 1, KEEPING = 2, SLOPE = 3;
 constexpr int CLUSTER = 2, TILE_ROWS = 128, TILE_COLUMNS = 256, STEP = 64, STEPS = (DEPTH + STEP - 1) / STEP, STAGES = 3;
 constexpr int ACROSS = (COLUMNS + TILE_COLUMNS - 1) / TILE_COLUMNS, DOWN = (ROWS + TILE_ROWS * CLUSTER - 1) / (TILE_ROWS * CLUSTER);
 constexpr int A_BYTES = TILE_ROWS * STEP * 2, B_BYTES = TILE_COLUMNS * STEP * 2, STAGE = A_BYTES + B_BYTES;
 // The sums of a warpgroup: of row r, the piece p of 16 bytes lies where piece p ^ r % 8 would.
 constexpr int SUM_ROW = TILE_COLUMNS * 2, SUM_TILE = 64 * SUM_ROW;
-// What the slope is taken at, some rows at a time.
-constexpr int BOX_ROWS = 4, BOX = BOX_ROWS * SUM_ROW, BOXES = AFTER == SLOPE ? 8 : 0;
-// The warps behind the eight that multiply: the last one or two copy.
-constexpr int BEHIND = THREADS / WARP - 8, STORERS = BEHIND - (AFTER == SLOPE ? 2 : 1);
+constexpr int STORERS = 3;
 
 struct alignas(64) TensorMap { u64 words[16]; };
 struct Barriers {
-    u64 full[STAGES], empty[STAGES], summed[2], stored[2], came[8], gone[8];
+    u64 full[STAGES], empty[STAGES], summed[2], stored[2];
 };
-constexpr int BARRIERS = 256;
-static_assert(sizeof(Barriers) <= BARRIERS && STAGES * STAGE + 2 * SUM_TILE + BOXES * BOX + (HAS_BIAS ? 2 * TILE_COLUMNS * 4 : 0) + BARRIERS <= SHARED, "all that is shared has room");
+constexpr int BARRIERS = 128;
+static_assert(sizeof(Barriers) <= BARRIERS && STAGES * STAGE + 2 * SUM_TILE + 2 * TILE_COLUMNS * 4 + BARRIERS == SHARED, "all that is shared has room");
 
 __device__ __forceinline__ u32 cluster_rank() {
     u32 rank;
@@ -72,18 +67,21 @@ __device__ __forceinline__ void unpack(float (&x)[8], const Piece &piece) {
 }
 
 #define SUMS_16(at) SUMS_4(at), SUMS_4(at + 4), SUMS_4(at + 8), SUMS_4(at + 12)
-#define SUMS_64 SUMS_16(0), SUMS_16(16), SUMS_16(32), SUMS_16(48)
-#define SUM_NUMBERS_64 \
+#define SUMS_128 SUMS_16(0), SUMS_16(16), SUMS_16(32), SUMS_16(48), SUMS_16(64), SUMS_16(80), SUMS_16(96), SUMS_16(112)
+#define SUM_NUMBERS_128 \
     "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, " \
     "%26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, " \
-    "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}"
-// d = a b, or d += a b if `add`: [64, 128] of [64, 16] and [16, 128]. The columns of the first tile are what is summed over; of
-// the second the rows, where B_BY_ROWS. (Products of 256 columns at once ask for more registers than so many threads begin with.)
+    "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, " \
+    "%74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, " \
+    "%98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, " \
+    "%118, %119, %120, %121, %122, %123, %124, %125, %126, %127}"
+// d = a b, or d += a b if `add`: [64, 256] of [64, 16] and [16, 256]. The columns of the first tile are what is summed over; of
+// the second the rows, where B_BY_ROWS.
 #define DEFINE_WIDE_PRODUCT(TYPE) \
-    __device__ __forceinline__ void multiply_wide(TYPE, float *d, u64 a, u64 b, bool add) { \
-        asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\n" \
-                     "wgmma.mma_async.sync.aligned.m64n128k16.f32." #TYPE "." #TYPE " " SUM_NUMBERS_64 ", %64, %65, add, 1, 1, 0, %67;\n}" \
-                     : SUMS_64 : "l"(a), "l"(b), "r"((int)add), "n"(B_BY_ROWS)); \
+    __device__ __forceinline__ void multiply_wide(TYPE, float (&d)[128], u64 a, u64 b, bool add) { \
+        asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %130, 0;\n" \
+                     "wgmma.mma_async.sync.aligned.m64n256k16.f32." #TYPE "." #TYPE " " SUM_NUMBERS_128 ", %128, %129, add, 1, 1, 0, %131;\n}" \
+                     : SUMS_128 : "l"(a), "l"(b), "r"((int)add), "n"(B_BY_ROWS)); \
     }
 DEFINE_WIDE_PRODUCT(bf16)
 DEFINE_WIDE_PRODUCT(f16)
@@ -104,39 +102,16 @@ __device__ __forceinline__ u64 describe_own(const void *tile) {
 #define MORE
 #define FEWER
 #endif
-// What GELU makes of eight numbers, or the slope of it at them, as `gelu_tanh` and `gelu_tanh_slope`: all of them one stage after
-// another, since what one number needs takes long to come.
+// What GELU makes of eight numbers, as `gelu_tanh`: all of them one stage after another, since what one needs takes long to come.
 constexpr float SHARE_LINEAR = -2.0f * LOG2_E * GELU_SCALE, SHARE_CUBIC = SHARE_LINEAR * GELU_CUBIC;
 #define EACH _Pragma("unroll") for (int k = 0; k < 8; k++)
-__device__ __forceinline__ void gelu_shares(float (&share)[8], const float (&x)[8]) {
+__device__ __forceinline__ void gelu_each(float (&x)[8]) {
+    float share[8];
     EACH share[k] = x[k] * fmaf(x[k] * x[k], SHARE_CUBIC, SHARE_LINEAR);
     EACH asm volatile("ex2.approx.ftz.f32 %0, %0;" : "+f"(share[k]));
     EACH share[k] += 1.0f;
     EACH asm volatile("rcp.approx.ftz.f32 %0, %0;" : "+f"(share[k]));
-}
-__device__ __forceinline__ void gelu_each(float (&x)[8]) {
-    float share[8];
-    gelu_shares(share, x);
     EACH x[k] *= share[k];
-}
-__device__ __forceinline__ void slope_each(float (&x)[8]) {
-    float share[8];
-    gelu_shares(share, x);
-    EACH x[k] = x[k] * fmaf(x[k] * x[k], 6.0f * GELU_SCALE * GELU_CUBIC, 2.0f * GELU_SCALE);
-    EACH {
-        const float flat = fmaf(-share[k], share[k], share[k]);
-        // Where it is flat, the other factor may be infinite.
-        x[k] = flat == 0.0f ? share[k] : fmaf(x[k], flat, share[k]);
-    }
-}
-// Two products of two numbers each, rounded.
-__device__ __forceinline__ u32 multiply_pairs(bf16, u32 x, u32 y) {
-    asm("{\n.reg .b32 zero;\nmov.b32 zero, 0x80008000;\nfma.rn.bf16x2 %0, %0, %1, zero;\n}" : "+r"(x) : "r"(y));
-    return x;
-}
-__device__ __forceinline__ u32 multiply_pairs(f16, u32 x, u32 y) {
-    asm("mul.rn.f16x2 %0, %0, %1;" : "+r"(x) : "r"(y));
-    return x;
 }
 
 // Where a turn's tile lies.
@@ -157,8 +132,7 @@ struct Place {
     int rank, first, apart;
     __device__ __forceinline__ u8 *stage(int i) const { return shared + i * STAGE; }
     __device__ __forceinline__ u8 *sums(int group) const { return shared + STAGES * STAGE + group * SUM_TILE; }
-    __device__ __forceinline__ u8 *box(int i) const { return shared + STAGES * STAGE + 2 * SUM_TILE + i * BOX; }
-    __device__ __forceinline__ float *bias(int group) const { return (float *)box(BOXES) + group * TILE_COLUMNS; }
+    __device__ __forceinline__ float *bias(int group) const { return (float *)sums(2) + group * TILE_COLUMNS; }
 };
 
 // Copies the tiles of both operands ahead.
@@ -175,19 +149,6 @@ __device__ __forceinline__ void copy_operands(const Place &here, const TensorMap
             // Of the second operand, this block's half.
             if (B_BY_ROWS) begin_blocks_for_all(half, b, step * STEP, tile.column / 64 + here.rank * 2, full);
             else begin_box_for_all(half, b, step * STEP, tile.column + here.rank * 128, full);
-        }
-    }
-}
-
-// Copies what the slope is taken at ahead.
-__device__ __forceinline__ void copy_kept(const Place &here, const TensorMap &kept) {
-    Turn<8> box;
-    for (int turn = here.first; turn < ACROSS * DOWN; turn += here.apart) {
-        const Tile tile(turn, here.rank);
-        for (int row = 0; row < TILE_ROWS; row += BOX_ROWS, box.next()) {
-            await(&here.at.gone[box.at], box.parity ^ 1);
-            expect(&here.at.came[box.at], BOX);
-            begin_box(here.box(box.at), kept, tile.column, tile.row + row, &here.at.came[box.at]);
         }
     }
 }
@@ -212,7 +173,6 @@ __device__ __forceinline__ void multiply(const Place &here, const bias_t *bias) 
             for (int i = 0; i < 4; i++) {
                 const u64 l = left + i * COLUMNS_16, r = right + i * (B_BY_ROWS ? ROWS_16 : COLUMNS_16);
                 multiply_wide(number_t(), d, l, r, step > 0 || i > 0);
-                multiply_wide(number_t(), d + 64, l, r + (B_BYTES / 2 >> 4), step > 0 || i > 0);
             }
             close_products();
             // The products of the step before are through.
@@ -251,7 +211,7 @@ __device__ __forceinline__ void multiply(const Place &here, const bias_t *bias) 
     }
 }
 
-// Makes what is stored of the sums: each warp has every so many'th row, and a lane eight neighbors of it.
+// Makes what is stored of the sums: each warp has every third row, and a lane eight neighbors of it.
 __device__ __forceinline__ void store(const Place &here, number_t *d, number_t *kept) {
     const int warp = threadIdx.x / WARP - 8, lane = threadIdx.x % WARP;
     int count = 0;
@@ -261,32 +221,20 @@ __device__ __forceinline__ void store(const Place &here, number_t *d, number_t *
         for (int half = 0; half < 2; half++) {
             await(&here.at.summed[half], count % 2);
             const u8 *const sums = here.sums(half);
-#pragma unroll 1
-            for (int i = warp; i < 64; i += STORERS) {
-                const int row = tile.row + half * 64 + i;
+#pragma unroll
+            for (int i = 0; i < 64; i += STORERS) {
+                const int at = i + warp, row = tile.row + half * 64 + at;
+                if (!((i + STORERS <= 64 || at < 64) && (ROWS % TILE_ROWS == 0 || row < ROWS) && (COLUMNS % TILE_COLUMNS == 0 || column < COLUMNS))) continue;
                 const u64 place = (u64)row * COLUMNS + column;
-                const Piece product = *(const Piece *)(sums + i * SUM_ROW + (lane ^ i % 8) * 16);
+                const Piece product = *(const Piece *)(sums + at * SUM_ROW + (lane ^ at % 8) * 16);
                 Piece result;
                 float x[8];
-                if (AFTER == SLOPE) {
-                    const int box = (half * 64 + i) / BOX_ROWS % 8;
-                    await(&here.at.came[box], (half * 64 + i) / BOX_ROWS / 8 % 2);
-                    unpack(x, *(const Piece *)(here.box(box) + i % BOX_ROWS * SUM_ROW + lane * 16));
-                    arrive(&here.at.gone[box]);
-                    slope_each(x);
-                } else {
-                    unpack(x, product);
-                    gelu_each(x);
-                }
+                unpack(x, product);
+                gelu_each(x);
 #pragma unroll
-                for (int k = 0; k < 4; k++) {
-                    result.at[k] = pack(number_t(), x[k * 2], x[k * 2 + 1]);
-                    if (AFTER == SLOPE) result.at[k] = multiply_pairs(number_t(), product.at[k], result.at[k]);
-                }
-                if (row < ROWS && column < COLUMNS) {
-                    if (AFTER == KEEPING) *(Piece *)(kept + place) = product;
-                    *(Piece *)(d + place) = result;
-                }
+                for (int k = 0; k < 4; k++) result.at[k] = pack(number_t(), x[k * 2], x[k * 2 + 1]);
+                if (KEEPS) *(Piece *)(kept + place) = product;
+                *(Piece *)(d + place) = result;
             }
             arrive(&here.at.stored[half]);
         }
@@ -294,8 +242,7 @@ __device__ __forceinline__ void store(const Place &here, number_t *d, number_t *
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) __cluster_dims__(CLUSTER, 1, 1)
-gelu_product(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, const __grid_constant__ TensorMap slope_at,
-              number_t *d, const bias_t *bias, number_t *kept) {
+gelu_product(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, number_t *d, const bias_t *bias, number_t *kept) {
     extern __shared__ __align__(1024) u8 shared[];
     Barriers &at = *(Barriers *)(shared + SHARED - BARRIERS);
     const Place here = {shared, at, (int)cluster_rank(), (int)blockIdx.x / CLUSTER, (int)gridDim.x / CLUSTER};
@@ -309,26 +256,13 @@ gelu_product(const __grid_constant__ TensorMap a, const __grid_constant__ Tensor
             start_barrier(&at.summed[i], 4);
             start_barrier(&at.stored[i], STORERS);
         }
-        for (int i = 0; i < 8; i++) {
-            start_barrier(&at.came[i], 1);
-            start_barrier(&at.gone[i], BOX_ROWS);
-        }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
     cluster_barrier();
-    // Registers go from those who store to those who multiply: (160 * 8 + 48 * 12) * 32 are not more than a block begins with.
-    if (warp < 8) {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 160;");
-        multiply(here, bias);
-    } else {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 48;");
-        if (warp < 8 + STORERS) store(here, d, kept);
-        else if (threadIdx.x % WARP == 0) {
-            if (warp == 8 + STORERS) copy_operands(here, a, b);
-            else copy_kept(here, slope_at);
-        }
-    }
+    if (warp < 8) multiply(here, bias);
+    else if (warp < 8 + STORERS) store(here, d, kept);
+    else if (threadIdx.x % WARP == 0) copy_operands(here, a, b);
     __syncwarp();
     // Nothing comes to a block that is gone.
     cluster_barrier();

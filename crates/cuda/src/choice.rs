@@ -262,7 +262,16 @@ impl Filled {
     }
 
     fn kernel(&self, entry: &'static str, arguments: Vec<u64>) -> Launch {
-        Launch { source: String::new(), entry, grid: self.grid(), block: 256, shared: 0, maps: vec![], arguments, early: None }
+        Launch {
+            source: String::new(),
+            entry,
+            grid: self.grid(),
+            block: 256,
+            shared: 0,
+            maps: vec![],
+            arguments,
+            early: None,
+        }
     }
 
     fn fill(&self, seed: u64) -> Launch {

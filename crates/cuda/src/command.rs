@@ -110,7 +110,7 @@ pub struct Matrix {
     pub batch_stride: usize,
 }
 
-/// What GELU, in its tanh form, makes of a product. It is computed from the sums in f32, before they are rounded.
+/// What GELU, in its tanh form, makes of a product. The library computes it from the sums in f32, before they are rounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gelu {
     /// GELU of the product.
