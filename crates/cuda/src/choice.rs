@@ -178,7 +178,7 @@ impl Tests {
         let stream = self.device.stream();
         for (number, operand) in (seed..).zip(operands(product.stated(), filling)) {
             // SAFETY: the caller's promise.
-            unsafe { Kernel::new(self.fill, &operand.fill(number)).send(stream, false) }?;
+            unsafe { Kernel::new(self.fill, &operand.fill(number))?.send(stream, false) }?;
         }
         // SAFETY: the caller's promise.
         unsafe { product.send(algorithm, stream) }?;
@@ -194,7 +194,7 @@ impl Tests {
         for (number, address) in (0..).zip(results(product)) {
             let launch = Filled::result(product, address).checksum(number, self.cell);
             // SAFETY: the caller's promise.
-            unsafe { Kernel::new(self.checksum, &launch).send(stream, false) }?;
+            unsafe { Kernel::new(self.checksum, &launch)?.send(stream, false) }?;
         }
         // SAFETY: the cell is live, by the caller's promise.
         unsafe { self.seen.fetch(0, self.cell, 8, stream) }?;
@@ -262,7 +262,16 @@ impl Filled {
     }
 
     fn kernel(&self, entry: &'static str, arguments: Vec<u64>) -> Launch {
-        Launch { source: String::new(), entry, grid: self.grid(), block: 256, shared: 0, arguments, early: None }
+        Launch {
+            source: String::new(),
+            entry,
+            grid: self.grid(),
+            block: 256,
+            shared: 0,
+            maps: vec![],
+            arguments,
+            early: None,
+        }
     }
 
     fn fill(&self, seed: u64) -> Launch {

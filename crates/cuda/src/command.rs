@@ -1,6 +1,6 @@
 //! What a device does in the course of a step, as data.
 
-use crate::Element;
+use crate::{Element, Map};
 use std::ops::Range;
 
 /// One thing the device does. Those of a step run one after another.
@@ -50,6 +50,8 @@ pub struct Launch {
     pub block: u32,
     /// Dynamic shared memory of a block, in bytes.
     pub shared: u32,
+    /// The matrices that it reads box by box: its first parameters.
+    pub maps: Vec<Map>,
     /// The addresses that it takes, in order.
     pub arguments: Vec<u64>,
     /// If it waits by itself for what runs before it, so that it may begin earlier: the addresses that it reads before it does.
@@ -108,7 +110,7 @@ pub struct Matrix {
     pub batch_stride: usize,
 }
 
-/// What GELU, in its tanh form, makes of a product. It is computed from the sums in f32, before they are rounded.
+/// What GELU, in its tanh form, makes of a product. The library computes it from the sums in f32, before they are rounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gelu {
     /// GELU of the product.

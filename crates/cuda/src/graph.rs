@@ -219,11 +219,12 @@ fn add_condition(device: &Arc<Device>, stream: sys::CUstream, graph: sys::CUgrap
         grid: [1; 3],
         block: 1,
         shared: 0,
+        maps: vec![],
         arguments: vec![handle, fault],
         early: None,
     };
     // SAFETY: it reads the cell, which lives, and sets the condition of the graph that it becomes a part of.
-    unsafe { Kernel::new(decide, &launch).send(stream, false) }?;
+    unsafe { Kernel::new(decide, &launch)?.send(stream, false) }?;
     let (mut status, mut nodes, mut count) =
         (sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE, std::ptr::null(), 0);
     let none = std::ptr::null_mut();

@@ -3,7 +3,7 @@
 use crate::device::{Device, Function};
 use crate::error::{Error, Result};
 use crate::product::PreparedProduct;
-use crate::{Command, Launch};
+use crate::{Command, Launch, Map};
 use cudarc::driver::{result, sys};
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -21,23 +21,26 @@ pub(crate) struct Kernel {
     grid: [u32; 3],
     block: u32,
     shared: u32,
+    maps: Vec<sys::CUtensorMap>,
     arguments: Vec<u64>,
-    /// Where the arguments lie, as a launch takes them.
+    /// Where the maps and arguments lie, as a launch takes them.
     pointers: Vec<*mut c_void>,
     waits: bool,
 }
 
-// SAFETY: the pointers are to the arguments beside them, which nothing else holds.
+// SAFETY: the pointers are to the maps and arguments beside them, which nothing else holds.
 unsafe impl Send for Kernel {}
 
 impl Kernel {
-    pub fn new(function: Function, launch: &Launch) -> Kernel {
+    pub fn new(function: Function, launch: &Launch) -> Result<Kernel> {
         let mut arguments = launch.arguments.clone();
-        // The arguments stay where they are when the vector itself moves.
-        let pointers = arguments.iter_mut().map(|argument| std::ptr::from_mut(argument).cast()).collect();
+        let mut maps: Vec<_> = launch.maps.iter().map(Map::encode).collect::<Result<_>>()?;
+        // Maps and arguments stay where they are when the vectors themselves move.
+        let first = maps.iter_mut().map(|map| std::ptr::from_mut(map).cast());
+        let pointers = first.chain(arguments.iter_mut().map(|argument| std::ptr::from_mut(argument).cast())).collect();
         let Launch { grid, block, shared, .. } = *launch;
         let waits = launch.early.is_some();
-        Kernel { function, grid, block, shared, arguments, pointers, waits }
+        Ok(Kernel { function, grid, block, shared, maps, arguments, pointers, waits })
     }
 
     /// If it `overlaps`, and waits by itself, it begins while the kernel that was sent before it runs.
@@ -47,7 +50,7 @@ impl Kernel {
     /// overlaps, the kernel before it must write nothing that it touches before it waits.
     pub unsafe fn send(&mut self, stream: sys::CUstream, overlaps: bool) -> Result<()> {
         use sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION as BEGINS_EARLY;
-        debug_assert_eq!(self.arguments.len(), self.pointers.len());
+        debug_assert_eq!(self.maps.len() + self.arguments.len(), self.pointers.len());
         let [x, y, z] = self.grid;
         let value = sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 };
         let mut attribute = sys::CUlaunchAttribute { id: BEGINS_EARLY, pad: [0; 4], value };
@@ -64,7 +67,7 @@ impl Kernel {
             numAttrs: (overlaps && self.waits) as u32,
         };
         let (arguments, none) = (self.pointers.as_mut_ptr(), std::ptr::null_mut());
-        // SAFETY: the function takes as many addresses as there are, and the rest is the caller's promise.
+        // SAFETY: the function takes as many maps and addresses as there are, and the rest is the caller's promise.
         unsafe { sys::cuLaunchKernelEx(&config, self.function.0, arguments, none) }
             .result()
             .map_err(Error::call("cuLaunchKernelEx"))
@@ -75,7 +78,7 @@ impl Prepared {
     /// Makes a command ready, whose kernel was compiled before.
     pub fn new(device: &Arc<Device>, command: &Command) -> Result<Prepared> {
         Ok(match command {
-            Command::Launch(launch) => Prepared::Kernel(Kernel::new(device.function(launch), launch)),
+            Command::Launch(launch) => Prepared::Kernel(Kernel::new(device.function(launch), launch)?),
             Command::Product(product) => Prepared::Product(Box::new(PreparedProduct::new(device, product)?)),
             Command::Zero { address, bytes } => Prepared::Zero { address: *address, bytes: *bytes },
         })

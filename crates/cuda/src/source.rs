@@ -1,6 +1,6 @@
 //! Writing kernels: a text with its shapes and types as constants before it.
 
-use crate::{Element, Launch, Operand};
+use crate::{Element, Launch, Map, Operand};
 use std::fmt::{Display, Write};
 use std::ops::Range;
 
@@ -12,6 +12,7 @@ pub struct Source {
     entry: &'static str,
     text: &'static str,
     definitions: String,
+    maps: Vec<Map>,
     arguments: Vec<u64>,
     /// The furthest element of any operand: decides the type of indices.
     reach: usize,
@@ -22,7 +23,7 @@ pub struct Source {
 impl Source {
     /// The function `entry` of this text.
     pub fn new(entry: &'static str, text: &'static str) -> Source {
-        Source { entry, text, definitions: String::new(), arguments: vec![], reach: 0, early: vec![] }
+        Source { entry, text, definitions: String::new(), maps: vec![], arguments: vec![], reach: 0, early: vec![] }
     }
 
     /// A constant.
@@ -69,6 +70,12 @@ impl Source {
         self
     }
 
+    /// A matrix that the function reads box by box: its next parameter. All of them come before the addresses.
+    pub fn map(mut self, map: Map) -> Source {
+        self.maps.push(map);
+        self
+    }
+
     /// That it reads these bytes before it waits for what runs before it.
     pub fn early(mut self, address: u64, bytes: usize) -> Source {
         self.early.push(address..address + bytes as u64);
@@ -102,6 +109,7 @@ impl Source {
             grid,
             block: threads as u32,
             shared: shared as u32,
+            maps: self.maps,
             arguments: self.arguments,
             early,
         }

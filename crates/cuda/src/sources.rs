@@ -36,6 +36,7 @@ sources! {
     EMBEDDING = "embedding.cu",
     EMBEDDING_GRADIENT = "embedding_gradient.cu",
     GATHER = "gather.cu",
+    GELU_PRODUCT = "gelu_product.cu",
     INTEGERS = "integers.cu",
     LION = "lion.cu",
     MMA = "mma.cuh",

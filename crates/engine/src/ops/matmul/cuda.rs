@@ -1,4 +1,5 @@
-//! Products on a CUDA device: by cuBLASLt, or a kernel of our own where rows are few, with the sums of columns beside them.
+//! Products on a CUDA device: by cuBLASLt, or kernels of our own where rows are few or GELU follows, with the sums
+//! of columns beside them.
 
 use super::*;
 use gradus_cuda::{Bias, Gelu, Matrix, Operand, Product, ReduceOptions};
@@ -90,7 +91,8 @@ fn link_products(
         tf32: types.is_tf32(),
         workspace: (0, 0),
     };
-    if let (true, Some(launch)) = (batch.is_empty(), gradus_cuda::rows_product(&product)) {
+    let own = || gradus_cuda::rows_product(&product).or_else(|| gradus_cuda::gelu_product(&product));
+    if let Some(launch) = batch.is_empty().then(own).flatten() {
         return linker.launch(launch);
     }
     let bias = bias.map(|bias| in_type(linker, bias.clone(), result.element)).map(|bias| described(&bias));

@@ -185,22 +185,30 @@ fn epilogues_of_libraries() -> Vec<Case> {
         }
         let result = Argument::Result(instructions.len() - 1);
         let program = ScalarProgram { instructions, result };
-        let shape = Shape::from([x[0].shape()[0], x[1].shape()[1]]);
+        // A second operand of more rows than the depth has is to be looked at the other way round.
+        let second = if x[1].shape()[0] == x[0].shape()[1] { x[1].clone() } else { x[1].transpose(0, 1) };
+        let shape = Shape::from([x[0].shape()[0], second.shape()[1]]);
         let epilogue = Elementwise { program, input_count: 1 + slope as usize, shape, dtype: types.stored };
         let op = FusedMatmul::new(&matmul, epilogue, kept, false).expect("a product without column sums");
-        x[0].trace().apply(op, &x.iter().collect::<Vec<_>>())
+        x[0].trace().apply(op, &[&x[0], &second, &x[2]])
     };
-    let (rows, depth, columns) = (300, 40, 64);
-    let case = |name: &str, slope: bool, kept: bool| {
+    let case = |name: &str, [rows, depth, columns]: [usize; 3], transposed: bool, slope: bool, kept: bool| {
+        let second = if transposed { vec![columns, depth] } else { vec![depth, columns] };
         let last = if slope { vec![rows, columns] } else { vec![columns] };
-        let inputs = [vec![rows, depth], vec![depth, columns], last].map(|shape| CaseInput::uniform(shape, -1.0, 1.0));
+        let inputs = [vec![rows, depth], second, last].map(|shape| CaseInput::uniform(shape, -1.0, 1.0));
         let inputs = inputs.map(CaseInput::without_gradient).to_vec();
         Case::with_inputs(name, inputs, move |x| fused(x, slope, kept)).within(5e-5).rounding_inside()
     };
+    // The large ones are those that a GPU has a kernel for, with rests of rows, columns and depth.
+    let (small, large) = ([300, 40, 64], [520, 72, 576]);
     vec![
-        case("GELU alone", false, false),
-        case("GELU alone, the product kept", false, true),
-        case("times the slope of GELU", true, false),
+        case("GELU alone", small, false, false, false),
+        case("GELU alone, the product kept", small, false, false, true),
+        case("times the slope of GELU", small, false, true, false),
+        case("GELU alone, of many rows", large, false, false, false),
+        case("GELU alone, of many rows, the product kept", large, true, false, true),
+        case("times the slope of GELU, of many rows", large, false, true, false),
+        case("times the slope of GELU, of many rows, transposed", [520, 72, 520], true, true, false),
     ]
 }
 
