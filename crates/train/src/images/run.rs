@@ -9,6 +9,7 @@ use super::view::Augmentation;
 use super::{IMAGE, LABEL};
 use crate::config::Precision;
 use crate::export::{self, Labelled};
+use crate::files::tensors::Tensors;
 use crate::memory::guard;
 use crate::models::vision::{Architecture, ImageModel};
 use crate::optimizers::{GroupedOptimizer, Hyperparameters};
@@ -299,9 +300,9 @@ impl Hooks for Validation {
     }
 
     /// The model folder that other tools open, and who is taken for whom.
-    fn export(&mut self, training: &TrainingStep) -> Result<()> {
+    fn export(&mut self, _: &TrainingStep, weights: &dyn Tensors) -> Result<()> {
         let ImagesConfig { out, layout, export_dtype, .. } = &self.config;
-        export::write_image_model(&out.join("model"), &self.labelled, *layout, *export_dtype, training.program())?;
+        export::write_image_model(&out.join("model"), &self.labelled, *layout, *export_dtype, weights)?;
         self.confusion.as_ref().map_or(Ok(()), |confusion| confusion.write(out, &self.labelled.labels))
     }
 }

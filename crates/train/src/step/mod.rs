@@ -209,7 +209,11 @@ impl StepConfig {
 
     /// Whether a step is several routines with sums of gradients between them, rather than one.
     pub fn accumulates(&self) -> bool {
-        self.micro_batches > 1 || self.lanes.count() > 1 || self.stage.count > 1 || self.relinkable || self.keeps_lanes()
+        self.micro_batches > 1
+            || self.lanes.count() > 1
+            || self.stage.count > 1
+            || self.relinkable
+            || self.keeps_lanes()
     }
 
     /// Whether lanes are kept apart until they are summed.
