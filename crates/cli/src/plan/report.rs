@@ -51,9 +51,11 @@ pub struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_link: Option<StepTime>,
     /// Every stage of a pipeline, if ranks share out the blocks of the model.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stages: Vec<StageReport>,
     /// The share of a step in which a stage waits for the others, where all take the same time.
-    pub bubble: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bubble: Option<f64>,
     /// What is computed again.
     pub recomputed: Vec<Recomputed>,
     /// The smallest budget that works.
@@ -134,7 +136,7 @@ impl Report {
                 None => None,
             },
             stages,
-            bubble: chosen.config.stage.bubble(chosen.config.passes()),
+            bubble: (chosen.config.stage.count > 1).then(|| chosen.config.stage.bubble(chosen.config.passes())),
             recomputed: recomputed(&chosen),
             smallest_budget_bytes: memory.smallest_budget(&resolved, plans.smallest()?.arena()),
             curve,

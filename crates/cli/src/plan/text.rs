@@ -68,17 +68,15 @@ fn on_link(text: &mut String, report: &Report) {
 
 /// What the stages of a pipeline take, each on a rank of its own.
 fn stages(text: &mut String, report: &Report) {
-    if report.stages.is_empty() {
-        return;
-    }
+    let Some(bubble) = report.bubble else { return };
     let slowest = report.stages.iter().map(|stage| stage.seconds_per_step).fold(0.0, f64::max);
     line(
         text,
         format_args!(
             "{} stages: a step takes about {}, of which each waits {:.1} % while the pipeline fills and empties",
             report.stages.len(),
-            short_time(slowest / (1.0 - report.bubble)),
-            100.0 * report.bubble
+            short_time(slowest / (1.0 - bubble)),
+            100.0 * bubble
         ),
     );
     for (index, stage) in report.stages.iter().enumerate() {

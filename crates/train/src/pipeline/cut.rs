@@ -162,7 +162,7 @@ mod tests {
             balanced(work, losses, stages).into_iter().map(|range| range.len()).collect()
         };
         assert_eq!(lengths(&[1.0; 7], 0.0, 2), [3, 4]);
-        assert_eq!(lengths(&[1.0; 12], 5.0, 3), [4, 4, 4]);
+        assert_eq!(lengths(&[1.0; 12], 5.0, 3), [5, 5, 2]);
         assert_eq!(lengths(&[1.0; 12], 50.0, 3), [5, 6, 1]);
         assert_eq!(lengths(&[9.0, 1.0, 1.0, 1.0], 0.0, 3), [1, 1, 2]);
         assert_eq!(lengths(&[1.0], 1.0, 1), [1]);

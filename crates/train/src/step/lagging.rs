@@ -3,7 +3,7 @@
 
 use super::{SQUARES, TrainingStep};
 use crate::Result;
-use crate::ranks::Exchange;
+use crate::ranks::{Exchange, Ranks};
 use gradus_engine::Program;
 use gradus_engine::plan::{Moment, Plan, PlannedRoutine, verify::verify_between};
 
@@ -35,6 +35,15 @@ impl Lagging {
         let (Some(update), Some(first)) = (routine("update"), routine("first")) else { return Lagging::default() };
         let is_fit = !is_sharded && verify_between(plan, update, first).is_ok() && gives_early(update);
         Lagging { update: is_fit.then(|| Cut::of(update)), ..Lagging::default() }
+    }
+
+    /// Cuts the update only where all ranks can: those with more lanes than others have other plans, and ranks must exchange in
+    /// the same order.
+    pub fn agreed(mut self, ranks: &mut Ranks) -> Result<Lagging> {
+        if ranks.least(self.update.is_some().into())? == 0 {
+            self.update = None;
+        }
+        Ok(self)
     }
 
     pub fn is_allowed(&self) -> bool {

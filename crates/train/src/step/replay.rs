@@ -212,20 +212,25 @@ impl TrainingStep {
             self.apart = Some(Box::new(ranks));
         } else if ranks.place().ranks > 1 {
             let parts = self.parts.as_ref().expect("each of several ranks has its part");
-            let exchange = Exchange::new(ranks, &self.config.lanes, &self.summed, parts, &self.parameters);
-            self.exchange = Some(Box::new(exchange));
+            let mut exchange = Exchange::new(ranks, &self.config.lanes, &self.summed, parts, &self.parameters);
             if self.staging.is_none() {
-                self.lagging = Lagging::of(self.program.plan(), parts.is_sharded());
+                self.lagging = Lagging::of(self.program.plan(), parts.is_sharded()).agreed(exchange.ranks())?;
             }
+            self.exchange = Some(Box::new(exchange));
         }
         Ok(self)
     }
 
     /// The other ranks of the run, if there are any.
     pub(crate) fn ranks(&mut self) -> Option<&mut Ranks> {
-        if let Some(pipeline) = &mut self.pipeline {
-            return Some(pipeline.ranks());
+        match self.pipeline.is_some() {
+            true => self.pipeline.as_mut().map(|pipeline| pipeline.ranks()),
+            false => self.alike(),
         }
+    }
+
+    /// The other ranks that compute the same of the model, if there are any.
+    fn alike(&mut self) -> Option<&mut Ranks> {
         match &mut self.apart {
             Some(ranks) => Some(ranks),
             None => self.exchange.as_mut().map(|exchange| exchange.ranks()),
@@ -248,7 +253,7 @@ impl TrainingStep {
 
     /// The numbers of so many parts that ranks had in turn, in order; none if a rank has not done all of its own.
     pub(crate) fn in_turn(&mut self, own: Vec<f32>, parts: usize) -> Result<Option<Vec<f32>>> {
-        match self.ranks() {
+        match self.alike() {
             None => Ok((own.len() == parts).then_some(own)),
             Some(ranks) => ranks.in_turn(own, parts),
         }
@@ -263,9 +268,9 @@ impl TrainingStep {
     pub fn relink(&mut self, chosen: Chosen) -> Result<()> {
         self.finish()?;
         self.program.relink(chosen.plan)?;
-        if let Some(parts) = self.parts.as_ref().filter(|_| self.exchange.is_some()) {
+        if let (Some(parts), Some(exchange)) = (&self.parts, &mut self.exchange) {
             let allowed = self.lagging.is_allowed();
-            self.lagging = Lagging::of(self.program.plan(), parts.is_sharded());
+            self.lagging = Lagging::of(self.program.plan(), parts.is_sharded()).agreed(exchange.ranks())?;
             self.may_lag(allowed);
         }
         // They were those of the other plan.
