@@ -372,7 +372,18 @@ fn texts_in_16_bits_are_those_of_the_whole_pass() {
         let texts = Texts { count: 2, prompt_tokens: 2, max_tokens: 8 };
         let mut generator = Generator::new(&config, numbers, Precision::Bf16, &Cpu::new(2).unwrap(), texts).unwrap();
         let found = generator.generate(&[5, 11], &GREEDY, 8, &[], &mut |_, _| Ok(())).unwrap();
-        assert_eq!(found, [(); 2].map(|()| Whole::held_in(&config, Precision::Bf16).greedy(&[5, 11], 8)));
+        let mut whole = Whole::held_in(&config, Precision::Bf16);
+        for text in found {
+            let mut tokens = vec![5, 11];
+            for token in text {
+                let logits = whole.logits(&tokens);
+                let [least, most] = [f32::min, f32::max].map(|of| logits.iter().copied().reduce(of).unwrap());
+                // What is rounded to 16 bits, and when, differs: so may the choice among tokens that are as good as likeliest.
+                let short = (most - logits[token as usize]) / (most - least);
+                assert!(short < 0.03, "{short} of the spread short of the likeliest after {tokens:?}");
+                tokens.push(token);
+            }
+        }
     }
 }
 

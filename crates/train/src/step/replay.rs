@@ -344,7 +344,16 @@ impl TrainingStep {
         self.reading.as_ref().map(Reading::health)
     }
 
-    /// The steps between measurements that are chosen; 0: none.
+    /// The steps between measurements that are chosen; 0: none. Ranks measure the same steps: a measured one exchanges in another
+    /// order.
+    pub(crate) fn agreed_health_steps(&mut self, interval: HealthInterval) -> Result<u64> {
+        let own = if self.reading.is_some() { self.health_steps(interval) } else { 0 };
+        let Some(ranks) = self.ranks() else { return Ok(own) };
+        let all = ranks.numbers(own)?;
+        Ok(if all.contains(&0) { 0 } else { all.iter().copied().max().unwrap_or(own) })
+    }
+
+    /// The steps between measurements that this rank would choose; 0: none.
     pub fn health_steps(&self, interval: HealthInterval) -> u64 {
         let plan = self.program.plan();
         let seconds = |name: &str| {

@@ -142,7 +142,7 @@ impl Trainer {
         found.as_ref().map_or(Ok(()), |found| settings.check_resumable(found))?;
         let predicted = predicted(&chosen, memory.outside);
         let training = TrainingStep::link(chosen, &*backend)?;
-        let training = match ranks {
+        let mut training = match ranks {
             Some(ranks) => training.with_ranks(ranks)?,
             None => training,
         };
@@ -162,7 +162,7 @@ impl Trainer {
                 validation: settings.validate_every,
                 sample: settings.sample_every,
                 save: settings.save_every,
-                health: training.health_steps(settings.health),
+                health: training.agreed_health_steps(settings.health)?,
             },
             folder: folder.map(with_contents),
             events: settings.tensorboard.clone().filter(|_| is_first),

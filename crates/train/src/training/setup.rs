@@ -252,7 +252,7 @@ fn assemble(
     let adaptive = Adaptive::new(memory.limit.bytes, outside, config.recompute.policy());
     let predicted = predicted(&chosen, outside);
     let training = TrainingStep::link(chosen, &*backend)?;
-    let training = match ranks {
+    let mut training = match ranks {
         Some(ranks) => training.with_ranks(ranks)?,
         None => training,
     };
@@ -275,7 +275,7 @@ fn assemble(
             validation: config.eval_every,
             sample: config.sample_every,
             save: config.save_every,
-            health: training.health_steps(config.health),
+            health: training.agreed_health_steps(config.health)?,
         },
         folder: store.map(|store| RunFolder { path: config.out.clone(), store, contents, keep: config.keep }),
         events: config.tensorboard.folder(&config.out).filter(|_| is_first),
