@@ -61,7 +61,7 @@ pub fn newton_cg(problem: &mut (impl Smooth + ?Sized), x: &[f32], options: Newto
             let mut hessian =
                 FromFn::new(x.len(), |v: &[f32], product: &mut [f32]| problem.hessian_product(v, product));
             // Exact where it is near, so that it converges faster and faster, and cheap where it is far.
-            let tolerance = at.slope.sqrt().min(0.5).max(1e-6);
+            let tolerance = at.slope.sqrt().clamp(1e-6, 0.5);
             let solver = ConjugateGradients { steps: options.products, tolerance, damping: 0.0 };
             conjugate_gradients(&mut hessian, &downhill, solver)?
         };

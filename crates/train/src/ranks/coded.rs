@@ -93,7 +93,7 @@ fn longest(compression: Compression) -> usize {
 
 /// Bytes of the messages of so many numbers.
 pub(super) fn message_bytes(compression: Compression, numbers: usize) -> usize {
-    let rest = if numbers % UNIT > 0 { compressor(compression, numbers % UNIT).most_bytes() } else { 0 };
+    let rest = if numbers.is_multiple_of(UNIT) { 0 } else { compressor(compression, numbers % UNIT).most_bytes() };
     numbers / UNIT * compressor(compression, UNIT).most_bytes() + rest
 }
 

@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn buckets_are_large_and_not_many() {
         assert!(buckets(&[]).is_empty());
-        assert_eq!(buckets(&[5]), [0..1]);
+        assert_eq!(buckets(&[5])[..], [0..1; 1]);
         // The last is enough for a bucket; all others together are not more than one without the first.
         assert_eq!(buckets(&[1 << 20, 3, 1 << 15, 7, 1 << 14, 1 << 17]), [0..5, 5..6]);
         let even = buckets(&[1 << 18; 100]);
