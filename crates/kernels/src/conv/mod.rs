@@ -3,9 +3,9 @@
 //! The three are one bilinear form: every product of a source element, a weight and a target. The result and its
 //! gradient with respect to the input are both correlations of planes with weights ([`Correlation`]); the gradient
 //! with respect to the weights is a product of planes with planes ([`WeightGradient`]). All of them copy the sources of
-//! a rectangle of positions to scratch once ([`frame`]) and multiply them there in register tiles, which read the
+//! a rectangle of positions to scratch once (`frame`) and multiply them there in register tiles, which read the
 //! sources of each tap of the filter where they lie: the matrix of all taps never exists. Correlations with filters
-//! of 3 x 3 that move by one are computed in fewer products ([`winograd`]).
+//! of 3 x 3 that move by one are computed in fewer products (`winograd`).
 
 mod axis;
 mod correlation;
