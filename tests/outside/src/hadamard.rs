@@ -1,7 +1,8 @@
 //! The Walsh-Hadamard transform of rows, by butterflies: n log n where a matrix product takes n squared.
 
 use gradus::ops::{
-    Case, Cost, Cut, Differentiation, Effect, Form, Linearization, Lowering, Numbers, NumbersMut, Operation, Reals, SliceKernel, Work,
+    Case, Cost, Cut, Differentiation, Effect, Form, Linearization, Lowering, Numbers, NumbersMut, Operation, Reals,
+    SliceKernel, Work,
 };
 use gradus::{DType, Mismatch, Tensor, TensorType};
 
