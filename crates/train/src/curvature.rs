@@ -273,9 +273,7 @@ impl Hessian {
     fn add_products(&self, product: &mut [f32], share: f32) -> gradus_engine::Result<()> {
         let mut at = 0;
         for (index, weight) in self.weights.iter().enumerate() {
-            let bytes = self.program.bytes(&product_name(index))?;
-            let numbers =
-                bytes.chunks_exact(4).map(|bytes| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
+            let numbers = self.program.read(&product_name(index)[..])?.to_vec::<f32>()?;
             let elements = weight.shape.elements();
             product[at..at + elements].iter_mut().zip(numbers).for_each(|(sum, number)| *sum += share * number);
             at += elements;
