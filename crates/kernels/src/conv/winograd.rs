@@ -23,7 +23,7 @@ const TILES: usize = 4 * LANES;
 const CHANNELS: usize = 64;
 /// Target planes of a unit.
 const BLOCK: usize = 128;
-/// The fewest channels on either side: fewer gain too little for the digits that the transforms cost.
+/// The fewest channels on either side for which it is taken; where it begins to pay was not measured.
 const FEWEST: usize = 32;
 /// Sources of a row of tiles, with what is read in whole vectors.
 const ROW: usize = 2 * TILES + 2 * LANES;
