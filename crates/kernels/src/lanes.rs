@@ -40,27 +40,20 @@ pub fn sum(x: &[f32]) -> f32 {
     fold(x, 0.0, |x| x, |a, b| a + b)
 }
 
-/// The sum of products.
+/// The sum of products. It runs in one register, since rows are short and many: the next row's begins beside it.
 #[inline(always)]
 pub fn dot<T: Element>(x: &[f32], y: &[T]) -> f32 {
-    let add = |a: f32, b: f32| a + b;
-    let (x_blocks, x_rest) = x.as_chunks::<WIDE>();
-    let (y_blocks, y_rest) = y[..x.len()].as_chunks::<WIDE>();
-    let mut running = [0.0; WIDE];
+    let (x_blocks, x_rest) = x.as_chunks::<LANES>();
+    let (y_blocks, y_rest) = y[..x.len()].as_chunks::<LANES>();
+    let mut running = [0.0; LANES];
     for (x, y) in x_blocks.iter().zip(y_blocks) {
-        for lane in 0..WIDE {
-            running[lane] += x[lane] * y[lane].to_f32();
-        }
-    }
-    let mut lanes = narrow(running, &add);
-    let (x_blocks, x_rest) = x_rest.as_chunks::<LANES>();
-    let (y_blocks, y_rest) = y_rest.as_chunks::<LANES>();
-    for (x, y) in x_blocks.iter().zip(y_blocks) {
+        let products: [f32; LANES] = std::array::from_fn(|lane| x[lane] * y[lane].to_f32());
         for lane in 0..LANES {
-            lanes[lane] += x[lane] * y[lane].to_f32();
+            running[lane] += products[lane];
         }
     }
-    finish(lanes, x_rest.len(), |index| x_rest[index] * y_rest[index].to_f32(), add)
+    let rest: f32 = x_rest.iter().zip(y_rest).map(|(x, y)| x * y.to_f32()).sum();
+    tree(running, |a, b| a + b) + rest
 }
 
 /// Joins four registers to one.
@@ -82,6 +75,13 @@ fn finish(running: [f32; LANES], rest: usize, value: impl Fn(usize) -> f32, join
     for index in 0..rest {
         lanes[index] = join(lanes[index], value(index));
     }
+    tree(lanes, join)
+}
+
+/// Joins lanes, the first half with the second, until one is left.
+#[inline(always)]
+fn tree(lanes: [f32; LANES], join: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut lanes = lanes;
     let mut width = LANES / 2;
     while width > 0 {
         for lane in 0..width {

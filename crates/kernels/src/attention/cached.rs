@@ -6,13 +6,12 @@
 
 use super::{Heads, Problem, take};
 use crate::isa::multiversion;
-use crate::{Element, In, Isa, Job, Out, chunk, lanes, math, parts_of};
+use crate::lanes::{self, LANES};
+use crate::{Element, In, Isa, Job, Out, chunk, math, parts_of};
 use std::ops::Range;
 
 /// Keys of a share.
 const SHARE: usize = 128;
-/// Values that are added to the sums at once.
-const VALUES: usize = 4;
 /// Numbers that a share gives besides the sums of its values: its largest score, and the sum of its exponentials.
 const STATISTICS: usize = 2;
 /// Elements of a part of the combination.
@@ -163,28 +162,38 @@ fn seen(problem: &Problem, query: usize, share: usize) -> Range<usize> {
     start..((share + 1) * SHARE).min(problem.visible(query)).max(start)
 }
 
-/// The sum of rows of values, each times its weight.
+/// The sum of rows of values, each times its weight: some columns of all rows before the next, whose sums stay in registers.
 #[inline(always)]
 fn weighted_sum<K: Element>(weights: &[f32], values: &[K], sums: &mut [f32]) {
     let depth = sums.len();
-    sums.fill(0.0);
-    let (blocks, rest) = weights.as_chunks::<VALUES>();
-    let (block_rows, rest_rows) = values.split_at(blocks.len() * VALUES * depth);
-    for (weights, rows) in blocks.iter().zip(block_rows.chunks_exact(VALUES * depth)) {
-        let (first, second) = rows.split_at(2 * depth);
-        let [a, b] = [&first[..depth], &first[depth..]];
-        let [c, d] = [&second[..depth], &second[depth..]];
-        for (index, sum) in sums.iter_mut().enumerate() {
-            let pairs = [
-                weights[0] * a[index].to_f32() + weights[1] * b[index].to_f32(),
-                weights[2] * c[index].to_f32() + weights[3] * d[index].to_f32(),
-            ];
-            *sum += pairs[0] + pairs[1];
+    let (wide, rest) = sums.as_chunks_mut::<{ 4 * LANES }>();
+    let mut start = 0;
+    for sums in wide {
+        *sums = weighted_columns(weights, values, depth, start);
+        start += sums.len();
+    }
+    let (narrow, rest) = rest.as_chunks_mut::<LANES>();
+    for sums in narrow {
+        *sums = weighted_columns(weights, values, depth, start);
+        start += sums.len();
+    }
+    for sum in rest {
+        [*sum] = weighted_columns(weights, values, depth, start);
+        start += 1;
+    }
+}
+
+/// The sums of so many columns from `start` on.
+#[inline(always)]
+fn weighted_columns<K: Element, const N: usize>(weights: &[f32], values: &[K], depth: usize, start: usize) -> [f32; N] {
+    let mut sums = [0.0; N];
+    for (weight, row) in weights.iter().zip(values.chunks_exact(depth)) {
+        let row = row[start..].first_chunk::<N>().expect("columns of a row");
+        for lane in 0..N {
+            sums[lane] += weight * row[lane].to_f32();
         }
     }
-    for (weight, row) in rest.iter().zip(rest_rows.chunks_exact(depth)) {
-        sums.iter_mut().zip(row).for_each(|(sum, value)| *sum += weight * value.to_f32());
-    }
+    sums
 }
 
 /// The result of each query, from what the shares gave: dense, by (batch, query, head, depth).

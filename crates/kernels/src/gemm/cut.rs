@@ -32,16 +32,17 @@ const FETCHING: usize = 8;
 /// more rows, and rows that are packed, took more.
 const ROWS_OF_COLUMNS_AHEAD: usize = 256;
 
-/// With at most so many rows, fetching the columns is most of the work. Tiles are then such that memory is read in long
-/// runs, and what is packed stays in the first-level cache. At 64 rows of 768 x 3072, f32 took 13 % less time so and bf16
-/// 5 %; at 128 rows both took more.
+/// With at most so many rows, fetching the columns is much of the work. Tiles are then such that memory is read in long
+/// runs, and the next block's columns are asked for while this one's are multiplied. The products of 64 sequences that
+/// GPT-2 124M decodes took 13 % less time so in f32 and 11 % in bf16 than with blocks of the first-level cache that nobody
+/// asked for (samples on a Zen with AVX-512); those of 16 sequences 20 %.
 const FEW_ROWS: usize = 64;
 /// With at most so many, columns are not packed at all; 16 rows took 4 to 14 % less time with packed ones.
 const ROWS_OF_COLUMNS_IN_PLACE: usize = 8;
 /// Words of a block of the depth: of columns that are read where they lie, as many runs as the machine foresees at once;
 /// of columns side by side that are packed; and of those one after another. One row times 768 x 3072, on a core of a Xeon
 /// that reads memory at 17.4 GB/s beside busy others: in place at 17.1 GB/s, at 14.8 with half the words; transposed
-/// at 14.0, at 12.2 with four times the words. 64 rows of packed bf16 took 13 % less time than with half the words.
+/// at 14.0, at 12.2 with four times the words.
 const WORDS_IN_PLACE: usize = 16;
 /// Runs of at most so many bytes take more of them. One row times bf16, shared by two workers of a Zen that reads memory at
 /// 33 GB/s, best of 15 in each of two passes beside busy others: 3072 x 768 at 24.7 and 27.1 GB/s, at 18.7 and 21.9 with half
@@ -49,10 +50,10 @@ const WORDS_IN_PLACE: usize = 16;
 /// 768 x 3072 took more time: 22 GB/s instead of 27 to 28.
 const SHORT_RUN: usize = 1024;
 const WORDS_OF_SHORT_RUNS: usize = 32;
-const WORDS_BESIDE: usize = 64;
+const WORDS_BESIDE: usize = 256;
 const WORDS_APART: usize = 64;
 /// Words of packed columns, sums that are kept while a block is added to them, and columns that lie one after another.
-const WORDS_PACKED: usize = 8192;
+const WORDS_PACKED: usize = 32_768;
 const SUMS: usize = 16_384;
 const COLUMNS_APART: usize = 32;
 /// Of columns one after another that are read where they lie: a tile, and words of a block of the depth, in which sums stay in
@@ -168,7 +169,7 @@ impl Cut {
             // The machine foresees f32 side by side itself; 16 bits took 20 to 60 % more time without being asked for.
             columns_ahead: match few {
                 true if columns_in_place => layout.columns == Columns::Beside && layout.column_bytes < size_of::<f32>(),
-                true => layout.columns == Columns::Apart,
+                true => true,
                 false => layout.rows_in_place && rows <= ROWS_OF_COLUMNS_AHEAD,
             },
         }
