@@ -5,24 +5,26 @@
 //! A lane's weights and states are kept in replicas, which are loaded for its step and stored after it. Between steps, the
 //! weights are the common ones, those of the last meeting.
 
-use super::kept::{Divided, host_parts};
-use super::{Differentiated, StepConfig};
+use super::kept::{Divided, folds, host_parts};
+use super::{Batch, Differentiated, StepConfig, StepScalars, TrainingStep, is_not_finite};
 use crate::config::LocalSteps;
-use crate::lanes::{Lanes, Place};
-use gradus_engine::{DType, Role, Routine, Tensor};
+use crate::lanes::{Fold, Lanes, Place};
+use crate::{Error, Result};
+use gradus_engine::{DType, Location, Role, Routine, Tensor};
+use std::sync::Arc;
 
 /// Routines of local steps.
-pub(super) const BEGIN: &str = "begin";
-pub(super) const MEET: &str = "meet";
-pub(super) const REST: &str = "rest";
+const BEGIN: &str = "begin";
+const MEET: &str = "meet";
+const REST: &str = "rest";
 /// Whether lanes have their replicas: not before the first step.
-pub(super) const BEGUN: &str = "local.begun";
+const BEGUN: &str = "local.begun";
 
-pub(super) fn load(place: usize) -> String {
+fn load(place: usize) -> String {
     format!("load.{place}")
 }
 
-pub(super) fn store(place: usize) -> String {
+fn store(place: usize) -> String {
     format!("store.{place}")
 }
 
@@ -171,4 +173,87 @@ impl LaneFigures {
         let sums = self.numbers.iter().fold([0.0; 2], |sums, of_lane| [sums[0] + of_lane[0], sums[1] + of_lane[1]]);
         sums.map(|sum| sum / self.numbers.len() as f32)
     }
+}
+
+/// Lanes that take steps by themselves.
+pub(super) struct LocalLanes {
+    pub figures: LaneFigures,
+    /// By lane that is computed here: the routines that load, store and keep it.
+    routines: Arc<[[String; 3]]>,
+}
+
+impl LocalLanes {
+    pub fn new(lanes: &Lanes) -> LocalLanes {
+        let keep = |fold: &Fold| fold.routine().expect("it keeps the lane");
+        let folds = folds(lanes);
+        let routines = folds.iter().enumerate();
+        let routines = routines.map(|(place, fold)| [load(place), store(place), keep(fold)]).collect();
+        LocalLanes { figures: LaneFigures::new(lanes), routines }
+    }
+}
+
+impl TrainingStep {
+    /// Has each lane take a step by itself; after every so many, lanes meet. A lane whose numbers are not finite stays as it
+    /// was, and the error says so once all have taken theirs.
+    pub(super) fn replay_locally(&mut self, every: u64, last: &str, batch: &Batch, inputs: &StepScalars) -> Result<()> {
+        if self.program.scalar(BEGUN)? == 0.0 {
+            self.program.run(BEGIN)?;
+        }
+        self.program.write("learning_rate", &[inputs.learning_rate])?;
+        self.program.write("clip_norm", &[inputs.clip_norm])?;
+        let Some(local) = &self.local else { return Ok(()) };
+        let routines = local.routines.clone();
+        let mut fault = None;
+        for (place, [load, store, _]) in routines.iter().enumerate() {
+            self.run_routine(load)?;
+            let stepped = self.replay_lane(place, false, batch, inputs).and_then(|()| self.run_routine(last));
+            let figures = match stepped {
+                Ok(()) => {
+                    let figures = [self.program.scalar("loss")?, self.program.scalar("gradient_norm")?];
+                    self.run_routine(store)?;
+                    figures
+                }
+                Err(error) if is_not_finite(&error) => {
+                    fault = Some(error);
+                    [f32::NAN; 2]
+                }
+                Err(error) => return Err(error),
+            };
+            self.local.iter_mut().for_each(|local| local.figures.keep(place, figures));
+        }
+        self.share_figures()?;
+        match (inputs.step + 1).is_multiple_of(every) {
+            true => self.meet(&routines, inputs.step)?,
+            false => self.run_routine(REST)?,
+        }
+        let is_finite =
+            self.local.as_ref().is_none_or(|local| local.figures.means().iter().all(|mean| mean.is_finite()));
+        match (is_finite, fault) {
+            (true, _) => Ok(()),
+            (false, Some(fault)) => Err(fault),
+            (false, None) => Err(not_finite_elsewhere()),
+        }
+    }
+
+    /// Gives every rank the figures of all lanes.
+    fn share_figures(&mut self) -> Result<()> {
+        let (Some(local), Some(ranks)) = (&mut self.local, &mut self.apart) else { return Ok(()) };
+        let (bytes, at) = local.figures.bytes();
+        Ok(ranks.transport().all_gather(bytes, at)?)
+    }
+
+    /// Moves the weights that all have in common by what lanes have moved theirs.
+    fn meet(&mut self, routines: &[[String; 3]], step: u64) -> Result<()> {
+        for [_, _, keep] in routines {
+            self.run_routine(keep)?;
+        }
+        self.sum(step)?;
+        self.run_routine(MEET)
+    }
+}
+
+/// The error of a step that was not finite in a lane of another rank.
+fn not_finite_elsewhere() -> Error {
+    let name = "the gradient norm of a lane of another rank".to_string();
+    Error::Engine(gradus_engine::Error::NonFinite { name, element: 0, at: Location::caller() })
 }

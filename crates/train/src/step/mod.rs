@@ -17,6 +17,7 @@
 //! the weights, if sequences have a multiple of 32 tokens.
 
 mod batch;
+mod culprit;
 mod kept;
 mod lagging;
 mod local;
@@ -30,10 +31,11 @@ mod times;
 mod update;
 
 pub use batch::{Batch, Field, Inputs};
+pub use culprit::Culprit;
 pub(crate) use kept::{CodedTensor, Divided, Kept, KeptLanes, Summing, ThinTensor};
 pub use objective::{Objective, Staged};
 pub(crate) use parts::{ALL_SQUARES, Parts};
-pub use replay::{Culprit, Outcome, Scaling, StepScalars, TrainingStep, is_not_finite};
+pub use replay::{Outcome, Scaling, StepScalars, TrainingStep, is_not_finite};
 pub(crate) use staged::{LOSS_SUM, SUMMED_LOSS, Staging, Tied};
 pub(crate) use stored::Collected;
 pub use times::{Replay, StepTimes};

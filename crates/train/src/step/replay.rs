@@ -1,11 +1,11 @@
 //! The linked training step.
 
 use super::lagging::Lagging;
-use super::local::{self, LaneFigures};
+use super::local::LocalLanes;
 use super::staged::Staging;
 use super::{Batch, DIAGNOSE, Divided, Field, MEASURED, Parts, StepConfig, StepTimes};
 use crate::accumulation::Summed;
-use crate::lanes::{Fold, Lanes};
+use crate::lanes::Fold;
 use crate::loss_scale::{BACK_OFF, SCALE, SKIPPED_STEPS};
 use crate::parameters::Parameter;
 use crate::pipeline::Pipeline;
@@ -14,10 +14,9 @@ use crate::profiler::Phase;
 use crate::ranks::{Compressed, Exchange, Ranks};
 use crate::watch::{Health, HealthInterval, Reading};
 use crate::{Error, Result};
+use gradus_engine::Program;
 use gradus_engine::backend::Backend;
 use gradus_engine::plan::Options;
-use gradus_engine::{Location, Program};
-use std::fmt;
 use std::sync::Arc;
 
 /// What a step gave. Of one that was skipped, because gradients of the scaled loss were not finite, loss and norm are not
@@ -56,27 +55,6 @@ pub struct StepScalars {
     pub seed: u32,
 }
 
-/// What is not finite.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Culprit<'a> {
-    /// The weight of this name.
-    Weight(&'a str),
-    /// The gradient of this weight.
-    Gradient(&'a str),
-    /// The norm of all gradients, each of which is.
-    Norm,
-}
-
-impl fmt::Display for Culprit<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Culprit::Weight(name) => write!(f, "the weight {name}"),
-            Culprit::Gradient(name) => write!(f, "the gradient of {name}"),
-            Culprit::Norm => write!(f, "the norm of the gradients"),
-        }
-    }
-}
-
 /// A linked training step.
 pub struct TrainingStep {
     /// The other ranks of the run, if there are any. Before the program, in which they may be writing until they are gone.
@@ -88,7 +66,7 @@ pub struct TrainingStep {
     pub(super) program: Program,
     pub(super) config: StepConfig,
     fields: Arc<[Field]>,
-    parameters: Vec<Parameter>,
+    pub(super) parameters: Vec<Parameter>,
     /// Losses of a micro-batch.
     losses: usize,
     /// The routine that follows each lane that is computed here, if one does.
@@ -102,11 +80,11 @@ pub struct TrainingStep {
     /// States that hold a lane's only while it is computed.
     pub(super) passing: Vec<String>,
     /// What lanes come to, and the routines of each, if they take steps by themselves.
-    local: Option<Box<LocalLanes>>,
+    pub(super) local: Option<Box<LocalLanes>>,
     /// How lanes are summed, if they are compressed.
     compressed: Option<Box<Compressed>>,
     /// The other ranks of a run whose lanes are kept apart, if there are any.
-    apart: Option<Box<Ranks>>,
+    pub(super) apart: Option<Box<Ranks>>,
     /// The stage of a pipeline, if this is one.
     pub(super) staging: Option<Staging>,
     /// Where the times of each step of the plan go, while they are asked for.
@@ -127,23 +105,6 @@ impl Others {
             Others::Exchange(exchange) => exchange.ranks(),
             Others::Apart(ranks) => ranks,
         }
-    }
-}
-
-/// Lanes that take steps by themselves.
-struct LocalLanes {
-    figures: LaneFigures,
-    /// By lane that is computed here: the routines that load, store and keep it.
-    routines: Arc<[[String; 3]]>,
-}
-
-impl LocalLanes {
-    fn new(lanes: &Lanes) -> LocalLanes {
-        let keep = |fold: &Fold| fold.routine().expect("it keeps the lane");
-        let folds = super::kept::folds(lanes);
-        let routines = folds.iter().enumerate();
-        let routines = routines.map(|(place, fold)| [local::load(place), local::store(place), keep(fold)]).collect();
-        LocalLanes { figures: LaneFigures::new(lanes), routines }
     }
 }
 
@@ -449,64 +410,6 @@ impl TrainingStep {
         self.update_shared(last)
     }
 
-    /// Has each lane take a step by itself; after every so many, lanes meet. A lane whose numbers are not finite stays as it
-    /// was, and the error says so once all have taken theirs.
-    fn replay_locally(&mut self, every: u64, last: &str, batch: &Batch, inputs: &StepScalars) -> Result<()> {
-        if self.program.scalar(local::BEGUN)? == 0.0 {
-            self.program.run(local::BEGIN)?;
-        }
-        self.program.write("learning_rate", &[inputs.learning_rate])?;
-        self.program.write("clip_norm", &[inputs.clip_norm])?;
-        let Some(local) = &self.local else { return Ok(()) };
-        let routines = local.routines.clone();
-        let mut fault = None;
-        for (place, [load, store, _]) in routines.iter().enumerate() {
-            self.run_routine(load)?;
-            let stepped = self.replay_lane(place, false, batch, inputs).and_then(|()| self.run_routine(last));
-            let figures = match stepped {
-                Ok(()) => {
-                    let figures = [self.program.scalar("loss")?, self.program.scalar("gradient_norm")?];
-                    self.run_routine(store)?;
-                    figures
-                }
-                Err(error) if is_not_finite(&error) => {
-                    fault = Some(error);
-                    [f32::NAN; 2]
-                }
-                Err(error) => return Err(error),
-            };
-            self.local.iter_mut().for_each(|local| local.figures.keep(place, figures));
-        }
-        self.share_figures()?;
-        match (inputs.step + 1).is_multiple_of(every) {
-            true => self.meet(&routines, inputs.step)?,
-            false => self.run_routine(local::REST)?,
-        }
-        let is_finite =
-            self.local.as_ref().is_none_or(|local| local.figures.means().iter().all(|mean| mean.is_finite()));
-        match (is_finite, fault) {
-            (true, _) => Ok(()),
-            (false, Some(fault)) => Err(fault),
-            (false, None) => Err(not_finite_elsewhere()),
-        }
-    }
-
-    /// Gives every rank the figures of all lanes.
-    fn share_figures(&mut self) -> Result<()> {
-        let (Some(local), Some(ranks)) = (&mut self.local, &mut self.apart) else { return Ok(()) };
-        let (bytes, at) = local.figures.bytes();
-        Ok(ranks.transport().all_gather(bytes, at)?)
-    }
-
-    /// Moves the weights that all have in common by what lanes have moved theirs.
-    fn meet(&mut self, routines: &[[String; 3]], step: u64) -> Result<()> {
-        for [_, _, keep] in routines {
-            self.run_routine(keep)?;
-        }
-        self.sum(step)?;
-        self.run_routine(local::MEET)
-    }
-
     /// Ends a step whose lanes are compressed.
     fn update_compressed(&mut self, last: &str, step: u64, replayed: Result<()>) -> Result<()> {
         match (replayed, &self.compressed) {
@@ -521,7 +424,7 @@ impl TrainingStep {
     }
 
     /// Adds up the lanes of all ranks, where they are kept apart.
-    fn sum(&mut self, step: u64) -> Result<()> {
+    pub(super) fn sum(&mut self, step: u64) -> Result<()> {
         let scale = if self.config.loss_scale().is_some() { self.program.scalar(SCALE)? } else { 1.0 };
         match &mut self.compressed {
             Some(_) if self.apart.is_none() && self.config.lanes.place().ranks > 1 => Err(Error::Config(
@@ -545,7 +448,13 @@ impl TrainingStep {
 
     /// Replays the micro-batches of a lane, the examples of which have this place in the batch; whether that gives the last sums.
     /// A step that is one routine only has its examples written.
-    fn replay_lane(&mut self, place: usize, is_last: bool, batch: &Batch, inputs: &StepScalars) -> Result<()> {
+    pub(super) fn replay_lane(
+        &mut self,
+        place: usize,
+        is_last: bool,
+        batch: &Batch,
+        inputs: &StepScalars,
+    ) -> Result<()> {
         let (micro_batches, accumulates) = (self.config.micro_batches, self.config.accumulates());
         for index in 0..micro_batches {
             self.write_pass(place * micro_batches + index, batch, inputs)?;
@@ -640,85 +549,6 @@ impl TrainingStep {
             batch.rows()
         )))
     }
-
-    /// After a step that was refused: the weight that is not finite itself, the first layer's first; else the one whose
-    /// gradient is not, the last layer's first, since that is where a gradient starts.
-    pub fn culprit(&mut self) -> Result<Culprit<'_>> {
-        let places = self.places();
-        let mut weight = self.weight_not_finite()?.map_or(u64::MAX, |index| places[index] as u64);
-        // Where a rank has some of the weights, the others may have found another.
-        if let Some(pipeline) = &mut self.pipeline {
-            weight = pipeline.ranks().numbers(weight)?.iter().copied().min().unwrap_or(weight);
-        }
-        if weight != u64::MAX {
-            return Ok(Culprit::Weight(self.weight_name(weight as usize)));
-        }
-        let place = self.last_not_finite()?.map_or(0, |index| places[index] as u64 + 1);
-        // And so where it has a part of each gradient.
-        let place = match self.ranks() {
-            Some(ranks) => ranks.numbers(place)?.iter().copied().max().unwrap_or(place),
-            None => place,
-        };
-        Ok(match place {
-            0 => Culprit::Norm,
-            place => Culprit::Gradient(self.weight_name(place as usize - 1)),
-        })
-    }
-
-    /// The places of this step's weights among all of the model.
-    fn places(&self) -> Vec<usize> {
-        let place = |(index, parameter): (usize, &Parameter)| match &self.staging {
-            None => index,
-            Some(staging) => {
-                let all = &staging.weights;
-                all.iter().position(|(known, _)| known.name == parameter.name).expect("a stage's weight is the model's")
-            }
-        };
-        self.parameters.iter().enumerate().map(place).collect()
-    }
-
-    /// The name of one of all weights of the model.
-    fn weight_name(&self, place: usize) -> &str {
-        match &self.staging {
-            None => &self.parameters[place].name,
-            Some(staging) => &staging.weights[place].0.name,
-        }
-    }
-
-    /// The first weight that is not finite.
-    fn weight_not_finite(&self) -> Result<Option<usize>> {
-        for (index, parameter) in self.parameters.iter().enumerate() {
-            let numbers = self.program.bytes(&parameter.name)?;
-            let mut numbers =
-                numbers.chunks_exact(4).map(|bytes| f32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
-            if !numbers.all(f32::is_finite) {
-                return Ok(Some(index));
-            }
-        }
-        Ok(None)
-    }
-
-    /// The last weight whose gradient is not finite, as far as that is here.
-    fn last_not_finite(&mut self) -> Result<Option<usize>> {
-        let is_here = |index: usize| self.parts.as_ref().is_none_or(|parts| parts.is_here(index));
-        let here: Vec<usize> = (0..self.parameters.len()).filter(|index| is_here(*index)).collect();
-        if here.is_empty() {
-            return Ok(None);
-        }
-        self.program.run(DIAGNOSE)?;
-        for index in here.into_iter().rev() {
-            if !self.program.scalar(&self.parameters[index].name)?.is_finite() {
-                return Ok(Some(index));
-            }
-        }
-        Ok(None)
-    }
-}
-
-/// The error of a step that was not finite in a lane of another rank.
-fn not_finite_elsewhere() -> Error {
-    let name = "the gradient norm of a lane of another rank".to_string();
-    Error::Engine(gradus_engine::Error::NonFinite { name, element: 0, at: Location::caller() })
 }
 
 /// Refuses numbers that would make weights of no use.
