@@ -199,7 +199,10 @@ impl GradientAccumulator {
         let routine = |fold: Fold| {
             let times = folds.iter().filter(|known| **known == fold).count();
             let routine = Routine::new(&fold.routine().expect("it does something")).times_per_step(times);
-            sums.iter().fold(routine, |routine, (state, places)| {
+            // What joins follows the last lane, bucket by bucket, from those whose gradients are there first.
+            let routine = if fold.waits { routine } else { routine.apart() };
+            let (of_tensors, others) = sums.split_at(self.states(0..self.gradients.len()).len());
+            of_tensors.iter().rev().chain(others).fold(routine, |routine, (state, places)| {
                 let left = fold.waiting - fold.added;
                 let added = places[left..fold.waiting].iter().rev();
                 let sum = added.fold((*state).clone(), |sum, earlier| earlier + sum);

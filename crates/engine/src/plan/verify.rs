@@ -106,6 +106,37 @@ pub fn verify_between(parts: &Parts, apart: &PlannedRoutine, routine: &PlannedRo
     Ok(())
 }
 
+/// Whether a routine that is apart gives the same when its steps up to each start are replayed as soon as another routine starts the same
+/// group: then no later step of that one touches what they touch.
+pub fn verify_after(parts: &Parts, apart: &PlannedRoutine, routine: &PlannedRoutine) -> Verdict {
+    if !apart.apart {
+        return Err(format!("routine {:?} is not apart", apart.name));
+    }
+    let starts = |routine: &PlannedRoutine| -> Vec<(usize, usize)> {
+        let marks = routine.marks.iter().filter(|mark| mark.moment == Moment::Start);
+        marks.map(|mark| (mark.group, mark.at)).collect()
+    };
+    let (cuts, given) = (starts(apart), starts(routine));
+    let (late, name) = (&apart.name, &routine.name);
+    if cuts.last().map_or(0, |&(_, at)| at) < apart.steps.len() {
+        return Err(format!("routine {late:?} goes on after its last start"));
+    }
+    let mut from = 0;
+    for &(group, until) in &cuts {
+        let Some(&(_, after)) = given.iter().find(|(known, _)| *known == group) else {
+            return Err(format!("routine {name:?} does not start group {group}"));
+        };
+        let (early_read, early_written) = persistent_bytes(parts, &apart.steps[from..until]);
+        let (read, written) = persistent_bytes(parts, &routine.steps[after..]);
+        let meets = |a: &HashSet<usize>, b: &HashSet<usize>| a.intersection(b).next().is_some();
+        if meets(&early_written, &read) || meets(&early_written, &written) || meets(&early_read, &written) {
+            return Err(format!("routine {name:?} touches what {late:?} does for group {group} after it starts that"));
+        }
+        from = until;
+    }
+    Ok(())
+}
+
 /// Where what persists begins that steps read, and that they write.
 fn persistent_bytes(parts: &Parts, steps: &[Step]) -> (HashSet<usize>, HashSet<usize>) {
     let persistent = parts.regions.states + parts.regions.inputs + parts.regions.constants;

@@ -69,7 +69,7 @@ impl Work for Errand {
         let carrier = unsafe { &mut *self.carrier };
         match self.task {
             Task::Scatter => carrier.scatter(self.bucket, transport),
-            Task::GatherSums => carrier.gather(self.bucket, transport, |carrier| &carrier.sums),
+            Task::GatherSums => carrier.gather_sums(self.bucket, transport),
             Task::GatherWeights => carrier.gather(self.bucket, transport, |carrier| &carrier.weights),
         }
     }
@@ -162,7 +162,7 @@ impl Carrier {
         rounds(&self.shards, self.units, bucket)
     }
 
-    fn scatter(&mut self, bucket: usize, transport: &mut dyn Transport) -> Result<()> {
+    pub fn scatter(&mut self, bucket: usize, transport: &mut dyn Transport) -> Result<()> {
         for round in 0..self.rounds(bucket) {
             self.pack(bucket, round);
             let Carrier { sent, received, .. } = self;
@@ -224,6 +224,11 @@ impl Carrier {
             before += length;
             write(states, piece, &numbers[first..first + length]);
         });
+    }
+
+    /// Gives every rank the sums of a bucket, of which it has those of its own part.
+    pub fn gather_sums(&mut self, bucket: usize, transport: &mut dyn Transport) -> Result<()> {
+        self.gather(bucket, transport, |carrier| &carrier.sums)
     }
 
     /// Gives every rank all of a bucket, of which it has its own part.

@@ -45,8 +45,8 @@ struct UnderWay {
     ready: Vec<bool>,
     /// How many buckets were scattered, from the last of the weights to the first, and then what is of no weight.
     scattered: usize,
-    /// How many of these, from the last weights on, were gathered early.
-    gathered: usize,
+    /// By bucket of weights: whether it is being gathered, or was.
+    gathered: Vec<bool>,
     /// By bucket, when it is gathered.
     tickets: Vec<Option<Ticket>>,
     last: Option<Ticket>,
@@ -61,6 +61,12 @@ struct Early {
     /// What the last gradients of a step waited before they were scattered, and the next step for what is gathered.
     waited_for_scatter: Duration,
     waited_for_gather: Duration,
+}
+
+/// Whether the bucket of weights that is scattered at this place, counted from 1, is gathered at once, if so many are. Those lie evenly
+/// among all: so the next forward pass meets one of them while others are still gathered, and the link is not idle once they are.
+pub(super) fn is_gathered_early(place: usize, weights: usize, early: usize) -> bool {
+    place < weights && place * early / weights > (place - 1) * early / weights
 }
 
 impl Early {
@@ -107,7 +113,7 @@ impl Exchange {
             step: UnderWay {
                 ready: vec![false; buckets],
                 scattered: 0,
-                gathered: 0,
+                gathered: vec![false; buckets - 1],
                 // There is nothing to gather before the first step.
                 tickets: vec![None; buckets],
                 last: None,
@@ -146,7 +152,8 @@ impl Exchange {
         if !self.step.ready.contains(&true) {
             // The first of a step: nothing is under way.
             self.find(program)?;
-            (self.step.scattered, self.step.gathered) = (0, 0);
+            self.step.scattered = 0;
+            self.step.gathered.fill(false);
         }
         self.step.ready[bucket] = true;
         while self.step.scattered <= weights {
@@ -160,12 +167,8 @@ impl Exchange {
             if next == weights {
                 self.step.tickets[next] = Some(self.post(Task::GatherSums, next));
                 self.step.last = self.step.tickets[next];
-            } else if !self.parts.is_sharded() && next > 0 {
-                while self.step.gathered < self.step.scattered * self.early.buckets / weights {
-                    let bucket = weights - 1 - self.step.gathered;
-                    self.step.tickets[bucket] = Some(self.post(Task::GatherSums, bucket));
-                    self.step.gathered += 1;
-                }
+            } else if !self.parts.is_sharded() && is_gathered_early(self.step.scattered, weights, self.early.buckets) {
+                self.gather_bucket(Task::GatherSums, next);
             }
         }
         Ok(())
@@ -185,10 +188,16 @@ impl Exchange {
     /// Gathers what is left: sums, or weights whose parts are new.
     pub fn gather(&mut self) {
         let task = if self.parts.is_sharded() { Task::GatherWeights } else { Task::GatherSums };
-        for bucket in 0..self.shards.of_weights() - self.step.gathered {
-            self.step.tickets[bucket] = Some(self.post(task, bucket));
+        for bucket in 0..self.shards.of_weights() {
+            if !self.step.gathered[bucket] {
+                self.gather_bucket(task, bucket);
+            }
         }
-        self.step.gathered = self.shards.of_weights();
+    }
+
+    fn gather_bucket(&mut self, task: Task, bucket: usize) {
+        self.step.tickets[bucket] = Some(self.post(task, bucket));
+        self.step.gathered[bucket] = true;
     }
 
     /// Waits until a bucket is gathered.

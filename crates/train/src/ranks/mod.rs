@@ -4,6 +4,7 @@
 //! blocks of all ranks up by the tree that the lanes have: so a step has the same bits on any number of ranks. What a run
 //! does besides, its files and what it tells, is the first rank's.
 
+mod bare;
 mod carrier;
 mod coded;
 mod compressed;
@@ -15,6 +16,8 @@ mod states;
 mod tree;
 mod units;
 
+#[doc(hidden)]
+pub use bare::BareExchange;
 pub(crate) use carrier::exchange_bytes;
 pub use compressed::bytes_of_step;
 pub(crate) use compressed::{Compressed, compressed_bytes};
@@ -26,7 +29,7 @@ pub(crate) use units::Units;
 use crate::checkpoint::{Found, Store};
 use crate::lanes::Place;
 use crate::{Error, Result};
-pub use gradus_comm::{Link, Transport, in_process, join};
+pub use gradus_comm::{Link, Transport, in_process, join, leave};
 use gradus_engine::backend::Backend;
 use std::borrow::Cow;
 use std::path::Path;

@@ -1,6 +1,7 @@
 //! What a step takes on ranks, from its plan and the link between them: the same steps, marks and buckets, on paper.
 
 use super::carrier::rounds_of;
+use super::exchange::is_gathered_early;
 use super::shards::Shards;
 use crate::Result;
 use crate::lanes::{Fold, Place};
@@ -88,9 +89,10 @@ impl Paper<'_> {
         let seconds = |name: &str| self.routine(name).map_or(0.0, PlannedRoutine::seconds);
         // What is left of the step before is gathered in the order of the weights.
         let mut link = self.small / SMALL;
-        let gathered: Vec<f64> = (0..weights - early)
+        let is_early = |bucket: usize| is_gathered_early(weights - bucket, weights, early);
+        let gathered: Vec<f64> = (0..weights)
             .map(|bucket| {
-                link += self.gather[bucket];
+                link += if is_early(bucket) { 0.0 } else { self.gather[bucket] };
                 link
             })
             .collect();
@@ -118,13 +120,9 @@ impl Paper<'_> {
             now += config.lanes.folds().iter().filter_map(Fold::routine).map(|fold| seconds(&fold)).sum::<f64>();
             ready.fill(now);
         }
-        let mut early_done = 0;
-        for (scattered, bucket) in (0..weights).rev().enumerate() {
+        for bucket in (0..weights).rev() {
             link = link.max(ready[bucket]) + self.scatter[bucket];
-            while bucket > 0 && early_done < (scattered + 1) * early / weights {
-                link += self.gather[weights - 1 - early_done];
-                early_done += 1;
-            }
+            link += if is_early(bucket) { self.gather[bucket] } else { 0.0 };
         }
         let whole = if lags { prologue_seconds(update) } else { update.seconds() };
         now.max(link) + self.small * (SMALL - 1.0) / SMALL + seconds("squares") + whole

@@ -82,6 +82,11 @@ impl TrainingStep {
         self.config().overlap && !self.is_timed()
     }
 
+    /// Whether the last lane is joined to those before it while it is computed.
+    pub(super) fn joins_early(&self) -> bool {
+        self.exchange.is_some() && self.joining.is_some() && self.overlaps()
+    }
+
     /// Replays a routine that leaves sums. The first of a step meets what is left of the step before, and the last gives what it
     /// has to be exchanged as soon as it has it.
     pub(super) fn run_summing(&mut self, name: &str, is_first: bool, is_last: bool) -> Result<()> {
@@ -94,13 +99,16 @@ impl TrainingStep {
             self.finish()?;
             return self.run_routine(name);
         }
-        let TrainingStep { exchange, lagging, program, .. } = self;
+        let TrainingStep { exchange, lagging, joining, program, .. } = self;
         let exchange = exchange.as_mut().expect("there are other ranks");
         program.run_marked(name, |program, moment, bucket| match moment {
             Moment::Await => lagging.catch_up(exchange, program, Some(bucket)),
             Moment::Start if is_last => {
                 lagging.catch_up(exchange, program, None)?;
-                exchange.ready(bucket, program)
+                match joining {
+                    Some(joining) => joining.go_on(bucket, exchange, program),
+                    None => exchange.ready(bucket, program),
+                }
             }
             Moment::Start => Ok(()),
         })?;

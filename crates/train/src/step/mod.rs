@@ -18,6 +18,7 @@
 
 mod batch;
 mod culprit;
+mod joining;
 mod kept;
 mod lagging;
 mod local;

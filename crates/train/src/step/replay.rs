@@ -1,5 +1,6 @@
 //! The linked training step.
 
+use super::joining::Joining;
 use super::lagging::Lagging;
 use super::local::LocalLanes;
 use super::staged::Staging;
@@ -63,6 +64,8 @@ pub struct TrainingStep {
     pub(super) pipeline: Option<Box<Pipeline>>,
     /// Where the update of the last step stands.
     pub(super) lagging: Lagging,
+    /// How the last lane is joined to others while it is computed, if it can be.
+    pub(super) joining: Option<Joining>,
     pub(super) program: Program,
     pub(super) config: StepConfig,
     fields: Arc<[Field]>,
@@ -148,6 +151,7 @@ impl TrainingStep {
             pipeline: None,
             exchange: None,
             lagging: Lagging::default(),
+            joining: None,
             reading,
             times: None,
         })
@@ -176,10 +180,18 @@ impl TrainingStep {
             let mut exchange = Exchange::new(ranks, &self.config.lanes, &self.summed, parts, &self.parameters);
             if self.staging.is_none() {
                 self.lagging = Lagging::of(self.program.plan(), parts.is_sharded()).agreed(exchange.ranks())?;
+                self.joining = self.joining();
             }
             self.exchange = Some(Box::new(exchange));
         }
         Ok(self)
+    }
+
+    /// How the last lane is joined to those before it, if there are any.
+    fn joining(&self) -> Option<Joining> {
+        let joins = self.folds.last()?.as_ref()?;
+        let last = if self.config.micro_batches == 1 { "first" } else { "accumulate" };
+        Joining::of(self.program.plan(), joins, last)
     }
 
     /// The other ranks of the run, if there are any.
@@ -233,6 +245,7 @@ impl TrainingStep {
             let allowed = self.lagging.is_allowed();
             self.lagging = Lagging::of(self.program.plan(), parts.is_sharded()).agreed(exchange.ranks())?;
             self.may_lag(allowed);
+            self.joining = self.joining();
         }
         // They were those of the other plan.
         self.times = None;
@@ -440,8 +453,11 @@ impl TrainingStep {
         let (folds, hosted) = (self.folds.clone(), self.config.lanes.hosted().len());
         for (place, fold) in folds.iter().enumerate() {
             let is_last = place + 1 == hosted;
-            self.replay_lane(place, is_last && fold.is_none(), batch, inputs)?;
-            fold.as_ref().map_or(Ok(()), |fold| self.run_summing(fold, false, is_last))?;
+            let joined = is_last && self.joins_early();
+            self.replay_lane(place, is_last && (joined || fold.is_none()), batch, inputs)?;
+            if let Some(fold) = fold.as_ref().filter(|_| !joined) {
+                self.run_summing(fold, false, is_last)?;
+            }
         }
         Ok(())
     }
