@@ -8,7 +8,7 @@ use crate::lanes::{Fold, Place};
 use crate::step::StepConfig;
 use gradus_comm::Link;
 use gradus_engine::backend::Backend;
-use gradus_engine::plan::{Moment, Plan, PlannedRoutine};
+use gradus_engine::plan::{Mark, Moment, Plan, PlannedRoutine, Step};
 use serde::Serialize;
 
 /// Small collectives of a step: what is decided together, the squares, and two for what is of no weight.
@@ -96,29 +96,29 @@ impl Paper<'_> {
                 link
             })
             .collect();
-        let passes = config.passes();
-        let last_is_first = passes == 1 && config.lanes.folds().iter().all(|fold| fold.routine().is_none());
         let mut ready = vec![0.0; weights];
         let mut now = self.small / SMALL;
-        let mut done = 0;
-        for mark in &first.marks {
-            now += first.steps[done..mark.at].iter().map(|step| step.seconds).sum::<f64>();
-            done = mark.at;
-            match mark.moment {
-                Moment::Await => {
-                    now = now.max(gathered.get(mark.group).copied().unwrap_or(0.0));
-                    now += if lags { piece_seconds(update, mark.group) } else { 0.0 };
-                }
-                Moment::Start if last_is_first && mark.group < weights => ready[mark.group] = now,
-                Moment::Start => {}
-            }
-        }
-        now += first.steps[done..].iter().map(|step| step.seconds).sum::<f64>();
-        if !last_is_first {
-            let hosted = config.lanes.hosted().len();
-            now += (hosted - 1) as f64 * first.seconds() + (passes - hosted) as f64 * seconds("accumulate");
-            now += config.lanes.folds().iter().filter_map(Fold::routine).map(|fold| seconds(&fold)).sum::<f64>();
-            ready.fill(now);
+        let mut awaited = |group: usize, now: &mut f64| {
+            *now = now.max(gathered.get(group).copied().unwrap_or(0.0));
+            *now += if lags { piece_seconds(update, group, Moment::Await) } else { 0.0 };
+        };
+        let folds: Vec<String> = config.lanes.folds().iter().filter_map(Fold::routine).collect();
+        let joins = config.lanes.folds().last().and_then(Fold::routine).and_then(|name| self.routine(&name));
+        let mut started = |group: usize, now: &mut f64| {
+            *now += joins.map_or(0.0, |joins| piece_seconds(joins, group, Moment::Start));
+            ready.get_mut(group).into_iter().for_each(|ready| *ready = *now);
+        };
+        let (passes, hosted) = (config.passes(), config.lanes.hosted().len());
+        if passes == 1 {
+            pass(first, &mut now, &mut awaited, &mut started);
+        } else {
+            let further = (passes - hosted) as f64 * seconds("accumulate");
+            let folded =
+                folds.iter().map(|fold| seconds(fold)).sum::<f64>() - joins.map_or(0.0, PlannedRoutine::seconds);
+            let last = if config.micro_batches == 1 { Some(first) } else { self.routine("accumulate") };
+            pass(first, &mut now, &mut awaited, &mut |_, _| ());
+            now += (hosted - 1) as f64 * first.seconds() + further + folded - last.map_or(0.0, PlannedRoutine::seconds);
+            last.into_iter().for_each(|last| pass(last, &mut now, &mut |_, _| (), &mut started));
         }
         for bucket in (0..weights).rev() {
             link = link.max(ready[bucket]) + self.scatter[bucket];
@@ -135,9 +135,33 @@ fn prologue_seconds(update: &PlannedRoutine) -> f64 {
     update.steps[..first].iter().map(|step| step.seconds).sum()
 }
 
-/// What it does from where it needs a bucket up to where it needs the next.
-fn piece_seconds(update: &PlannedRoutine, bucket: usize) -> f64 {
-    let Some(place) = update.marks.iter().position(|mark| mark.group == bucket) else { return 0.0 };
-    let end = update.marks.get(place + 1).map_or(update.steps.len(), |mark| mark.at);
-    update.steps[update.marks[place].at..end].iter().map(|step| step.seconds).sum()
+/// Goes through the steps of a routine, and does something where it awaits and where it starts a bucket.
+fn pass(
+    routine: &PlannedRoutine,
+    now: &mut f64,
+    awaited: &mut dyn FnMut(usize, &mut f64),
+    started: &mut dyn FnMut(usize, &mut f64),
+) {
+    let taken = |steps: &[Step]| steps.iter().map(|step| step.seconds).sum::<f64>();
+    let mut done = 0;
+    for mark in &routine.marks {
+        *now += taken(&routine.steps[done..mark.at]);
+        done = mark.at;
+        match mark.moment {
+            Moment::Await => awaited(mark.group, now),
+            Moment::Start => started(mark.group, now),
+        }
+    }
+    *now += taken(&routine.steps[done..]);
+}
+
+/// What a routine does for a bucket: from where it needs that up to where it needs the next, or from one start up to its own.
+fn piece_seconds(routine: &PlannedRoutine, bucket: usize, moment: Moment) -> f64 {
+    let marks: Vec<&Mark> = routine.marks.iter().filter(|mark| mark.moment == moment).collect();
+    let Some(place) = marks.iter().position(|mark| mark.group == bucket) else { return 0.0 };
+    let steps = match moment {
+        Moment::Await => marks[place].at..marks.get(place + 1).map_or(routine.steps.len(), |mark| mark.at),
+        Moment::Start => place.checked_sub(1).map_or(0, |before| marks[before].at)..marks[place].at,
+    };
+    routine.steps[steps].iter().map(|step| step.seconds).sum()
 }
