@@ -6,7 +6,7 @@ mod assign;
 use super::checks::first_looks;
 use super::liveness::Liveness;
 use super::lower::{Buffers, Lowered};
-use super::{Buffer, BufferId, BufferKind, Machine, Options, PlannedRoutine, bytes_type};
+use super::{Buffer, BufferId, BufferKind, Machine, Moment, Options, PlannedRoutine, Step, bytes_type};
 use crate::Result;
 use crate::ops::Effect;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -45,7 +45,10 @@ pub(super) fn schedule(
 /// need not be waited for.
 fn ordered(mut routine: PlannedRoutine, buffers: &[Buffer], reorder: bool) -> PlannedRoutine {
     let links = Links::of(&routine);
-    let in_trace_order = links.ordered(|ready| *ready.first().expect("a step is ready"));
+    // Of what others are replayed between, all that waits for nobody comes first.
+    let waits = if routine.apart { waiting(&routine) } else { vec![false; routine.steps.len()] };
+    let next = |ready: &BTreeSet<usize>| ready.iter().copied().min_by_key(|&step| (waits[step], step));
+    let in_trace_order = links.ordered(|ready| next(ready).expect("a step is ready"));
     let mut order = in_trace_order;
     if reorder {
         let mut live = Live::of(&routine, buffers);
@@ -57,6 +60,18 @@ fn ordered(mut routine: PlannedRoutine, buffers: &[Buffer], reorder: bool) -> Pl
     let mut steps: Vec<Option<_>> = routine.steps.into_iter().map(Some).collect();
     routine.steps = order.into_iter().map(|index| steps[index].take().expect("each step once")).collect();
     routine
+}
+
+/// By step: whether it needs what a routine awaits, or what is made of that.
+fn waiting(routine: &PlannedRoutine) -> Vec<bool> {
+    let awaited = routine.marks.iter().filter(|mark| mark.moment == Moment::Await);
+    let mut awaited: HashSet<BufferId> = awaited.flat_map(|mark| mark.buffers.iter().copied()).collect();
+    let needs = |step: &Step| {
+        let waits = step.inputs.iter().chain(&step.outputs).any(|operand| awaited.contains(&operand.buffer));
+        awaited.extend(step.outputs.iter().filter(|_| waits).map(|output| output.buffer));
+        waits
+    };
+    routine.steps.iter().map(needs).collect()
 }
 
 /// Which steps must come before which.
