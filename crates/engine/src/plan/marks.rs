@@ -48,14 +48,14 @@ impl PlannedRoutine {
 mod tests {
     use super::*;
     use crate::backend::Cpu;
-    use crate::plan::verify::verify_between;
+    use crate::plan::verify::{verify_after, verify_between};
     use crate::plan::{Options, Parts, Plan};
     use crate::{DType, Error, Program, Routine, Tensor, Trace, gradient};
 
     const LAYERS: usize = 3;
 
-    /// A small network: a routine that leaves the gradients of its layers in states, and one that updates from these.
-    fn routines(trace: &Trace) -> [Routine; 2] {
+    /// A small network: a routine that leaves the gradients of its layers in states, and one that updates from these, with these states.
+    fn routines(trace: &Trace) -> ([Routine; 2], Vec<Tensor>) {
         let state = |name: &str, layer: usize| trace.zero_state(&format!("{name}.{layer}"), DType::F32, [8, 8]);
         let weights: Vec<Tensor> = (0..LAYERS).map(|layer| state("w", layer)).collect();
         let sums: Vec<Tensor> = (0..LAYERS).map(|layer| state("sum", layer)).collect();
@@ -71,12 +71,12 @@ mod tests {
             first = first.awaits(layer, &[weight.clone(), sum.clone()]);
             update = update.assign(weight, &(weight - sum * &rate)).awaits(layer, &sums[layer..=layer]);
         }
-        [first, update]
+        ([first, update], sums)
     }
 
     fn planned() -> (Cpu, Plan) {
         let (trace, cpu) = (Trace::new(), Cpu::new(1).unwrap());
-        let plan = trace.plan(&cpu, &routines(&trace), Options::default()).unwrap();
+        let plan = trace.plan(&cpu, &routines(&trace).0, Options::default()).unwrap();
         (cpu, plan)
     }
 
@@ -133,6 +133,28 @@ mod tests {
         let problem = verify_between(&plan, &plan.routines[1], &first).unwrap_err();
         assert!(problem.contains("needs what \"update\" does for group 1"), "{problem}");
         assert!(verify_between(&plan, &first, &plan.routines[1]).unwrap_err().contains("is not apart"));
+    }
+
+    #[test]
+    fn what_follows_each_start_must_be_done_with_there() {
+        let (trace, cpu) = (Trace::new(), Cpu::new(1).unwrap());
+        let ([first, _], sums) = routines(&trace);
+        let kept = |layer: usize| trace.zero_state(&format!("kept.{layer}"), DType::F32, [8, 8]);
+        let joining = (0..LAYERS).rev().fold(Routine::new("join").apart(), |routine, layer| {
+            let sum = &sums[layer];
+            routine.assign(sum, &(kept(layer) + sum)).starts(layer, &sums[layer..=layer])
+        });
+        let plan = trace.plan(&cpu, &[first, joining], Options::default()).unwrap();
+        let [first, joining] = &plan.routines[..] else { panic!("two routines") };
+        verify_after(&plan, joining, first).unwrap();
+        assert!(verify_after(&plan, first, joining).unwrap_err().contains("is not apart"));
+        let mut early = first.clone();
+        early.marks.iter_mut().filter(|mark| mark.moment == Moment::Start).for_each(|mark| mark.at = 0);
+        let problem = verify_after(&plan, joining, &early).unwrap_err();
+        assert!(problem.contains("touches what \"join\" does for group"), "{problem}");
+        let mut fewer = first.clone();
+        fewer.marks.retain(|mark| mark.group != 1);
+        assert!(verify_after(&plan, joining, &fewer).unwrap_err().contains("does not start group 1"));
     }
 
     #[test]
