@@ -6,7 +6,7 @@ mod precision;
 use gradus::backend::{Backend, Cpu, Cuda, GpuKind, Reference, Timing};
 use gradus::models::ModelConfig;
 use gradus::ops::{self, AttentionOptions, ListedOperation};
-use gradus::plan::Options;
+use gradus::plan::{Options, Plan};
 use gradus::testing::{SecondMachine, check_on, plans_for};
 use gradus::train::step::StepConfig;
 use gradus::{Array, DType, Precision, Program, Routine, Tensor, TensorType, Trace, gradient};
@@ -105,6 +105,34 @@ fn a_norm_sums_the_columns_of_the_copy_that_it_makes() {
     };
     // Two products of each layer end in the residual stream; the two others, whose results are 192 and 256 wide, do not.
     assert_eq!((count("layer_norm_gradient", "sums"), count("matmul", "column sums")), (2 * 3, 2 * 3));
+}
+
+/// How many steps of a plan there are by this name, with this in their attributes.
+fn count(plan: &Plan, name: &str, attribute: &str) -> usize {
+    let steps = plan.routines.iter().flat_map(|routine| &routine.steps);
+    steps.filter(|step| step.op.name() == name && step.op.attributes().contains(attribute)).count()
+}
+
+#[test]
+fn large_products_give_the_slope_of_gelu_and_sum_columns() {
+    let cuda = Cuda::of_kind(GpuKind::H200);
+    let model = || ModelConfig::gpt2(61, 128, 3, 2, 32);
+    for (micro_batch, micro_batches) in [(16, 1), (16, 2)] {
+        let plain = StepConfig::plain(model(), micro_batch);
+        let config = StepConfig { precision: Precision::Bf16, micro_batches, ..plain };
+        let plan = config.planner(&cuda, Options::default()).unwrap().plan(usize::MAX);
+        let of_layers = |name: &str, attribute: &str| count(&plan, name, attribute) / 3;
+        let routines = plan.routines.iter().filter(|routine| routine.steps.iter().any(|step| step.part.backward));
+        let routines = routines.count();
+        assert_eq!(of_layers("fused_matmul", "kept as"), routines, "a layer's, in each routine with a gradient");
+        assert_eq!(of_layers("fused_matmul", "kept,"), 0);
+        // From the second micro-batch on they go on from the first's.
+        let sums = of_layers("fused_matmul", "column sums") + of_layers("accumulation", "fused_matmul");
+        assert_eq!(sums, routines);
+    }
+    let few = StepConfig { precision: Precision::Bf16, ..StepConfig::plain(model(), 8) };
+    let plan = few.planner(&cuda, Options::default()).unwrap().plan(usize::MAX);
+    assert_eq!((count(&plan, "fused_matmul", "kept as"), count(&plan, "fused_matmul", ", kept,")), (0, 3));
 }
 
 #[test]
@@ -234,6 +262,53 @@ fn attention_of_models_on_a_device_equals_the_cpu() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// GELU of a product, and the gradient of what led to it, from a product too: the weight's, the bias's and what the slope gives.
+fn feed_forward(backend: &dyn Backend, dtype: DType, [rows, inner, columns]: [usize; 3]) -> Vec<Vec<f64>> {
+    let trace = Trace::new();
+    let shapes = [("x", vec![rows, inner]), ("w", vec![inner, columns]), ("b", vec![columns])];
+    let [x, w, b] = shapes.clone().map(|(name, shape)| trace.input(name, dtype, shape));
+    let further = [("v", vec![columns, inner]), ("g", vec![rows, inner])];
+    let [v, g] = further.clone().map(|(name, shape)| trace.input(name, dtype, shape));
+    let hidden = x.linear(&w, Some(&b));
+    let active = hidden.gelu();
+    let loss = (&active.matmul(&v) * &g).cast(DType::F32).sum_all();
+    let [hidden, w, b] = <[Tensor; 3]>::try_from(gradient(&loss, &[&hidden, &w, &b]).unwrap()).ok().unwrap();
+    let results = [("active", &active), ("hidden", &hidden), ("weight", &w), ("bias", &b)];
+    let routine = results.iter().fold(Routine::new("r"), |routine, (name, of)| routine.output(*name, of));
+    let mut program = trace.compile(backend, &[routine]).unwrap();
+    for ((name, shape), prime) in shapes.into_iter().chain(further).zip([7919, 7027, 6007, 5003, 4001]) {
+        let ty = TensorType::new(dtype, shape);
+        let number = |i: usize| ((i * prime % 100_003) % 257) as f64 / 128.0 - 1.0;
+        let numbers: Vec<f64> = (0..ty.shape.elements()).map(number).collect();
+        program.write_array(name, &Array::from_f64(ty, &numbers).unwrap()).unwrap();
+    }
+    program.run("r").unwrap();
+    results.iter().map(|(name, _)| program.read(*name).unwrap().to_f64()).collect()
+}
+
+/// Products of more tiles than the device has room for at once, so that blocks go from one to the next; of little depth, which
+/// leaves least between them. What a race would change is looked for by the bits of several runs.
+#[test]
+#[ignore = "takes a CUDA device: run by bench/cuda"]
+fn what_follows_products_of_many_tiles_is_what_the_cpu_computes() {
+    let (cuda, cpu) = (Cuda::new(0).unwrap(), Cpu::new(2).unwrap());
+    for (sizes, (dtype, allowed)) in [[20_000, 64, 1024], [9_001, 136, 1600], [16_384, 768, 512]]
+        .iter()
+        .flat_map(|sizes| [(DType::Bf16, 1e-2), (DType::F16, 2e-3)].map(|of_type| (*sizes, of_type)))
+    {
+        let (expected, computed) = (feed_forward(&cpu, DType::F32, sizes), feed_forward(&cuda, dtype, sizes));
+        for _ in 0..5 {
+            assert!(computed == feed_forward(&cuda, dtype, sizes), "{sizes:?}, {dtype}: the same bits again");
+        }
+        for (what, (computed, expected)) in ["active", "hidden", "weight", "bias"].iter().zip(computed.iter().zip(&expected)) {
+            let size = expected.iter().map(|x| x * x).sum::<f64>().sqrt();
+            let error = computed.iter().zip(expected).map(|(a, b)| (a - b).powi(2)).sum::<f64>().sqrt() / size;
+            println!("{sizes:?}, {dtype}: {what} off by {error:.1e}");
+            assert!(error <= allowed, "{sizes:?}, {dtype}: {what} off by {error:e} of {size:e}");
+        }
+    }
 }
 
 /// A loss that looks at its targets, and a state that counts.
