@@ -294,7 +294,10 @@ fn feed_forward(backend: &dyn Backend, dtype: DType, [rows, inner, columns]: [us
 #[ignore = "takes a CUDA device: run by bench/cuda"]
 fn what_follows_products_of_many_tiles_is_what_the_cpu_computes() {
     let (cuda, cpu) = (Cuda::new(0).unwrap(), Cpu::new(2).unwrap());
-    for (sizes, (dtype, allowed)) in [[20_000, 64, 1024], [9_001, 136, 1600], [16_384, 768, 512]]
+    // The first alone is enough for what looks at every access.
+    let all = [[17_000, 64, 512], [20_000, 64, 1024], [9_001, 136, 1600], [16_384, 768, 512]];
+    let count = if std::env::var_os("GRADUS_TEST_FIRST").is_some() { 1 } else { all.len() };
+    for (sizes, (dtype, allowed)) in all[..count]
         .iter()
         .flat_map(|sizes| [(DType::Bf16, 1e-2), (DType::F16, 2e-3)].map(|of_type| (*sizes, of_type)))
     {
