@@ -19,9 +19,9 @@ struct Barriers {
     u64 full[STAGES], empty[STAGES], summed[2], stored[2];
 };
 constexpr int BARRIERS = 128;
-// The sums of a tile's columns by each warp that stores, of two tiles by turns: one is read while the next is written.
+// The sums of a tile's columns by each warp that stores, of two tiles by turns.
 constexpr int COLUMN_SUMS = HAS_COLUMN_SUMS ? 2 * STORERS * TILE_COLUMNS * 4 : 0;
-static_assert(sizeof(Barriers) <= BARRIERS && STAGES * STAGE + 2 * SUM_TILE + 2 * TILE_COLUMNS * 4 + COLUMN_SUMS + BARRIERS == SHARED, "all that is shared has room");
+static_assert(sizeof(Barriers) <= BARRIERS && STAGES * STAGE + 2 * SUM_TILE + 4 * TILE_COLUMNS * 4 + COLUMN_SUMS + BARRIERS == SHARED, "all that is shared has room");
 
 __device__ __forceinline__ u32 cluster_rank() {
     u32 rank;
@@ -108,15 +108,13 @@ template <int COUNT> __device__ __forceinline__ void gelu_each(float (&x)[COUNT]
     EACH(COUNT) share[k] = power_of_two(share[k]);
     EACH(COUNT) share[k] += 1.0f;
     EACH(COUNT) asm("rcp.approx.ftz.f32 %0, %0;" : "+f"(share[k]));
-    if (AFTER == GELU_KEEPING_SLOPE) {
-        EACH(COUNT) {
-            const float inner = fmaf(x[k] * x[k], 6.0f * GELU_SCALE * GELU_CUBIC, 2.0f * GELU_SCALE);
-            // Where it is flat, `inner` may be infinite.
-            const float bend = fmaf(-share[k], share[k], share[k]);
-            slope[k] = bend == 0.0f ? share[k] : fmaf(x[k] * bend, inner, share[k]);
-        }
+    EACH(COUNT) {
+        const float gelu = x[k] * share[k], bend = fmaf(-gelu, share[k], gelu);
+        // In an order in which nothing overflows where it is flat; of what is infinite the slope is no number.
+        if (AFTER == GELU_KEEPING_SLOPE)
+            slope[k] = fmaf(bend * x[k], x[k] * (6.0f * GELU_SCALE * GELU_CUBIC), fmaf(bend, 2.0f * GELU_SCALE, share[k]));
+        x[k] = gelu;
     }
-    EACH(COUNT) x[k] *= share[k];
 }
 
 __device__ __forceinline__ Piece packed(const float *x) {
@@ -154,8 +152,9 @@ struct Place {
     int rank, first, apart;
     __device__ __forceinline__ u8 *stage(int i) const { return shared + i * STAGE; }
     __device__ __forceinline__ u8 *sums(int group) const { return shared + STAGES * STAGE + group * SUM_TILE; }
-    __device__ __forceinline__ float *bias(int group) const { return (float *)sums(2) + group * TILE_COLUMNS; }
-    __device__ __forceinline__ float *column_sums(int turn, int warp) const { return bias(2) + (turn * STORERS + warp) * TILE_COLUMNS; }
+    // Of two tiles by turns: one is read while the next is written.
+    __device__ __forceinline__ float *bias(int turn, int group) const { return (float *)sums(2) + (turn * 2 + group) * TILE_COLUMNS; }
+    __device__ __forceinline__ float *column_sums(int turn, int warp) const { return bias(2, 0) + (turn * STORERS + warp) * TILE_COLUMNS; }
 };
 
 // Copies the tiles of both operands ahead.
@@ -209,18 +208,18 @@ __device__ __forceinline__ void multiply(const Place &here, const bias_t *bias) 
 #pragma unroll
         for (int i = 0; i < 128; i++) asm volatile("" : "+f"(d[i])::"memory");
         arrive_all(&here.at.empty[before]);
-        // What was stored was summed by all of the warpgroup, so none of it reads the last tile's bias any more.
-        await(&here.at.stored[group], count % 2 ^ 1);
+        float *const own_bias = here.bias(count % 2, group);
         if (HAS_BIAS) {
-            *(Vector<float, 2> *)(here.bias(group) + member * 2) = two;
+            *(Vector<float, 2> *)(own_bias + member * 2) = two;
             asm volatile("bar.sync %0, 128;" ::"r"(1 + group) : "memory");
         }
+        await(&here.at.stored[group], count % 2 ^ 1);
 #pragma unroll
         for (int part = 0; part < 4; part++) {
             Vector<float, 2> added[8] = {};
 #pragma unroll
             for (int i = 0; i < 8; i++)
-                if (HAS_BIAS) added[i] = *(const Vector<float, 2> *)(here.bias(group) + (part * 8 + i) * 8 + lane % 4 * 2);
+                if (HAS_BIAS) added[i] = *(const Vector<float, 2> *)(own_bias + (part * 8 + i) * 8 + lane % 4 * 2);
             u32 packed[16];
 #pragma unroll
             for (int i = 0; i < 16; i++) {

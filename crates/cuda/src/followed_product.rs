@@ -13,9 +13,9 @@ const FEWEST: usize = 512;
 /// Threads of a block: two warpgroups that multiply, a warp that copies and three that store.
 const THREADS: usize = 384;
 const STORERS: usize = 3;
-/// Bytes of shared memory: steps on their way, the sums of a tile, the bias of its columns for each warpgroup, barriers.
+/// Bytes of shared memory: steps on their way, the sums of a tile, the bias of two tiles' columns for each warpgroup, barriers.
 const SHARED: usize =
-    3 * (TILE_ROWS + TILE_COLUMNS) * STEP * 2 + TILE_ROWS * TILE_COLUMNS * 2 + 2 * TILE_COLUMNS * 4 + 128;
+    3 * (TILE_ROWS + TILE_COLUMNS) * STEP * 2 + TILE_ROWS * TILE_COLUMNS * 2 + 4 * TILE_COLUMNS * 4 + 128;
 /// And where the columns are summed, the sums of two tiles' by every warp that stores.
 const SHARED_SUMS: usize = 2 * STORERS * TILE_COLUMNS * 4;
 
