@@ -139,8 +139,8 @@ fn gradients_in_every_precision_on_a_device_are_those_of_the_cpu() {
     for (config, (precision, allowed)) in
         [config as fn(Precision) -> StepConfig, wide].iter().flat_map(|config| precisions.map(|one| (config, one)))
     {
-        let [mut expected, mut found] =
-            [(Precision::F32, &cpu as &dyn Backend), (precision, &cuda)].map(|(of, backend)| begun(config(of), backend));
+        let [mut expected, mut found] = [(Precision::F32, &cpu as &dyn Backend), (precision, &cuda)]
+            .map(|(of, backend)| begun(config(of), backend));
         trained(&mut expected, 1);
         trained(&mut found, 1);
         for (name, role, _) in expected.program().states().filter(|(_, role, _)| *role == Role::Optimizer) {

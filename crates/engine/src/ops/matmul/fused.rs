@@ -295,10 +295,8 @@ fn gradients_of_gelu() -> Vec<Case> {
         let product = a.linear(b, Some(bias));
         let apply = |function: Function, operands: &[&Tensor]| {
             let arguments = [Argument::Input(0), Argument::Input(operands.len() - 1), Argument::Constant(0.0)];
-            let program = ScalarProgram {
-                instructions: vec![Instruction { function, arguments }],
-                result: Argument::Result(0),
-            };
+            let program =
+                ScalarProgram { instructions: vec![Instruction { function, arguments }], result: Argument::Result(0) };
             let (shape, dtype) = (operands[0].shape(), operands[0].dtype());
             let op = Elementwise { program, input_count: operands.len(), shape, dtype };
             operands[0].trace().apply_one(op, operands)

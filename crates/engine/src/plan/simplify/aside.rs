@@ -1,9 +1,9 @@
 //! What a program takes of one operand alone, apart from the rest of it.
 
+use crate::DType;
 use crate::TensorType;
 use crate::graph::Value;
 use crate::ops::{Argument, Elementwise, Function, Instruction, ScalarProgram};
-use crate::DType;
 
 /// A program in two: `outer(.., inner(operand), ..)`.
 #[derive(Debug)]
@@ -16,12 +16,7 @@ pub(super) struct Divided {
 
 /// A program, with what it takes of one of its operands apart: a function of that alone, which is rounded to the operand's type, so
 /// that it can be stored and read again. Nothing, if it reads the operand by itself too.
-pub(super) fn divided(
-    program: &Elementwise,
-    inputs: &[Value],
-    operand: Value,
-    ty: &TensorType,
-) -> Option<Divided> {
+pub(super) fn divided(program: &Elementwise, inputs: &[Value], operand: Value, ty: &TensorType) -> Option<Divided> {
     let place = inputs.iter().position(|&input| input == operand)?;
     if ty.shape != program.shape || inputs[place + 1..].contains(&operand) {
         return None;
@@ -43,14 +38,24 @@ pub(super) fn divided(
     if !plain || value == Argument::Input(place) {
         return None;
     }
-    let inner = part(instructions, |index| of_operand[index] && index != end, value, |argument| match argument {
-        Argument::Input(_) => Argument::Input(0),
-        argument => argument,
-    });
-    let outer = part(instructions, |index| !of_operand[index], program.program.result, |argument| match argument {
-        Argument::Result(index) if index == end => Argument::Input(place),
-        argument => argument,
-    });
+    let inner = part(
+        instructions,
+        |index| of_operand[index] && index != end,
+        value,
+        |argument| match argument {
+            Argument::Input(_) => Argument::Input(0),
+            argument => argument,
+        },
+    );
+    let outer = part(
+        instructions,
+        |index| !of_operand[index],
+        program.program.result,
+        |argument| match argument {
+            Argument::Result(index) if index == end => Argument::Input(place),
+            argument => argument,
+        },
+    );
     Some(Divided {
         inner: Elementwise { program: inner, input_count: 1, shape: program.shape.clone(), dtype: ty.dtype },
         outer: Elementwise { program: outer, ..program.clone() },
@@ -76,7 +81,8 @@ fn of_one(instructions: &[Instruction], operand: Argument) -> Vec<bool> {
         };
         let is_constant = |argument: &Argument| matches!(argument, Argument::Constant(_));
         let used = instruction.used();
-        let alone = used.iter().any(is_of_it) && used.iter().all(|argument| is_of_it(argument) || is_constant(argument));
+        let alone =
+            used.iter().any(is_of_it) && used.iter().all(|argument| is_of_it(argument) || is_constant(argument));
         of_one.push(alone);
     }
     of_one
@@ -152,7 +158,12 @@ mod tests {
         let whole = program(vec![slope, one(Function::Mul, Input(0), Result(0))]);
         let both = program(vec![slope, rounded, one(Function::Mul, Input(1), Result(1))]);
         let twice = program(vec![slope, rounded, one(Function::Mul, Result(0), Result(1))]);
-        let early = program(vec![slope, rounded, one(Function::Mul, Input(0), Result(1)), one(Function::Add, Result(2), Input(1))]);
+        let early = program(vec![
+            slope,
+            rounded,
+            one(Function::Mul, Input(0), Result(1)),
+            one(Function::Add, Result(2), Input(1)),
+        ]);
         let itself = program(vec![one(Function::RoundBf16, Input(1), UNUSED), one(Function::Mul, Input(0), Result(0))]);
         for program in [whole, both, twice, early, itself] {
             assert!(divide(&program, DType::Bf16).is_none(), "{program:?}");
