@@ -274,7 +274,7 @@ fn feed_forward(backend: &dyn Backend, dtype: DType, [rows, inner, columns]: [us
     let loss = (&active.matmul(&v) * &g).cast(DType::F32).sum_all();
     let [hidden, w, b] = <[Tensor; 3]>::try_from(gradient(&loss, &[&hidden, &w, &b]).unwrap()).ok().unwrap();
     let results = [("active", &active), ("hidden", &hidden), ("weight", &w), ("bias", &b)];
-    let routine = results.iter().fold(Routine::new("r"), |routine, (name, of)| routine.output(*name, of));
+    let routine = results.iter().fold(Routine::new("r"), |routine, (name, of)| routine.output(name, of));
     let mut program = trace.compile(backend, &[routine]).unwrap();
     for ((name, shape), prime) in shapes.into_iter().chain(further).zip([7919, 7027, 6007, 5003, 4001]) {
         let ty = TensorType::new(dtype, shape);
