@@ -6,7 +6,7 @@ mod precision;
 use gradus::backend::{Backend, Cpu, Cuda, GpuKind, Reference, Timing};
 use gradus::models::ModelConfig;
 use gradus::ops::{self, AttentionOptions, ListedOperation};
-use gradus::plan::Options;
+use gradus::plan::{Options, PlannedRoutine, Step};
 use gradus::testing::{SecondMachine, check_on, plans_for};
 use gradus::train::step::StepConfig;
 use gradus::{Array, DType, Precision, Program, Routine, Tensor, TensorType, Trace, gradient};
@@ -105,6 +105,32 @@ fn a_norm_sums_the_columns_of_the_copy_that_it_makes() {
     };
     // Two products of each layer end in the residual stream; the two others, whose results are 192 and 256 wide, do not.
     assert_eq!((count("layer_norm_gradient", "sums"), count("matmul", "column sums")), (2 * 3, 2 * 3));
+}
+
+/// Of a layer, in each routine with a gradient: how many fused products keep what a program makes of them, keep themselves, and sum
+/// columns, from earlier sums on or not.
+fn fused_products(micro_batch: usize, micro_batches: usize) -> [usize; 3] {
+    const LAYERS: usize = 3;
+    let plain = StepConfig::plain(ModelConfig::gpt2(61, 128, LAYERS, 2, 32), micro_batch);
+    let config = StepConfig { precision: Precision::Bf16, micro_batches, ..plain };
+    let plan = config.planner(&Cuda::of_kind(GpuKind::H200), Options::default()).unwrap().plan(usize::MAX);
+    let backward = |routine: &&PlannedRoutine| routine.steps.iter().any(|step| step.part.backward);
+    let routines: Vec<&PlannedRoutine> = plan.routines.iter().filter(backward).collect();
+    let steps = || routines.iter().flat_map(|routine| &routine.steps);
+    let is_fused =
+        |step: &&Step| [step.op.name(), &step.op.attributes()].iter().any(|text| text.starts_with("fused_matmul"));
+    [", kept as ", ", kept,", ", column sums"].map(|attribute| {
+        let found = steps().filter(is_fused).filter(|step| step.op.attributes().contains(attribute)).count();
+        assert!(found.is_multiple_of(LAYERS * routines.len()), "{attribute}: {found}");
+        found / LAYERS / routines.len()
+    })
+}
+
+#[test]
+fn large_products_give_the_slope_of_gelu_and_sum_columns() {
+    assert_eq!(fused_products(16, 1), [1, 0, 1]);
+    assert_eq!(fused_products(16, 2), [1, 0, 1], "also those that go on from an earlier micro-batch");
+    assert_eq!(fused_products(8, 1), [0, 1, 0], "too few rows");
 }
 
 #[test]
@@ -234,6 +260,57 @@ fn attention_of_models_on_a_device_equals_the_cpu() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// GELU of a product, and the gradient of what led to it, from a product too: the weight's, the bias's and what the slope gives.
+fn feed_forward(backend: &dyn Backend, dtype: DType, [rows, inner, columns]: [usize; 3]) -> Vec<Vec<f64>> {
+    let trace = Trace::new();
+    let shapes = [("x", vec![rows, inner]), ("w", vec![inner, columns]), ("b", vec![columns])];
+    let [x, w, b] = shapes.clone().map(|(name, shape)| trace.input(name, dtype, shape));
+    let further = [("v", vec![columns, inner]), ("g", vec![rows, inner])];
+    let [v, g] = further.clone().map(|(name, shape)| trace.input(name, dtype, shape));
+    let hidden = x.linear(&w, Some(&b));
+    let active = hidden.gelu();
+    let loss = (&active.matmul(&v) * &g).cast(DType::F32).sum_all();
+    let [hidden, w, b] = <[Tensor; 3]>::try_from(gradient(&loss, &[&hidden, &w, &b]).unwrap()).ok().unwrap();
+    let results = [("active", &active), ("hidden", &hidden), ("weight", &w), ("bias", &b)];
+    let routine = results.iter().fold(Routine::new("r"), |routine, (name, of)| routine.output(name, of));
+    let mut program = trace.compile(backend, &[routine]).unwrap();
+    for ((name, shape), prime) in shapes.into_iter().chain(further).zip([7919, 7027, 6007, 5003, 4001]) {
+        let ty = TensorType::new(dtype, shape);
+        let number = |i: usize| ((i * prime % 100_003) % 257) as f64 / 128.0 - 1.0;
+        let numbers: Vec<f64> = (0..ty.shape.elements()).map(number).collect();
+        program.write_array(name, &Array::from_f64(ty, &numbers).unwrap()).unwrap();
+    }
+    program.run("r").unwrap();
+    results.iter().map(|(name, _)| program.read(*name).unwrap().to_f64()).collect()
+}
+
+/// Products of more tiles than the device has room for at once, so that blocks go from one to the next; of little depth, which
+/// leaves least between them. What a race would change is looked for by the bits of several runs.
+#[test]
+#[ignore = "takes a CUDA device: run by bench/cuda"]
+fn what_follows_products_of_many_tiles_is_what_the_cpu_computes() {
+    let (cuda, cpu) = (Cuda::new(0).unwrap(), Cpu::new(2).unwrap());
+    // The first alone is enough for what looks at every access.
+    let all = [[17_000, 64, 512], [20_000, 64, 1024], [9_001, 136, 1600], [16_384, 768, 512]];
+    let count = if std::env::var_os("GRADUS_TEST_FIRST").is_some() { 1 } else { all.len() };
+    for (sizes, (dtype, allowed)) in
+        all[..count].iter().flat_map(|sizes| [(DType::Bf16, 5e-3), (DType::F16, 1e-3)].map(|of_type| (*sizes, of_type)))
+    {
+        let (expected, computed) = (feed_forward(&cpu, dtype, sizes), feed_forward(&cuda, dtype, sizes));
+        for _ in 0..5 {
+            assert!(computed == feed_forward(&cuda, dtype, sizes), "{sizes:?}, {dtype}: the same bits again");
+        }
+        for (what, (computed, expected)) in
+            ["active", "hidden", "weight", "bias"].iter().zip(computed.iter().zip(&expected))
+        {
+            let size = expected.iter().map(|x| x * x).sum::<f64>().sqrt();
+            let error = computed.iter().zip(expected).map(|(a, b)| (a - b).powi(2)).sum::<f64>().sqrt() / size;
+            println!("{sizes:?}, {dtype}: {what} off by {error:.1e}");
+            assert!(error <= allowed, "{sizes:?}, {dtype}: {what} off by {error:e} of {size:e}");
+        }
+    }
 }
 
 /// A loss that looks at its targets, and a state that counts.

@@ -37,6 +37,10 @@ impl Machine for Reference {
         Absorption::InPlace
     }
 
+    fn gives_aside(&self, _product: &Matmul, _epilogue: &Elementwise, _aside: &Elementwise) -> bool {
+        false
+    }
+
     fn holds_logits(&self) -> bool {
         true
     }

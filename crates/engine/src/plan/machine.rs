@@ -19,6 +19,10 @@ pub trait Machine {
     /// How a matrix product takes this program as its epilogue.
     fn absorbs(&self, product: &Matmul, epilogue: &Elementwise) -> Absorption;
 
+    /// Whether a matrix product that takes a program as its epilogue had better give what another makes of it (`aside`) than be kept
+    /// for that.
+    fn gives_aside(&self, product: &Matmul, epilogue: &Elementwise, aside: &Elementwise) -> bool;
+
     /// Whether logits that fit into memory had better be held for the gradient of their loss, rather than computed a block at
     /// a time with the loss.
     fn holds_logits(&self) -> bool;
@@ -28,7 +32,7 @@ pub trait Machine {
     fn multiplies_tf32(&self) -> bool;
 
     /// Whether the kernel of an operation on rows does itself what would be a pass before or after it
-    /// ([`RowOperation`](crate::ops::RowOperation)).
+    /// ([`RowOperation`](crate::ops::RowOperation)), or that of a product with its epilogue the sums of columns.
     fn takes_in(&self, op: &dyn Operation) -> bool;
 
     /// How an operation's kernel reads an operand of this type that lies like this.

@@ -35,6 +35,10 @@ impl Machine for SecondMachine {
         Absorption::No
     }
 
+    fn gives_aside(&self, _product: &Matmul, _epilogue: &Elementwise, _aside: &Elementwise) -> bool {
+        false
+    }
+
     fn holds_logits(&self) -> bool {
         false
     }

@@ -120,6 +120,10 @@ impl Machine for Cpu {
         Absorption::InPlace
     }
 
+    fn gives_aside(&self, _product: &Matmul, _epilogue: &Elementwise, _aside: &Elementwise) -> bool {
+        false
+    }
+
     fn holds_logits(&self) -> bool {
         true
     }

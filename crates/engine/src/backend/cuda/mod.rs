@@ -166,6 +166,10 @@ impl Machine for Cuda {
         if product.is_followed_on_cuda(epilogue) { Absorption::Apart } else { Absorption::No }
     }
 
+    fn gives_aside(&self, product: &Matmul, epilogue: &Elementwise, aside: &Elementwise) -> bool {
+        product.gives_aside_on_cuda(epilogue, aside)
+    }
+
     fn holds_logits(&self) -> bool {
         false
     }
@@ -174,8 +178,11 @@ impl Machine for Cuda {
         true
     }
 
-    fn takes_in(&self, _op: &dyn Operation) -> bool {
-        true
+    fn takes_in(&self, op: &dyn Operation) -> bool {
+        match op.form() {
+            Form::FusedProduct(fused) => fused.product().sums_columns_on_cuda(fused.epilogue()),
+            _ => true,
+        }
     }
 
     fn reads(&self, op: &dyn Operation, input: usize, dtype: DType, layout: &Layout) -> Reading {

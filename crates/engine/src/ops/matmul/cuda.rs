@@ -1,8 +1,8 @@
-//! Products on a CUDA device: by cuBLASLt, or kernels of our own where rows are few or GELU follows, with the sums
-//! of columns beside them.
+//! Products on a CUDA device: by cuBLASLt, or kernels of our own where rows are few or something follows, with the sums of
+//! columns beside them.
 
 use super::*;
-use gradus_cuda::{Bias, Gelu, Matrix, Operand, Product, ReduceOptions};
+use gradus_cuda::{Bias, Epilogue, Gelu, Matrix, Operand, Product, ReduceOptions};
 
 /// What the library does to a product besides.
 #[derive(Clone, Debug, Default)]
@@ -59,15 +59,35 @@ fn link_nothing(linker: &mut CudaLinker<'_>, bias: Option<&Operand>, result: &Op
 fn link_products(
     linker: &mut CudaLinker<'_>,
     types: ProductTypes,
-    (a, b): (&Operand, &Operand),
+    operands: (&Operand, &Operand),
     bias: Option<&Operand>,
     result: &Operand,
     after: After,
 ) {
-    let (depth, columns) = (b.shape[b.shape.len() - 2], b.shape[b.shape.len() - 1]);
     if result.elements() == 0 {
         return;
     }
+    let (product, batch) = described_product(types, operands, bias, result, after);
+    let followed = || gradus_cuda::followed_product(&product, product.gelu.and_then(Epilogue::of)?);
+    let own = || gradus_cuda::rows_product(&product).or_else(followed);
+    if let Some(launch) = batch.is_empty().then(own).flatten() {
+        return linker.launch(launch);
+    }
+    let bias = bias.map(|bias| in_type(linker, bias.clone(), result.element)).map(|bias| described(&bias));
+    for product in batched(Product { bias, ..product }, &batch) {
+        linker.product(product);
+    }
+}
+
+/// A product, and the batch that it is of.
+fn described_product(
+    types: ProductTypes,
+    (a, b): (&Operand, &Operand),
+    bias: Option<&Operand>,
+    result: &Operand,
+    after: After,
+) -> (Product, Vec<kernel::BatchAxis>) {
+    let (depth, columns) = (b.shape[b.shape.len() - 2], b.shape[b.shape.len() - 1]);
     let [a_layout, b_layout] = [a, b].map(layout);
     let shape = Shape::from(result.shape.clone());
     let column_stride = stride(&a_layout, 1);
@@ -91,14 +111,7 @@ fn link_products(
         tf32: types.is_tf32(),
         workspace: (0, 0),
     };
-    let own = || gradus_cuda::rows_product(&product).or_else(|| gradus_cuda::gelu_product(&product));
-    if let Some(launch) = batch.is_empty().then(own).flatten() {
-        return linker.launch(launch);
-    }
-    let bias = bias.map(|bias| in_type(linker, bias.clone(), result.element)).map(|bias| described(&bias));
-    for product in batched(Product { bias, ..product }, &batch) {
-        linker.product(product);
-    }
+    (product, batch)
 }
 
 /// The product for every index of the batch: the innermost axis in one call, the others in a call for each index.
@@ -133,7 +146,7 @@ fn batched(product: Product, batch: &[kernel::BatchAxis]) -> Vec<Product> {
     products
 }
 
-/// What the library can do of a program that follows a product.
+/// What can be done of a program that follows a product, before it is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Follows {
     /// An operand is added.
@@ -142,10 +155,13 @@ enum Follows {
     Gelu,
     /// Times the slope of GELU at an operand.
     GeluSlope,
+    /// Times an operand.
+    Times,
 }
 
-/// What a program is that follows a product, if the library can do it: its first operand is the product. As the product is
-/// rounded to be stored, programs round it before they use it; the library does not. Nothing else that is rounded is left out.
+/// What a program is that follows a product, if the library or a kernel of ours can do it: its first operand is the product. As the
+/// product is rounded to be stored, programs round it before they use it; the library does not. Nothing else that is rounded is
+/// left out.
 fn follows(matmul: &Matmul, epilogue: &Elementwise) -> Option<Follows> {
     use Argument::Input;
     let ProductTypes { computed, stored, .. } = matmul.types;
@@ -160,12 +176,34 @@ fn follows(matmul: &Matmul, epilogue: &Elementwise) -> Option<Follows> {
         Function::GeluTanh if is_half && is_product(program, first, stored) => Some(Follows::Gelu),
         Function::Mul if is_half && !matmul.has_bias => {
             let others = [[first, second], [second, first]];
-            let slope = others.iter().find(|pair| is_product(program, pair[0], stored))?[1];
-            let slope = applied(program, rounded_from(program, slope, stored)?)?;
+            let factor = others.iter().find(|pair| is_product(program, pair[0], stored))?[1];
+            if factor == Input(1) {
+                return is_large(epilogue).then_some(Follows::Times);
+            }
+            let slope = applied(program, rounded_from(program, factor, stored)?)?;
             matches!(slope, (Function::GeluTanhSlope, [Input(1), _])).then_some(Follows::GeluSlope)
         }
         _ => None,
     }
+}
+
+/// Whether the result is as large as our kernel for products that are followed wants them.
+fn is_large(epilogue: &Elementwise) -> bool {
+    let (rows, columns) = epilogue.shape.rows_and_columns();
+    gradus_cuda::are_followed(rows, columns)
+}
+
+/// Whether GELU follows a product, and this program is its slope there: a kernel of ours gives both.
+pub(super) fn gives_aside(matmul: &Matmul, epilogue: &Elementwise, aside: &Elementwise) -> bool {
+    let slope = applied(&aside.program, aside.program.result);
+    let is_slope = matches!(slope, Some((Function::GeluTanhSlope, [Argument::Input(0), _])));
+    let is_gelu = follows(matmul, epilogue) == Some(Follows::Gelu);
+    is_gelu && is_slope && aside.dtype == matmul.types.stored && is_large(epilogue)
+}
+
+/// Whether a kernel of ours sums the columns of what follows a product.
+pub(super) fn sums_columns(matmul: &Matmul, epilogue: &Elementwise) -> bool {
+    follows(matmul, epilogue) == Some(Follows::Times)
 }
 
 fn is_pair(pair: [Argument; 2], wanted: [Argument; 2]) -> bool {
@@ -195,55 +233,123 @@ pub(super) fn absorbs(matmul: &Matmul, epilogue: &Elementwise) -> bool {
     follows(matmul, epilogue).is_some()
 }
 
-/// Adds the commands of a product and the program that follows it; `others` are its further operands.
-pub(super) fn link_fused(
-    (matmul, epilogue): (&Matmul, &Elementwise),
-    linker: &mut CudaLinker<'_>,
-    others: Vec<Operand>,
-    kept: Option<Operand>,
-    result: &Operand,
-) {
-    // The library takes further operands that lie as the result does, aligned.
-    let plain = |operand: &Operand| {
-        let alike = operand.is_dense() && operand.shape == result.shape && operand.element == result.element;
-        alike && operand.address.is_multiple_of(16)
+/// A product and the program that follows it.
+pub(super) struct Fused<'a> {
+    pub matmul: &'a Matmul,
+    pub epilogue: &'a Elementwise,
+    /// The program's further operands.
+    pub others: Vec<Operand>,
+    /// Where the product goes, or what `aside` makes of it.
+    pub kept: Option<Operand>,
+    pub aside: Option<&'a Elementwise>,
+    pub result: Operand,
+    /// Which result the sums of columns are.
+    pub column_sums: Option<usize>,
+}
+
+/// Adds the commands of a product and the program that follows it.
+pub(super) fn link_fused(fused: Fused<'_>, linker: &mut CudaLinker<'_>) {
+    if link_own(&fused, linker) {
+        return;
+    }
+    let Fused { matmul, result, kept, .. } = &fused;
+    match after(&fused, linker) {
+        Some(after) => link(matmul, linker, result, after),
+        None => link_apart(&fused, linker),
+    }
+    if let (Some(aside), Some(kept)) = (fused.aside, kept) {
+        linker.launch(gradus_cuda::elementwise(&aside.program, std::slice::from_ref(kept), kept));
+    }
+    if let Some(index) = fused.column_sums {
+        let rows = rows_of(result);
+        linker.reduce(&rows, &[0], &linker.output(index), ReduceOptions::partial_sums(linker.accumulates(index)));
+    }
+}
+
+/// A dense operand as a matrix.
+fn rows_of(operand: &Operand) -> Operand {
+    let columns = operand.shape.last().copied().unwrap_or(1);
+    Operand::dense(operand.element, &[operand.elements() / columns.max(1), columns], operand.address)
+}
+
+/// Adds the kernel of ours for what only it does, if it takes the product.
+fn link_own(fused: &Fused<'_>, linker: &mut CudaLinker<'_>) -> bool {
+    let Fused { matmul, epilogue, others, kept, aside, result, column_sums } = fused;
+    let (a, b) = (linker.input(0), linker.input(1));
+    let bias = matmul.has_bias.then(|| linker.input(2));
+    let whole = is_one_product(fused, linker);
+    let launched = |epilogue: Epilogue| {
+        let (product, batch) = described_product(matmul.types, (&a, &b), bias.as_ref(), result, After::default());
+        batch.is_empty().then(|| gradus_cuda::followed_product(&product, epilogue)).flatten()
     };
+    match (follows(matmul, epilogue), kept, aside, &others[..]) {
+        (Some(Follows::Gelu), Some(kept), Some(_), []) if whole => {
+            let Some(launch) = launched(Epilogue::GeluKeepingSlope(kept.address)) else { return false };
+            linker.launch(launch);
+        }
+        (Some(Follows::Times), None, None, [factors]) if whole && lies_like(factors, result) => {
+            let times = |column_sums| Epilogue::Times { factors: factors.address, column_sums };
+            if launched(times(None)).is_none() {
+                return false;
+            }
+            let partials = column_sums.map(|_| {
+                let matrix = rows_of(result);
+                let parts = gradus_cuda::column_sum_rows(matrix.shape[0]);
+                linker.scratch_operand(gradus_cuda::Element::F32, &[parts, matrix.shape[1]])
+            });
+            let launch = launched(times(partials.as_ref().map(|partials| partials.address)));
+            linker.launch(launch.expect("it is taken with sums where it is without"));
+            if let (Some(partials), Some(index)) = (partials, *column_sums) {
+                let options = ReduceOptions::partial_sums(linker.accumulates(index));
+                linker.reduce(&partials, &[0], &linker.output(index), options);
+            }
+        }
+        _ => return false,
+    }
+    true
+}
+
+/// Whether a further operand lies as the result does, aligned.
+fn lies_like(operand: &Operand, result: &Operand) -> bool {
+    let alike = operand.is_dense() && operand.shape == result.shape && operand.element == result.element;
+    alike && operand.address.is_multiple_of(16)
+}
+
+/// Whether it is one product, not a batch: rows of all leading axes lie at equal distances.
+fn is_one_product(fused: &Fused<'_>, linker: &CudaLinker<'_>) -> bool {
     let (a, b) = (layout(&linker.input(0)), linker.input(1));
-    let columns = result.shape.last().copied().unwrap_or(1);
-    // One product, not a batch: rows of all leading axes lie at equal distances.
-    let rows = Shape::from([result.elements() / columns.max(1), b.shape[0]]);
+    let columns = fused.result.shape.last().copied().unwrap_or(1);
+    let rows = Shape::from([fused.result.elements() / columns.max(1), b.shape[0]]);
     let is_one = b.shape.len() == 2 && a.reshaped(&rows).is_some();
-    let whole = is_one && columns.is_multiple_of(8) && b.shape[0] > 0;
-    let after = match (follows(matmul, epilogue), &kept, &others[..]) {
-        (Some(Follows::Add), None, [added]) if plain(added) && whole => {
-            After { added: Some(added.clone()), gelu: None }
+    is_one && columns.is_multiple_of(8) && b.shape[0] > 0
+}
+
+/// What the library does after the product, if it does all of it; an `aside` is taken of the product that it keeps.
+fn after(fused: &Fused<'_>, linker: &CudaLinker<'_>) -> Option<After> {
+    let plain = |operand: &Operand| lies_like(operand, &fused.result);
+    if !is_one_product(fused, linker) {
+        return None;
+    }
+    match (follows(fused.matmul, fused.epilogue)?, &fused.kept, &fused.others[..]) {
+        (Follows::Add, None, [added]) if plain(added) => Some(After { added: Some(added.clone()), gelu: None }),
+        (Follows::Gelu, None, []) => Some(After { added: None, gelu: Some(Gelu::Of) }),
+        (Follows::Gelu, Some(kept), []) => Some(After { added: None, gelu: Some(Gelu::Keeping(kept.address)) }),
+        (Follows::GeluSlope, None, [at]) if plain(at) => {
+            Some(After { added: None, gelu: Some(Gelu::SlopeAt(at.address)) })
         }
-        (Some(Follows::Gelu), None, []) if whole => After { added: None, gelu: Some(Gelu::Of) },
-        (Some(Follows::Gelu), Some(kept), []) if whole => {
-            After { added: None, gelu: Some(Gelu::Keeping(kept.address)) }
-        }
-        (Some(Follows::GeluSlope), None, [at]) if plain(at) && whole => {
-            After { added: None, gelu: Some(Gelu::SlopeAt(at.address)) }
-        }
-        _ => return link_apart((matmul, epilogue), linker, others, kept, result),
-    };
-    link(matmul, linker, result, after);
+        _ => None,
+    }
 }
 
 /// The product, and then the program, which takes the sums before they are rounded.
-fn link_apart(
-    (matmul, epilogue): (&Matmul, &Elementwise),
-    linker: &mut CudaLinker<'_>,
-    others: Vec<Operand>,
-    kept: Option<Operand>,
-    result: &Operand,
-) {
+fn link_apart(fused: &Fused<'_>, linker: &mut CudaLinker<'_>) {
+    let Fused { matmul, epilogue, others, kept, result, .. } = fused;
     let product = linker.scratch_operand(gradus_cuda::Element::F32, &result.shape);
     link(matmul, linker, &product, After::default());
     if let Some(kept) = kept {
-        linker.launch(gradus_cuda::copy(&product, &kept));
+        linker.launch(gradus_cuda::copy(&product, kept));
     }
-    let operands: Vec<_> = [product].into_iter().chain(others).collect();
+    let operands: Vec<_> = [&product].into_iter().chain(others).cloned().collect();
     linker.launch(gradus_cuda::elementwise(&epilogue.program, &operands, result));
 }
 

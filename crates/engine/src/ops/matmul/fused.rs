@@ -10,16 +10,38 @@ pub struct FusedMatmul {
     matmul: Matmul,
     /// Its first operand is the product.
     epilogue: Elementwise,
-    /// Whether the product is a result too, before that of the program.
-    kept: bool,
+    kept: Kept,
     /// Whether the result must lie apart from the program's other operands: a library may read these again after it has written.
     apart: bool,
+    /// Whether the sums of the columns of the program's result are a last result, in f32.
+    column_sums: bool,
+}
+
+/// What is a result too, before that of the program.
+#[derive(Clone, Debug)]
+enum Kept {
+    Nothing,
+    /// The product.
+    Product,
+    /// What another program makes of the product, which is its one operand.
+    Aside(Elementwise),
 }
 
 impl FusedMatmul {
     /// The product with a program after it, whose first operand it is.
     pub(crate) fn new(matmul: &Matmul, epilogue: Elementwise, kept: bool, apart: bool) -> Option<FusedMatmul> {
-        (!matmul.column_sums).then_some(FusedMatmul { matmul: *matmul, epilogue, kept, apart })
+        let kept = if kept { Kept::Product } else { Kept::Nothing };
+        (!matmul.column_sums).then_some(FusedMatmul { matmul: *matmul, epilogue, kept, apart, column_sums: false })
+    }
+
+    /// The same, which gives what another program makes of the product, rather than the product.
+    pub(crate) fn giving_aside(self, aside: Elementwise) -> FusedMatmul {
+        FusedMatmul { kept: Kept::Aside(aside), ..self }
+    }
+
+    /// The same, with one result more: the sums of the result over all rows, in f32.
+    pub(crate) fn summing(&self) -> Option<FusedMatmul> {
+        (!self.column_sums).then(|| FusedMatmul { column_sums: true, ..self.clone() })
     }
 
     /// The product alone.
@@ -34,7 +56,12 @@ impl FusedMatmul {
 
     /// The program alone, and where its operands besides the product begin, if the product is a result too.
     pub(crate) fn epilogue_of_kept_product(&self) -> Option<(Elementwise, usize)> {
-        self.kept.then(|| (self.epilogue.clone(), self.matmul.operands()))
+        matches!(self.kept, Kept::Product).then(|| (self.epilogue.clone(), self.matmul.operands()))
+    }
+
+    /// Which result is that of the program.
+    fn result(&self) -> usize {
+        !matches!(self.kept, Kept::Nothing) as usize
     }
 
     fn product_type(&self, inputs: &[TensorType]) -> Result<TensorType, Mismatch> {
@@ -42,13 +69,19 @@ impl FusedMatmul {
         Ok(self.matmul.outputs(&inputs[..self.matmul.operands()])?.remove(0))
     }
 
-    /// The product, and the program behind it.
+    /// The product, and the programs behind it.
     fn decomposed(&self, x: &[Tensor]) -> Vec<Tensor> {
         let (operands, others) = x.split_at(self.matmul.operands());
         let product = &x[0].trace().apply_one(self.matmul, &operands.iter().collect::<Vec<_>>());
         let operands: Vec<&Tensor> = [product].into_iter().chain(others).collect();
         let result = product.trace().apply_one(self.epilogue.clone(), &operands);
-        self.kept.then(|| product.clone()).into_iter().chain([result]).collect()
+        let kept = match &self.kept {
+            Kept::Nothing => None,
+            Kept::Product => Some(product.clone()),
+            Kept::Aside(aside) => Some(product.trace().apply_one(aside.clone(), &[product])),
+        };
+        let sums = self.column_sums.then(|| rows_joined(&result).cast(DType::F32).sum(&[0]));
+        kept.into_iter().chain([result]).chain(sums).collect()
     }
 }
 
@@ -58,20 +91,31 @@ impl Operation for FusedMatmul {
     }
 
     fn attributes(&self) -> String {
-        let kept = if self.kept { ", kept" } else { "" };
-        format!("{}{kept}, then {}", self.matmul.attributes(), self.epilogue.attributes())
+        let kept = match &self.kept {
+            Kept::Nothing => String::new(),
+            Kept::Product => ", kept".to_string(),
+            Kept::Aside(aside) => format!(", kept as {}", aside.attributes()),
+        };
+        let sums = if self.column_sums { ", column sums" } else { "" };
+        format!("{}{kept}, then {}{sums}", self.matmul.attributes(), self.epilogue.attributes())
     }
 
     fn output_count(&self) -> usize {
-        1 + self.kept as usize
+        self.result() + 1 + self.column_sums as usize
     }
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, Mismatch> {
         let product = self.product_type(inputs)?;
         let operands: Vec<TensorType> =
             [&product].into_iter().chain(&inputs[self.matmul.operands()..]).cloned().collect();
-        let result = self.epilogue.outputs(&operands)?;
-        Ok(self.kept.then_some(product).into_iter().chain(result).collect())
+        let result = self.epilogue.outputs(&operands)?.remove(0);
+        let sums = self.column_sums.then(|| TensorType::new(DType::F32, [result.shape.rows_and_columns().1]));
+        let kept = match &self.kept {
+            Kept::Nothing => None,
+            Kept::Product => Some(product),
+            Kept::Aside(aside) => Some(aside.outputs(&[product])?.remove(0)),
+        };
+        Ok(kept.into_iter().chain([result]).chain(sums).collect())
     }
 
     fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
@@ -84,17 +128,22 @@ impl Operation for FusedMatmul {
 
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
         let (operands, others) = inputs.split_at(self.matmul.operands());
-        let result = &outputs[outputs.len() - 1..];
+        let result = &outputs[self.result()..][..1];
         let (product, epilogue) = (self.matmul.cost(operands, result), self.epilogue.cost(others, result));
-        Cost { operations: product.operations + epilogue.operations, bytes: Cost::traffic(inputs, outputs), ..product }
+        let aside = match &self.kept {
+            Kept::Aside(aside) => aside.cost(&[], result).operations,
+            _ => 0,
+        };
+        let operations = product.operations + epilogue.operations + aside;
+        Cost { operations, bytes: Cost::traffic(inputs, outputs), ..product }
     }
 
     fn in_place(&self) -> Vec<(usize, usize)> {
         // The sums of an f32 result that stands for the product gather in its own bytes, before operands are read.
-        match !self.apart && (self.kept || self.epilogue.dtype != DType::F32) {
+        match !self.apart && (self.result() > 0 || self.epilogue.dtype != DType::F32) {
             true => {
                 let first = self.matmul.operands();
-                (first..first + self.epilogue.input_count - 1).map(|input| (self.kept as usize, input)).collect()
+                (first..first + self.epilogue.input_count - 1).map(|input| (self.result(), input)).collect()
             }
             false => vec![],
         }
@@ -105,7 +154,7 @@ impl Operation for FusedMatmul {
     }
 
     fn accumulates(&self) -> Vec<usize> {
-        vec![]
+        self.column_sums.then_some(self.result() + 1).into_iter().collect()
     }
 
     fn form(&self) -> Form<'_> {
@@ -114,11 +163,21 @@ impl Operation for FusedMatmul {
 
     fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
         let (operands, others) = inputs.split_at(self.matmul.operands());
-        let result = &outputs[outputs.len() - 1..];
+        let result = &outputs[self.result()..][..1];
         let product = self.matmul.reference(operands, result).remove(0);
         let operands: Vec<&Reals> = [&product].into_iter().chain(others.iter().copied()).collect();
-        let fused = self.epilogue.reference(&operands, result);
-        self.kept.then(|| product.clone()).into_iter().chain(fused).collect()
+        let fused = self.epilogue.reference(&operands, result).remove(0);
+        let kept = match &self.kept {
+            Kept::Nothing => None,
+            Kept::Product => Some(product.clone()),
+            Kept::Aside(aside) => Some(aside.reference(&[&product], result).remove(0)),
+        };
+        let sums = self.column_sums.then(|| {
+            let mut sums = vec![0.0; fused.shape.rows_and_columns().1];
+            fused.rows().for_each(|row| sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += x));
+            Reals::new(Shape::from([sums.len()]), sums)
+        });
+        kept.into_iter().chain([fused]).chain(sums).collect()
     }
 
     fn lowering(&self) -> Lowering<'_> {
@@ -136,26 +195,41 @@ impl Kernels for FusedMatmul {
     }
 
     fn cpu(&self, linker: &mut Linker<'_>) -> Result<(), Unsupported> {
-        let result = linker.output(self.kept as usize);
+        // The planner asks for these where the machine has kernels for them.
+        if self.column_sums || matches!(self.kept, Kept::Aside(_)) {
+            return Err(Unsupported(self.epilogue.dtype));
+        }
+        let kept = matches!(self.kept, Kept::Product);
+        let result = linker.output(self.result());
         let others = (self.matmul.operands()..linker.input_count()).map(|index| linker.input(index).source());
         let sources = [Ok(None)].into_iter().chain(others.map(|source| source.map(Some)));
         let sources: Vec<_> = sources.collect::<Result<_, _>>()?;
         let target = result.target()?;
-        let under_target = !self.kept;
+        let under_target = !kept;
         let epilogue = |linker: &Linker<'_>, width: usize| {
             let target = (target, under_target);
             let (program, shape) = (&self.epilogue.program, result.shape());
             let epilogue = element_kernel::Epilogue::new(linker.isa(), program, &sources, target, shape, width);
-            Some((epilogue, self.kept))
+            Some((epilogue, kept))
         };
         self.matmul.link(linker, &linker.output(0), epilogue)
     }
 
     fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
-        let result = linker.output(self.kept as usize);
-        let kept = self.kept.then(|| linker.output(0));
-        let others = (self.matmul.operands()..linker.input_count()).map(|index| linker.input(index)).collect();
-        super::cuda::link_fused((&self.matmul, &self.epilogue), linker, others, kept, &result);
+        let operands = self.matmul.operands()..self.matmul.operands() + self.epilogue.input_count - 1;
+        let fused = super::cuda::Fused {
+            matmul: &self.matmul,
+            epilogue: &self.epilogue,
+            others: operands.map(|index| linker.input(index)).collect(),
+            kept: (self.result() > 0).then(|| linker.output(0)),
+            aside: match &self.kept {
+                Kept::Aside(aside) => Some(aside),
+                _ => None,
+            },
+            result: linker.output(self.result()),
+            column_sums: self.column_sums.then(|| self.result() + 1),
+        };
+        super::cuda::link_fused(fused, linker);
         Ok(())
     }
 }
@@ -212,6 +286,40 @@ fn epilogues_of_libraries() -> Vec<Case> {
     ]
 }
 
+/// What planners make of GELU after a product and its gradient after another, where these are large: the slope is kept rather than
+/// the product, and the columns of what it gives are summed. Where they are not, the same numbers.
+fn gradients_of_gelu() -> Vec<Case> {
+    let build = |x: &[Tensor]| {
+        let types = ProductTypes::all(x[0].dtype());
+        let [a, b, bias, g, v] = x else { unreachable!("five operands") };
+        let product = a.linear(b, Some(bias));
+        let apply = |function: Function, operands: &[&Tensor]| {
+            let arguments = [Argument::Input(0), Argument::Input(operands.len() - 1), Argument::Constant(0.0)];
+            let program =
+                ScalarProgram { instructions: vec![Instruction { function, arguments }], result: Argument::Result(0) };
+            let (shape, dtype) = (operands[0].shape(), operands[0].dtype());
+            let op = Elementwise { program, input_count: operands.len(), shape, dtype };
+            operands[0].trace().apply_one(op, operands)
+        };
+        let result = apply(Function::GeluTanh, &[&product]);
+        let slope = apply(Function::GeluTanhSlope, &[&product]);
+        let gradient = apply(Function::Mul, &[&g.matmul(&v.transpose(0, 1)), &slope]);
+        let sums = Matmul::with_column_sums(types);
+        let weight = a.trace().apply(sums, &[&a.transpose(0, 1), &gradient]);
+        [result, gradient].into_iter().chain(weight).collect()
+    };
+    let case = |name: &str, [rows, depth, columns, inner]: [usize; 4]| {
+        let shapes = [vec![rows, depth], vec![depth, columns], vec![columns], vec![rows, inner], vec![columns, inner]];
+        let inputs = shapes.map(|shape| CaseInput::uniform(shape, -1.0, 1.0).without_gradient()).to_vec();
+        Case::with_inputs(name, inputs, build).within(2e-4).rounding_inside()
+    };
+    vec![
+        case("GELU's gradient", [24, 8, 40, 16]),
+        case("GELU's gradient, of many rows", [520, 8, 576, 16]),
+        case("GELU's gradient, of many whole tiles", [512, 16, 512, 24]),
+    ]
+}
+
 /// `gelu(a @ b + bias) * other`, kept or not, in many sizes, and programs that only convert.
 fn cases() -> Vec<Case> {
     let fused = |x: &[Tensor], function: Function, kept: bool, dtype: DType| {
@@ -251,5 +359,6 @@ fn cases() -> Vec<Case> {
         }),
     ];
     cases.extend(epilogues_of_libraries());
+    cases.extend(gradients_of_gelu());
     cases
 }

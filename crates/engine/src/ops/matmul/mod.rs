@@ -81,9 +81,19 @@ impl Matmul {
         input >= 2 || cuda::is_read(layout)
     }
 
-    /// Whether the library for CUDA takes a program as the epilogue of the product.
+    /// Whether a product on CUDA takes a program as its epilogue.
     pub(crate) fn is_followed_on_cuda(&self, epilogue: &Elementwise) -> bool {
         cuda::absorbs(self, epilogue)
+    }
+
+    /// Whether a product on CUDA that takes a program as its epilogue gives what another one makes of it too.
+    pub(crate) fn gives_aside_on_cuda(&self, epilogue: &Elementwise, aside: &Elementwise) -> bool {
+        cuda::gives_aside(self, epilogue, aside)
+    }
+
+    /// Whether a product on CUDA sums the columns of what its epilogue makes of it.
+    pub(crate) fn sums_columns_on_cuda(&self, epilogue: &Elementwise) -> bool {
+        cuda::sums_columns(self, epilogue)
     }
 
     fn operands(&self) -> usize {

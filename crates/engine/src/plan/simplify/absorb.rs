@@ -1,7 +1,9 @@
 //! Takes element-wise programs into the matrix products that they follow: they run while the product is still in the
-//! cache, and a product that nothing else reads never reaches memory.
+//! cache, and a product that nothing else reads never reaches memory. Neither does one of which a single other program reads no
+//! more than a function, as that of the gradient does: where the machine gives that function's numbers, they are kept instead.
 
 use super::Rewrite;
+use super::aside::{Divided, divided};
 use super::fuse::{Joined, elementwise_of};
 use crate::graph::{Graph, Node, Source, Value};
 use crate::ops::{Argument, Elementwise, Form, FusedMatmul, Matmul, ScalarProgram};
@@ -13,10 +15,10 @@ use std::sync::Arc;
 struct Absorbed {
     /// The product's node.
     matmul: usize,
-    op: Arc<FusedMatmul>,
+    op: FusedMatmul,
     /// The program's operands besides the product.
     others: Vec<Value>,
-    /// Whether something else reads the product.
+    /// Whether something else reads the product, or what another program makes of it, which then stands for it.
     kept: bool,
 }
 
@@ -25,23 +27,52 @@ pub(super) fn absorb(graph: &Graph, request: &Request, machine: &dyn Machine) ->
     // By the program's node.
     let mut absorbed: HashMap<usize, Absorbed> = HashMap::new();
     let mut taken = vec![false; graph.nodes().len()];
-    for index in 0..graph.nodes().len() {
-        if let Some(found) = absorption(graph, index, &readers, &taken, machine) {
-            taken[found.matmul] = true;
-            absorbed.insert(index, found);
+    // By node: its program, as far as it is not an element-wise operation's own any more.
+    let mut programs: HashMap<usize, Elementwise> = HashMap::new();
+    for (index, node) in graph.nodes().iter().enumerate() {
+        let program = programs.get(&index).cloned().or_else(|| elementwise_of(node));
+        let Some(mut found) = program.and_then(|program| absorption(graph, index, program, &readers, &taken, machine))
+        else {
+            continue;
+        };
+        if let Some((reader, Divided { inner, outer })) = aside(graph, index, &found, &readers, machine) {
+            found.op = found.op.giving_aside(inner);
+            programs.insert(reader, outer);
         }
+        taken[found.matmul] = true;
+        absorbed.insert(index, found);
     }
     let mut rewrite = Rewrite::of(graph);
     for (index, node) in graph.nodes().iter().enumerate().filter(|(index, _)| !taken[*index]) {
         match absorbed.remove(&index) {
             Some(absorbed) => rewrite.push_absorbed(index, node, absorbed),
             None => {
-                let inputs = rewrite.inputs(node);
-                rewrite.push(index, Node { inputs, ..node.clone() });
+                let (inputs, program) = (rewrite.inputs(node), programs.remove(&index));
+                let source = program.map_or_else(|| node.source.clone(), |program| Source::Op(Arc::new(program)));
+                rewrite.push(index, Node { source, inputs, ..node.clone() });
             }
         }
     }
     rewrite.finish(request)
+}
+
+/// The one other node that reads an absorbed product, with its program divided into what it takes of that and the rest, if the
+/// machine gives the former.
+fn aside(
+    graph: &Graph,
+    index: usize,
+    absorbed: &Absorbed,
+    readers: &Readers,
+    machine: &dyn Machine,
+) -> Option<(usize, Divided)> {
+    let (&[first, reader], false) = (&readers.nodes[absorbed.matmul][..], readers.requested[absorbed.matmul]) else {
+        return None;
+    };
+    let product = Value { node: absorbed.matmul, output: 0 };
+    let node = &graph.nodes()[reader];
+    let divided = divided(&elementwise_of(node)?, &node.inputs, product, graph.ty(product))?;
+    let given = machine.gives_aside(absorbed.op.product(), absorbed.op.epilogue(), &divided.inner);
+    (first == index && given).then_some((reader, divided))
 }
 
 impl Rewrite<'_> {
@@ -52,7 +83,7 @@ impl Rewrite<'_> {
         let kept_type = kept.then(|| product.outputs[0].clone());
         let outputs = kept_type.into_iter().chain(node.outputs.clone()).collect();
         let part = node.part.with(product.part);
-        let new = self.new.push(Node { source: Source::Op(op), inputs, outputs, part, ..node.clone() });
+        let new = self.new.push(Node { source: Source::Op(Arc::new(op)), inputs, outputs, part, ..node.clone() });
         let result = Value { node: new, output: kept as usize };
         self.map.insert(Value { node: index, output: 0 }, result);
         if kept {
@@ -84,16 +115,19 @@ impl Readers {
     }
 }
 
-/// The product that the program at this node is taken into: the last one that it is the first to read.
+/// The product that the program of this node is taken into: the last one that it is the first to read.
 fn absorption(
     graph: &Graph,
     index: usize,
+    program: Elementwise,
     readers: &Readers,
     taken: &[bool],
     machine: &dyn Machine,
 ) -> Option<Absorbed> {
     let node = &graph.nodes()[index];
-    let program = elementwise_of(node).filter(|program| program.dtype.is_float())?;
+    if !program.dtype.is_float() {
+        return None;
+    }
     let fits = |value: &&Value| {
         let first = readers.nodes[value.node].first() == Some(&index);
         first && !taken[value.node] && matmul_of(graph, **value).is_some() && graph.ty(**value).shape == program.shape
@@ -124,7 +158,7 @@ fn absorption(
         absorption => absorption == Absorption::Apart,
     };
     let op = FusedMatmul::new(matmul, epilogue, kept, apart)?;
-    Some(Absorbed { matmul: product.node, op: Arc::new(op), others, kept })
+    Some(Absorbed { matmul: product.node, op, others, kept })
 }
 
 fn matmul_of(graph: &Graph, value: Value) -> Option<&Matmul> {

@@ -2,6 +2,7 @@
 //! products that they follow.
 
 mod absorb;
+mod aside;
 mod continuing;
 mod fuse;
 mod losses;
@@ -26,6 +27,7 @@ pub(super) fn simplify(graph: &Graph, request: &Request, machine: &dyn Machine, 
         rooted = losses::with_gradients(&rooted.0, &rooted.1, machine).unwrap_or(rooted);
         rooted = rows::take_in(&rooted.0, &rooted.1, machine).unwrap_or(rooted);
         rooted = absorb::absorb(&rooted.0, &rooted.1, machine);
+        rooted = rows::sum_columns(&rooted.0, &rooted.1, machine);
     }
     rooted
 }

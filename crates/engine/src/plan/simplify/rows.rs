@@ -1,5 +1,5 @@
 //! Operations on rows take in the passes around them that only convert, or add to their first result, or sum the columns of a copy
-//! of it: what such a pass moves through memory is moved by the operation anyway.
+//! of it, as products with an epilogue do of their result: what such a pass moves through memory is moved by the operation anyway.
 
 use super::{Rewrite, prune};
 use crate::graph::{Graph, Node, Source, Value};
@@ -18,7 +18,7 @@ pub(super) fn take_in(graph: &Graph, request: &Request, machine: &dyn Machine) -
     for find in [converted as Find, added, copied] {
         rooted = taken(&rooted.0, &rooted.1, machine, find);
     }
-    Some(summed(&rooted.0, &rooted.1, machine))
+    Some(rooted)
 }
 
 /// The operation on rows that a node is, if the machine's kernel takes things in.
@@ -178,9 +178,9 @@ fn copied(graph: &Graph, index: usize, rows: &dyn RowOperation, readers: &Reader
     Some(Found { op: rows.copying(dtype)?, more: None, passes, result, place: index })
 }
 
-/// A product that leaves the sums of its second operand's columns to the operation on rows that makes it.
+/// A product that leaves the sums of its second operand's columns to the operation that makes it.
 struct Left {
-    /// The node of the operation on rows, and how it sums them itself.
+    /// The node of that operation, and how it sums them itself.
     maker: usize,
     op: Arc<dyn Operation>,
     /// The product without, and what it reads then.
@@ -190,8 +190,9 @@ struct Left {
     earlier: Option<Value>,
 }
 
-/// Products leave the sums of their second operand's columns to the operation that makes it.
-fn summed(graph: &Graph, request: &Request, machine: &dyn Machine) -> (Graph, Request) {
+/// Products leave the sums of their second operand's columns to the operation that makes it: one on rows, or another product with
+/// its epilogue.
+pub(super) fn sum_columns(graph: &Graph, request: &Request, machine: &dyn Machine) -> (Graph, Request) {
     let mut products: HashMap<usize, Left> = HashMap::new();
     let mut makers: HashMap<usize, usize> = HashMap::new();
     for (index, node) in graph.nodes().iter().enumerate() {
@@ -229,8 +230,8 @@ fn summed(graph: &Graph, request: &Request, machine: &dyn Machine) -> (Graph, Re
     rewrite.finish(request)
 }
 
-/// For a product that sums the columns of a copy that an operation on rows makes: how that does it. Both go on from earlier
-/// sums, or none of them.
+/// For a product that sums the columns of what another operation makes: how that does it. Both go on from earlier sums, or none of
+/// them.
 fn left(graph: &Graph, node: &Node, machine: &dyn Machine) -> Option<Left> {
     let op = node.op()?;
     let (inner, goes_on) = match op.form() {
@@ -241,9 +242,6 @@ fn left(graph: &Graph, node: &Node, machine: &dyn Machine) -> Option<Left> {
     let product: Arc<dyn Operation> = Arc::new(product.without_column_sums()?);
     let copy = as_rows(graph, node.inputs[1])?;
     let maker = &graph.nodes()[copy.node];
-    if matches!(maker.op()?.form(), Form::Accumulation(_)) != goes_on {
-        return None;
-    }
     let (mut inputs, mut earlier, mut maker_inputs) = (node.inputs.clone(), None, maker.inputs.clone());
     let product = match goes_on {
         true => {
@@ -253,12 +251,23 @@ fn left(graph: &Graph, node: &Node, machine: &dyn Machine) -> Option<Left> {
         }
         false => product,
     };
-    let op = rows_of(maker, machine)?.summing()?;
+    let op = summing(maker, goes_on, machine)?;
     let types = types(graph, &op, &maker_inputs)?;
     let is_last = copy.output + 1 == maker.outputs.len();
     let fits = types.len() == maker.outputs.len() + 1 && types.last() == node.outputs.get(1);
     let same = is_last && fits && types[..maker.outputs.len()] == maker.outputs[..];
     same.then_some(Left { maker: copy.node, op, product, inputs, earlier })
+}
+
+/// The operation of a node with the sums of its last result's columns, from earlier ones on or not, if the machine's kernel does that.
+fn summing(maker: &Node, goes_on: bool, machine: &dyn Machine) -> Option<Arc<dyn Operation>> {
+    let op = maker.op()?;
+    if let Form::FusedProduct(fused) = op.form() {
+        let summing: Arc<dyn Operation> = Arc::new(fused.summing().filter(|_| machine.takes_in(op.as_ref()))?);
+        return Some(if goes_on { Arc::new(Accumulation::of(summing, maker.inputs.len())) } else { summing });
+    }
+    let same = matches!(op.form(), Form::Accumulation(_)) == goes_on;
+    rows_of(maker, machine).filter(|_| same)?.summing()
 }
 
 /// The value that a matrix is, all of whose axes but the last are its rows.

@@ -1,6 +1,7 @@
-// A product of 16-bit matrices followed by GELU. A block has two warpgroups that multiply, 64 rows by 256 columns each, a warp
-// that copies tiles of the operands ahead, and three warps that make what is stored of the sums, so that the products of the
-// next tile run beside it. Between them lie the sums in shared memory, rounded as they are stored.
+// A product of 16-bit matrices and what follows it: GELU, which may keep the product or its own slope there, or numbers that each of
+// the product's is multiplied by, and then the sums of the columns. A block has two warpgroups that multiply, 64 rows by 256 columns
+// each, a warp that copies tiles of the operands ahead, and three warps that make what is stored of the sums, so that the products
+// of the next tile run beside it. Between them lie the sums in shared memory, rounded as they are stored.
 // Two blocks of a cluster have the same columns: each copies half of the second operand for both. Clusters go through the tiles
 // by turns, columns first, so that what they read at a time is close together.
 constexpr int CLUSTER = 2, TILE_ROWS = 128, TILE_COLUMNS = 256, STEP = 64, STEPS = (DEPTH + STEP - 1) / STEP, STAGES = 3;
@@ -8,14 +9,19 @@ constexpr int ACROSS = (COLUMNS + TILE_COLUMNS - 1) / TILE_COLUMNS, DOWN = (ROWS
 constexpr int A_BYTES = TILE_ROWS * STEP * 2, B_BYTES = TILE_COLUMNS * STEP * 2, STAGE = A_BYTES + B_BYTES;
 // The sums of a warpgroup: of row r, the piece p of 16 bytes lies where piece p ^ r % 8 would.
 constexpr int SUM_ROW = TILE_COLUMNS * 2, SUM_TILE = 64 * SUM_ROW;
-constexpr int STORERS = 3;
+// Warps that store, and the most rows of half a tile that one of them has.
+constexpr int STORERS = 3, OWN_ROWS = (64 + STORERS - 1) / STORERS;
+// What follows.
+constexpr int GELU = 0, GELU_KEEPING = 1, GELU_KEEPING_SLOPE = 2, TIMES = 3;
 
 struct alignas(64) TensorMap { u64 words[16]; };
 struct Barriers {
     u64 full[STAGES], empty[STAGES], summed[2], stored[2];
 };
 constexpr int BARRIERS = 128;
-static_assert(sizeof(Barriers) <= BARRIERS && STAGES * STAGE + 2 * SUM_TILE + 2 * TILE_COLUMNS * 4 + BARRIERS == SHARED, "all that is shared has room");
+// The sums of a tile's columns by each warp that stores, of two tiles by turns.
+constexpr int COLUMN_SUMS = HAS_COLUMN_SUMS ? 2 * STORERS * TILE_COLUMNS * 4 : 0;
+static_assert(sizeof(Barriers) <= BARRIERS && STAGES * STAGE + 2 * SUM_TILE + 4 * TILE_COLUMNS * 4 + COLUMN_SUMS + BARRIERS == SHARED, "all that is shared has room");
 
 __device__ __forceinline__ u32 cluster_rank() {
     u32 rank;
@@ -61,7 +67,7 @@ __device__ __forceinline__ float low(f16, u32 x) { return to_float(f16{(u16)x});
 __device__ __forceinline__ float high(f16, u32 x) { return to_float(f16{(u16)(x >> 16)}); }
 
 typedef Vector<u32, 4> Piece;
-__device__ __forceinline__ void unpack(float (&x)[8], const Piece &piece) {
+__device__ __forceinline__ void unpack(float *x, const Piece &piece) {
 #pragma unroll
     for (int k = 0; k < 8; k++) x[k] = k % 2 ? high(number_t(), piece.at[k / 2]) : low(number_t(), piece.at[k / 2]);
 }
@@ -92,26 +98,40 @@ __device__ __forceinline__ u64 describe_own(const void *tile) {
     return (u64)((shared_address(tile) & 0x3ffff) >> 4) | (u64)(8192 >> 4) << 16 | (u64)(1024 >> 4) << 32 | (u64)1 << 62;
 }
 
-#if STORERS == 7
-#define MORE asm volatile("setmaxnreg.inc.sync.aligned.u32 160%0;" ::"n"(168))
-#define FEWER asm volatile("setmaxnreg.dec.sync.aligned.u32 48%0;" ::"n"(88))
-#elif STORERS == 11
-#define MORE asm volatile("setmaxnreg.inc.sync.aligned.u32 160%0;" ::"n"(160))
-#define FEWER asm volatile("setmaxnreg.dec.sync.aligned.u32 48%0;" ::"n"(64))
-#else
-#define MORE
-#define FEWER
-#endif
-// What GELU makes of eight numbers, as `gelu_tanh`: all of them one stage after another, since what one needs takes long to come.
+// What GELU makes of numbers, as `gelu_tanh`, and its slope there, as `gelu_tanh_slope`: all of them one stage after another, since
+// what one needs takes long to come.
 constexpr float SHARE_LINEAR = -2.0f * LOG2_E * GELU_SCALE, SHARE_CUBIC = SHARE_LINEAR * GELU_CUBIC;
-#define EACH _Pragma("unroll") for (int k = 0; k < 8; k++)
-__device__ __forceinline__ void gelu_each(float (&x)[8]) {
-    float share[8];
-    EACH share[k] = x[k] * fmaf(x[k] * x[k], SHARE_CUBIC, SHARE_LINEAR);
-    EACH asm volatile("ex2.approx.ftz.f32 %0, %0;" : "+f"(share[k]));
-    EACH share[k] += 1.0f;
-    EACH asm volatile("rcp.approx.ftz.f32 %0, %0;" : "+f"(share[k]));
-    EACH x[k] *= share[k];
+#define EACH(COUNT) _Pragma("unroll") for (int k = 0; k < COUNT; k++)
+template <int COUNT> __device__ __forceinline__ void gelu_each(float (&x)[COUNT], float (&slope)[COUNT]) {
+    float share[COUNT];
+    EACH(COUNT) share[k] = x[k] * fmaf(x[k] * x[k], SHARE_CUBIC, SHARE_LINEAR);
+    EACH(COUNT) share[k] = power_of_two(share[k]);
+    EACH(COUNT) share[k] += 1.0f;
+    EACH(COUNT) asm("rcp.approx.ftz.f32 %0, %0;" : "+f"(share[k]));
+    EACH(COUNT) {
+        const float gelu = x[k] * share[k], bend = fmaf(-gelu, share[k], gelu);
+        // In an order in which nothing overflows where it is flat; of what is infinite the slope is no number.
+        if (AFTER == GELU_KEEPING_SLOPE)
+            slope[k] = fmaf(bend * x[k], x[k] * (6.0f * GELU_SCALE * GELU_CUBIC), fmaf(bend, 2.0f * GELU_SCALE, share[k]));
+        x[k] = gelu;
+    }
+}
+
+__device__ __forceinline__ Piece packed(const float *x) {
+    Piece piece;
+    EACH(4) piece.at[k] = pack(number_t(), x[k * 2], x[k * 2 + 1]);
+    return piece;
+}
+// Two pairs of numbers, multiplied and rounded.
+__device__ __forceinline__ u32 multiply_pairs(bf16, u32 a, u32 b) {
+    u32 both;
+    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(both) : "r"(a), "r"(b));
+    return both;
+}
+__device__ __forceinline__ u32 multiply_pairs(f16, u32 a, u32 b) {
+    u32 both;
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(both) : "r"(a), "r"(b));
+    return both;
 }
 
 // Where a turn's tile lies.
@@ -132,7 +152,9 @@ struct Place {
     int rank, first, apart;
     __device__ __forceinline__ u8 *stage(int i) const { return shared + i * STAGE; }
     __device__ __forceinline__ u8 *sums(int group) const { return shared + STAGES * STAGE + group * SUM_TILE; }
-    __device__ __forceinline__ float *bias(int group) const { return (float *)sums(2) + group * TILE_COLUMNS; }
+    // Of two tiles by turns: one is read while the next is written.
+    __device__ __forceinline__ float *bias(int turn, int group) const { return (float *)sums(2) + (turn * 2 + group) * TILE_COLUMNS; }
+    __device__ __forceinline__ float *column_sums(int turn, int warp) const { return bias(2, 0) + (turn * STORERS + warp) * TILE_COLUMNS; }
 };
 
 // Copies the tiles of both operands ahead.
@@ -186,8 +208,9 @@ __device__ __forceinline__ void multiply(const Place &here, const bias_t *bias) 
 #pragma unroll
         for (int i = 0; i < 128; i++) asm volatile("" : "+f"(d[i])::"memory");
         arrive_all(&here.at.empty[before]);
+        float *const own_bias = here.bias(count % 2, group);
         if (HAS_BIAS) {
-            *(Vector<float, 2> *)(here.bias(group) + member * 2) = two;
+            *(Vector<float, 2> *)(own_bias + member * 2) = two;
             asm volatile("bar.sync %0, 128;" ::"r"(1 + group) : "memory");
         }
         await(&here.at.stored[group], count % 2 ^ 1);
@@ -196,7 +219,7 @@ __device__ __forceinline__ void multiply(const Place &here, const bias_t *bias) 
             Vector<float, 2> added[8] = {};
 #pragma unroll
             for (int i = 0; i < 8; i++)
-                if (HAS_BIAS) added[i] = *(const Vector<float, 2> *)(here.bias(group) + (part * 8 + i) * 8 + lane % 4 * 2);
+                if (HAS_BIAS) added[i] = *(const Vector<float, 2> *)(own_bias + (part * 8 + i) * 8 + lane % 4 * 2);
             u32 packed[16];
 #pragma unroll
             for (int i = 0; i < 16; i++) {
@@ -211,38 +234,94 @@ __device__ __forceinline__ void multiply(const Place &here, const bias_t *bias) 
     }
 }
 
-// Makes what is stored of the sums: each warp has every third row, and a lane eight neighbors of it.
-__device__ __forceinline__ void store(const Place &here, number_t *d, number_t *kept) {
-    const int warp = threadIdx.x / WARP - 8, lane = threadIdx.x % WARP;
-    int count = 0;
-    for (int turn = here.first; turn < ACROSS * DOWN; turn += here.apart, count++) {
-        const Tile tile(turn, here.rank);
-        const int column = tile.column + lane * 8;
-        for (int half = 0; half < 2; half++) {
-            await(&here.at.summed[half], count % 2);
-            const u8 *const sums = here.sums(half);
+// Adds up what the warps that store have of a tile's columns, one after another, and stores it.
+__device__ __forceinline__ void store_column_sums(const Place &here, const float (&sums)[8], const Tile &tile, int turn, float *to) {
+    const int member = threadIdx.x - 2 * GROUP_THREADS, warp = member / WARP, lane = member % WARP;
+    EACH(8) here.column_sums(turn, warp)[lane * 8 + k] = sums[k];
+    asm volatile("bar.sync 3, %0;" ::"n"(STORERS * WARP) : "memory");
+    for (int column = member * 2; column < TILE_COLUMNS && tile.column + column < COLUMNS; column += STORERS * WARP * 2) {
+        Vector<float, 2> all = {};
 #pragma unroll
-            for (int i = 0; i < 64; i += STORERS) {
-                const int at = i + warp, row = tile.row + half * 64 + at;
-                if (!((i + STORERS <= 64 || at < 64) && (ROWS % TILE_ROWS == 0 || row < ROWS) && (COLUMNS % TILE_COLUMNS == 0 || column < COLUMNS))) continue;
-                const u64 place = (u64)row * COLUMNS + column;
-                const Piece product = *(const Piece *)(sums + at * SUM_ROW + (lane ^ at % 8) * 16);
-                Piece result;
-                float x[8];
-                unpack(x, product);
-                gelu_each(x);
+        for (int i = 0; i < STORERS; i++) {
+            const Vector<float, 2> one = *(const Vector<float, 2> *)(here.column_sums(turn, i) + column);
+            all.at[0] += one.at[0], all.at[1] += one.at[1];
+        }
+        *(Vector<float, 2> *)(to + (u64)(tile.row / TILE_ROWS) * COLUMNS + tile.column + column) = all;
+    }
+}
+
+// Half a tile, and what a lane of those who store has of it: of each of its warp's rows, which are every third, eight neighbors.
+struct Share {
+    const u8 *sums;
+    int first, column, warp, lane;
+    __device__ __forceinline__ int row(int i) const { return i * STORERS + warp; }
+    __device__ __forceinline__ bool has(int i) const {
+        const bool is_row = (i * STORERS + STORERS <= 64 || row(i) < 64) && (ROWS % TILE_ROWS == 0 || first + row(i) < ROWS);
+        return is_row && (COLUMNS % TILE_COLUMNS == 0 || column < COLUMNS);
+    }
+    // Where it lies in a result.
+    __device__ __forceinline__ u64 place(int i) const { return (u64)(first + row(i)) * COLUMNS + column; }
+    __device__ __forceinline__ Piece product(int i) const { return *(const Piece *)(sums + row(i) * SUM_ROW + (lane ^ row(i) % 8) * 16); }
+};
+
+// GELU of the products, two rows at a time.
+__device__ __forceinline__ void store_gelu(const Share &share, number_t *d, number_t *kept) {
 #pragma unroll
-                for (int k = 0; k < 4; k++) result.at[k] = pack(number_t(), x[k * 2], x[k * 2 + 1]);
-                if (KEEPS) *(Piece *)(kept + place) = product;
-                *(Piece *)(d + place) = result;
-            }
-            arrive(&here.at.stored[half]);
+    for (int i = 0; i < OWN_ROWS; i += 2) {
+        Piece product[2] = {};
+        float x[16], slope[16];
+        EACH(2) if (share.has(i + k)) product[k] = share.product(i + k);
+        EACH(2) unpack(x + k * 8, product[k]);
+        gelu_each(x, slope);
+        EACH(2) {
+            if (!share.has(i + k)) continue;
+            if (AFTER == GELU_KEEPING) *(Piece *)(kept + share.place(i + k)) = product[k];
+            if (AFTER == GELU_KEEPING_SLOPE) *(Piece *)(kept + share.place(i + k)) = packed(slope + k * 8);
+            *(Piece *)(d + share.place(i + k)) = packed(x + k * 8);
         }
     }
 }
 
+// The products times what came of the factors, which the columns' sums are of.
+__device__ __forceinline__ void store_times(const Share &share, const Piece (&factors)[OWN_ROWS], number_t *d, float (&sums)[8]) {
+#pragma unroll
+    for (int i = 0; i < OWN_ROWS; i++) {
+        if (!share.has(i)) continue;
+        const Piece product = share.product(i);
+        Piece result;
+        float x[8];
+        EACH(4) result.at[k] = multiply_pairs(number_t(), product.at[k], factors[i].at[k]);
+        *(Piece *)(d + share.place(i)) = result;
+        unpack(x, result);
+        EACH(8) sums[k] += x[k];
+    }
+}
+
+// Makes what is stored of the sums.
+__device__ __forceinline__ void store(const Place &here, number_t *d, number_t *kept, float *column_sums) {
+    const int warp = threadIdx.x / WARP - 8, lane = threadIdx.x % WARP;
+    int count = 0;
+    for (int turn = here.first; turn < ACROSS * DOWN; turn += here.apart, count++) {
+        const Tile tile(turn, here.rank);
+        float sums[8] = {};
+#pragma unroll 1
+        for (int half = 0; half < 2; half++) {
+            const Share share = {here.sums(half), tile.row + half * 64, tile.column + lane * 8, warp, lane};
+            // What the products are multiplied by comes while they are still computed.
+            Piece factors[OWN_ROWS];
+            EACH(OWN_ROWS) if (AFTER == TIMES && share.has(k)) factors[k] = *(const Piece *)(kept + share.place(k));
+            await(&here.at.summed[half], count % 2);
+            if (AFTER == TIMES) store_times(share, factors, d, sums);
+            else store_gelu(share, d, kept);
+            arrive(&here.at.stored[half]);
+        }
+        if (HAS_COLUMN_SUMS) store_column_sums(here, sums, tile, count % 2, column_sums);
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1) __cluster_dims__(CLUSTER, 1, 1)
-gelu_product(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, number_t *d, const bias_t *bias, number_t *kept) {
+followed_product(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, number_t *d, const bias_t *bias, number_t *kept,
+                 float *column_sums) {
     extern __shared__ __align__(1024) u8 shared[];
     Barriers &at = *(Barriers *)(shared + SHARED - BARRIERS);
     const Place here = {shared, at, (int)cluster_rank(), (int)blockIdx.x / CLUSTER, (int)gridDim.x / CLUSTER};
@@ -261,7 +340,7 @@ gelu_product(const __grid_constant__ TensorMap a, const __grid_constant__ Tensor
     __syncthreads();
     cluster_barrier();
     if (warp < 8) multiply(here, bias);
-    else if (warp < 8 + STORERS) store(here, d, kept);
+    else if (warp < 8 + STORERS) store(here, d, kept, column_sums);
     else if (threadIdx.x % WARP == 0) copy_operands(here, a, b);
     __syncwarp();
     // Nothing comes to a block that is gone.
