@@ -4,7 +4,7 @@ use super::PART_PRODUCTS;
 use super::axis::Axis;
 use super::correlation::{Operands, Planes};
 use super::frame::Frame;
-use super::tile::{LANES, PanelProduct, widest_tile};
+use super::tile::{LANES, Offsets, PanelProduct, widest_tile};
 use crate::{Element, chunk, parts_of};
 use std::ops::Range;
 
@@ -44,7 +44,7 @@ struct Phase {
     /// Channels that are in a frame at once.
     channels: usize,
     /// Where the sources of each depth lie, for so many channels.
-    offsets: Vec<usize>,
+    offsets: Offsets,
 }
 
 impl Phase {
@@ -53,7 +53,8 @@ impl Phase {
         let near = NEAR / (frame.rows_read() * ROW_BYTES).max(1);
         let channels = (FRAME / frame.channel().max(1)).min(near).clamp(1, planes.sources.max(1));
         let offsets = (0..channels).flat_map(|channel| frame.taps.iter().map(move |tap| (channel, tap)));
-        let offsets = offsets.map(|(channel, tap)| channel * frame.channel() + tap).collect();
+        let offsets = offsets.map(|(channel, tap)| channel * frame.channel() + tap);
+        let offsets = Offsets::new(offsets.collect());
         Phase { frame, depth_start, channels, offsets }
     }
 }
@@ -155,7 +156,7 @@ impl Direct {
         let source = unsafe { operands.sources(image, group) };
         let lanes = (rows.len() - 1) * phase.frame.pitch + columns.len();
         let taps = phase.frame.taps.len();
-        if phase.offsets.is_empty() || planes.sources == 0 {
+        if phase.offsets.len() == 0 || planes.sources == 0 {
             sums.fill(0.0);
         }
         for first in (0..planes.sources).step_by(phase.channels) {
@@ -175,7 +176,8 @@ impl Direct {
                         weights: &weights[depths.start * planes.panel..depths.end * planes.panel],
                         panel: planes.panel,
                         source: &frame[lane..],
-                        offsets: &phase.offsets[..depths.len()],
+                        offsets: &phase.offsets,
+                        depth: depths.len(),
                         lanes: at_once.min(lanes - lane),
                         continued: first > 0,
                     };

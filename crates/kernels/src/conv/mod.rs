@@ -12,6 +12,7 @@ mod correlation;
 mod direct;
 mod frame;
 mod tile;
+mod vector;
 mod weight_gradient;
 mod winograd;
 

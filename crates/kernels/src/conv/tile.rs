@@ -3,8 +3,11 @@
 //! Every element is one chain in rising depth, fused where the level has fused multiply-add, so that the shape of the
 //! tile changes no bit of the result.
 
+use super::vector::{Plain, Vector};
 use crate::Isa;
 use crate::isa::multiversion;
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{__m256, __m512};
 
 /// The lanes of a vector that every shape is made of.
 pub(super) const LANES: usize = 16;
@@ -22,10 +25,21 @@ pub(super) fn widest_tile(rows: usize) -> usize {
     if rows < 4 { 4 * LANES } else { 2 * LANES }
 }
 
-/// `c + a * b`.
-#[inline(always)]
-fn multiply_add<const FUSED: bool>(a: f32, b: f32, c: f32) -> f32 {
-    if FUSED { a.mul_add(b, c) } else { c + a * b }
+/// Where numbers lie from some place on.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Offsets {
+    places: Vec<usize>,
+    farthest: usize,
+}
+
+impl Offsets {
+    pub fn new(places: Vec<usize>) -> Offsets {
+        Offsets { farthest: places.iter().copied().max().unwrap_or(0), places }
+    }
+
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
 }
 
 /// A panel of weights times sources: `sums[row][lane] += weights[depth][row] * source[offsets[depth] + lane]`.
@@ -36,7 +50,9 @@ pub(super) struct PanelProduct<'a> {
     pub weights: &'a [f32],
     pub panel: usize,
     pub source: &'a [f32],
-    pub offsets: &'a [usize],
+    /// For this depth, or a larger one: there must be sources for all of them.
+    pub offsets: &'a Offsets,
+    pub depth: usize,
     /// How many lanes count. Up to the next multiple of [`LANES`], more are computed.
     pub lanes: usize,
     /// Whether there are sums already, from which these go on.
@@ -55,24 +71,37 @@ multiversion! {
     /// All lanes of a panel; `pitch` is how far apart the rows of the sums lie.
     fn multiply_panel(product: &PanelProduct<'_>, sums: &mut [f32], pitch: usize) {
         let width = product.lanes.next_multiple_of(LANES);
-        let depth = product.offsets.len();
-        let farthest = product.offsets.iter().max().map_or(0, |&offset| offset + width);
-        assert!(farthest <= product.source.len() && depth * product.panel <= product.weights.len(), "operands of a panel");
+        let farthest = product.offsets.farthest + width;
+        assert!(product.depth <= product.offsets.len() && farthest <= product.source.len(), "sources of a panel");
+        assert!(product.depth * product.panel <= product.weights.len(), "weights of a panel");
         assert!((product.panel - 1) * pitch + width <= sums.len(), "sums of a panel");
         let tiles = Tiles { product, sums: sums.as_mut_ptr(), pitch, width };
         // SAFETY: all that the tiles read and write was found to be there.
         unsafe {
             match (product.isa, product.panel) {
-                (Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx, 1) => tiles.all::<1, 64, true>(0),
-                (Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx, 2) => tiles.all::<2, 64, true>(0),
-                (Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx, 3) => tiles.all::<3, 64, true>(0),
-                (Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx, 4) => tiles.all::<4, 32, true>(0),
-                (Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx, _) => tiles.all::<PANEL, 32, true>(0),
-                (Isa::Avx2 | Isa::Neon, 1) => tiles.all::<1, 32, true>(0),
-                (Isa::Avx2 | Isa::Neon, 2) => tiles.all::<2, 32, true>(0),
-                (Isa::Avx2 | Isa::Neon, 3) => tiles.all::<3, 16, true>(0),
-                (Isa::Avx2 | Isa::Neon, _) => (0..product.panel).step_by(4).for_each(|row| tiles.all::<4, 16, true>(row)),
-                (Isa::Baseline, _) => (0..product.panel).for_each(|row| tiles.all::<1, 16, false>(row)),
+                #[cfg(target_arch = "x86_64")]
+                (Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx, 1) => tiles.all::<__m512, 1, 4, 1>(0),
+                #[cfg(target_arch = "x86_64")]
+                (Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx, 2) => tiles.all::<__m512, 2, 4, 1>(0),
+                #[cfg(target_arch = "x86_64")]
+                (Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx, 3) => tiles.all::<__m512, 3, 4, 1>(0),
+                #[cfg(target_arch = "x86_64")]
+                (Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx, 4) => tiles.all::<__m512, 4, 2, 1>(0),
+                #[cfg(target_arch = "x86_64")]
+                (Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx, _) => tiles.all::<__m512, PANEL, 2, 1>(0),
+                #[cfg(target_arch = "x86_64")]
+                (Isa::Avx2, 1) => tiles.all::<__m256, 1, 8, 2>(0),
+                #[cfg(target_arch = "x86_64")]
+                (Isa::Avx2, 2) => tiles.all::<__m256, 2, 4, 2>(0),
+                #[cfg(target_arch = "x86_64")]
+                (Isa::Avx2, 3) => tiles.all::<__m256, 3, 2, 2>(0),
+                #[cfg(target_arch = "x86_64")]
+                (Isa::Avx2, _) => (0..product.panel).step_by(4).for_each(|row| tiles.all::<__m256, 4, 2, 2>(row)),
+                (Isa::Baseline, _) => (0..product.panel).for_each(|row| tiles.all::<Plain<false>, 1, 4, 4>(row)),
+                (_, 1) => tiles.all::<Plain<true>, 1, 8, 4>(0),
+                (_, 2) => tiles.all::<Plain<true>, 2, 8, 4>(0),
+                (_, 3) => tiles.all::<Plain<true>, 3, 4, 4>(0),
+                (_, _) => (0..product.panel).step_by(4).for_each(|row| tiles.all::<Plain<true>, 4, 4, 4>(row)),
             }
         }
     }
@@ -88,50 +117,59 @@ struct Tiles<'a> {
 }
 
 impl Tiles<'_> {
-    /// All lanes of some rows, in tiles of `WIDTH` and what is left in narrower ones.
+    /// All lanes of some rows, in tiles of so many vectors, and what is left [`LANES`] at a time.
     ///
     /// # Safety
-    /// Operands and sums must have so many rows and lanes.
+    /// Operands and sums must have so many rows and lanes, and the machine the vectors.
     #[inline(always)]
-    unsafe fn all<const ROWS: usize, const WIDTH: usize, const FUSED: bool>(&self, row: usize) {
-        let wide = self.width / WIDTH * WIDTH;
-        for lane in (0..wide).step_by(WIDTH) {
+    unsafe fn all<V: Vector, const ROWS: usize, const VECTORS: usize, const LAST: usize>(&self, row: usize) {
+        let wide = self.width / (VECTORS * V::LANES) * (VECTORS * V::LANES);
+        for lane in (0..wide).step_by(VECTORS * V::LANES) {
             // SAFETY: the caller's promise.
-            unsafe { self.tile::<ROWS, WIDTH, FUSED>(row, lane) };
+            unsafe { self.tile::<V, ROWS, VECTORS>(row, lane) };
         }
         for lane in (wide..self.width).step_by(LANES) {
             // SAFETY: the caller's promise.
-            unsafe { self.tile::<ROWS, LANES, FUSED>(row, lane) };
+            unsafe { self.tile::<V, ROWS, LAST>(row, lane) };
         }
     }
 
     #[inline(always)]
-    unsafe fn tile<const ROWS: usize, const WIDTH: usize, const FUSED: bool>(&self, first_row: usize, lane: usize) {
-        let PanelProduct { weights, panel, source, offsets, continued, .. } = *self.product;
-        let sums = |row: usize| self.sums.wrapping_add((first_row + row) * self.pitch + lane).cast::<[f32; WIDTH]>();
-        let mut tile = [[0.0f32; WIDTH]; ROWS];
-        if continued {
-            for (row, tile) in tile.iter_mut().enumerate() {
-                // SAFETY: the caller's promise.
-                *tile = unsafe { sums(row).read() };
-            }
-        }
-        let (mut weight, source) = (weights.as_ptr().wrapping_add(first_row), source.as_ptr().wrapping_add(lane));
-        for &offset in offsets {
-            // SAFETY: the caller's promise.
-            let lanes = unsafe { source.add(offset).cast::<[f32; WIDTH]>().read_unaligned() };
-            for (row, tile) in tile.iter_mut().enumerate() {
-                // SAFETY: the caller's promise.
-                let factor = unsafe { *weight.add(row) };
-                for index in 0..WIDTH {
-                    tile[index] = multiply_add::<FUSED>(factor, lanes[index], tile[index]);
+    unsafe fn tile<V: Vector, const ROWS: usize, const VECTORS: usize>(&self, first_row: usize, lane: usize) {
+        let PanelProduct { weights, panel, source, offsets, depth, continued, .. } = *self.product;
+        let sums = |row: usize, vector: usize| {
+            self.sums.wrapping_add((first_row + row) * self.pitch + lane + vector * V::LANES)
+        };
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut tile = [[V::all(0.0); VECTORS]; ROWS];
+            if continued {
+                for (row, tile) in tile.iter_mut().enumerate() {
+                    for (vector, tile) in tile.iter_mut().enumerate() {
+                        *tile = V::load(sums(row, vector));
+                    }
                 }
             }
-            weight = weight.wrapping_add(panel);
-        }
-        for (row, tile) in tile.iter().enumerate() {
-            // SAFETY: the caller's promise.
-            unsafe { sums(row).write(*tile) };
+            let mut weight = weights.as_ptr().add(first_row);
+            let source = source.as_ptr().add(lane);
+            for &offset in &offsets.places[..depth] {
+                let mut lanes = [V::all(0.0); VECTORS];
+                for (vector, lanes) in lanes.iter_mut().enumerate() {
+                    *lanes = V::load(source.add(offset + vector * V::LANES));
+                }
+                for (row, tile) in tile.iter_mut().enumerate() {
+                    let factor = V::all(*weight.add(row));
+                    for (tile, lanes) in tile.iter_mut().zip(lanes) {
+                        *tile = factor.multiply_add(lanes, *tile);
+                    }
+                }
+                weight = weight.wrapping_add(panel);
+            }
+            for (row, tile) in tile.iter().enumerate() {
+                for (vector, tile) in tile.iter().enumerate() {
+                    tile.store(sums(row, vector));
+                }
+            }
         }
     }
 }
@@ -184,12 +222,12 @@ multiversion! {
             // SAFETY: all that the tiles read and write was found to be there.
             unsafe {
                 match product.isa {
-                    Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => tiles.all::<PANEL, 32, true>(weight),
-                    Isa::Avx2 | Isa::Neon => {
-                        tiles.all::<4, 16, true>(weight);
-                        tiles.all::<4, 16, true>(weight + 4);
-                    }
-                    Isa::Baseline => (weight..weight + PANEL).for_each(|weight| tiles.all::<1, 16, false>(weight)),
+                    #[cfg(target_arch = "x86_64")]
+                    Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => tiles.all::<__m512, PANEL, 2, 1>(weight),
+                    #[cfg(target_arch = "x86_64")]
+                    Isa::Avx2 => (0..PANEL).step_by(4).for_each(|row| tiles.all::<__m256, 4, 2, 2>(weight + row)),
+                    Isa::Baseline => (0..PANEL).for_each(|row| tiles.all::<Plain<false>, 1, 4, 4>(weight + row)),
+                    _ => (0..PANEL).step_by(4).for_each(|row| tiles.all::<Plain<true>, 4, 4, 4>(weight + row)),
                 }
             }
         }
@@ -204,55 +242,63 @@ struct GradientTiles<'a> {
 }
 
 impl GradientTiles<'_> {
-    /// All filters of some weights, in tiles of `WIDTH` and what is left in narrower ones.
+    /// All filters of some weights, in tiles of so many vectors, and what is left [`LANES`] at a time.
     ///
     /// # Safety
-    /// Operands and sums must have so many weights and filters.
+    /// Operands and sums must have so many weights and filters, and the machine the vectors.
     #[inline(always)]
-    unsafe fn all<const ROWS: usize, const WIDTH: usize, const FUSED: bool>(&self, weight: usize) {
-        let wide = self.product.lanes / WIDTH * WIDTH;
-        for lane in (0..wide).step_by(WIDTH) {
+    unsafe fn all<V: Vector, const ROWS: usize, const VECTORS: usize, const LAST: usize>(&self, weight: usize) {
+        let lanes = self.product.lanes;
+        let wide = lanes / (VECTORS * V::LANES) * (VECTORS * V::LANES);
+        for lane in (0..wide).step_by(VECTORS * V::LANES) {
             // SAFETY: the caller's promise.
-            unsafe { self.tile::<ROWS, WIDTH, FUSED>(weight, lane) };
+            unsafe { self.tile::<V, ROWS, VECTORS>(weight, lane) };
         }
-        for lane in (wide..self.product.lanes).step_by(LANES) {
+        for lane in (wide..lanes).step_by(LANES) {
             // SAFETY: the caller's promise.
-            unsafe { self.tile::<ROWS, LANES, FUSED>(weight, lane) };
+            unsafe { self.tile::<V, ROWS, LAST>(weight, lane) };
         }
     }
 
     #[inline(always)]
-    unsafe fn tile<const ROWS: usize, const WIDTH: usize, const FUSED: bool>(&self, weight: usize, lane: usize) {
+    unsafe fn tile<V: Vector, const ROWS: usize, const VECTORS: usize>(&self, weight: usize, lane: usize) {
         let RowsProduct { source, offsets, rows, columns, pitch, lanes: lane_pitch, .. } = *self.product;
-        let sums = |row: usize| self.sums.wrapping_add((weight + row) * lane_pitch + lane).cast::<[f32; WIDTH]>();
-        let mut tile = [[0.0f32; WIDTH]; ROWS];
-        let mut inputs = [source.as_ptr(); ROWS];
-        for row in 0..ROWS {
-            // SAFETY: the caller's promise.
-            tile[row] = unsafe { sums(row).read() };
-            inputs[row] = inputs[row].wrapping_add(offsets[weight + row]);
-        }
-        let mut gradient = self.gradients.wrapping_add(lane);
-        for _ in 0..rows {
-            for column in 0..columns {
-                // SAFETY: the caller's promise.
-                let lanes = unsafe { gradient.cast::<[f32; WIDTH]>().read() };
-                gradient = gradient.wrapping_add(lane_pitch);
-                for (row, tile) in tile.iter_mut().enumerate() {
-                    // SAFETY: the caller's promise.
-                    let factor = unsafe { *inputs[row].add(column) };
-                    for index in 0..WIDTH {
-                        tile[index] = multiply_add::<FUSED>(factor, lanes[index], tile[index]);
+        let sums =
+            |row: usize, vector: usize| self.sums.wrapping_add((weight + row) * lane_pitch + lane + vector * V::LANES);
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut tile = [[V::all(0.0); VECTORS]; ROWS];
+            let mut inputs = [source.as_ptr(); ROWS];
+            for row in 0..ROWS {
+                for vector in 0..VECTORS {
+                    tile[row][vector] = V::load(sums(row, vector));
+                }
+                inputs[row] = inputs[row].add(offsets[weight + row]);
+            }
+            let mut gradient = self.gradients.wrapping_add(lane);
+            for _ in 0..rows {
+                for column in 0..columns {
+                    let mut lanes = [V::all(0.0); VECTORS];
+                    for (vector, lanes) in lanes.iter_mut().enumerate() {
+                        *lanes = V::load(gradient.add(vector * V::LANES));
+                    }
+                    gradient = gradient.wrapping_add(lane_pitch);
+                    for (input, tile) in inputs.iter().zip(&mut tile) {
+                        let factor = V::all(*input.add(column));
+                        for (tile, lanes) in tile.iter_mut().zip(lanes) {
+                            *tile = factor.multiply_add(lanes, *tile);
+                        }
                     }
                 }
+                for input in &mut inputs {
+                    *input = input.wrapping_add(pitch);
+                }
             }
-            for input in &mut inputs {
-                *input = input.wrapping_add(pitch);
+            for (row, tile) in tile.iter().enumerate() {
+                for (vector, tile) in tile.iter().enumerate() {
+                    tile.store(sums(row, vector));
+                }
             }
-        }
-        for (row, tile) in tile.iter().enumerate() {
-            // SAFETY: the caller's promise.
-            unsafe { sums(row).write(*tile) };
         }
     }
 }
@@ -268,8 +314,12 @@ multiversion! {
                 // SAFETY: all that is read was found to be there.
                 let dots = unsafe {
                     match product.isa {
-                        Isa::Baseline => dots_of::<false>(product, gradients, weight),
-                        _ => dots_of::<true>(product, gradients, weight),
+                        #[cfg(target_arch = "x86_64")]
+                        Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => dots_of::<__m512, 1>(product, gradients, weight),
+                        #[cfg(target_arch = "x86_64")]
+                        Isa::Avx2 => dots_of::<__m256, 2>(product, gradients, weight),
+                        Isa::Baseline => dots_of::<Plain<false>, 4>(product, gradients, weight),
+                        _ => dots_of::<Plain<true>, 4>(product, gradients, weight),
                     }
                 };
                 for (index, dot) in dots.into_iter().enumerate() {
@@ -280,36 +330,60 @@ multiversion! {
     }
 }
 
-/// The dot products of a filter's gradients with the inputs of some weights: in lanes, which are joined in a tree.
+/// The dot products of a filter's gradients with the inputs of some weights: in [`LANES`], which are joined in a tree. What
+/// lies behind the end of a row is not read: it may be infinite, and the gradient there is zero.
 #[inline(always)]
-unsafe fn dots_of<const FUSED: bool>(product: &RowsProduct<'_>, gradients: &[f32], weight: usize) -> [f32; DOTS] {
-    let mut tile = [[0.0f32; LANES]; DOTS];
+unsafe fn dots_of<V: Vector, const VECTORS: usize>(
+    product: &RowsProduct<'_>,
+    gradients: &[f32],
+    weight: usize,
+) -> [f32; DOTS] {
     let mut inputs = [product.source.as_ptr(); DOTS];
     for (input, &offset) in inputs.iter_mut().zip(&product.offsets[weight..]) {
         *input = input.wrapping_add(offset);
     }
-    for row in gradients.chunks_exact(product.columns.next_multiple_of(LANES)) {
-        for (vector, gradient) in row.as_chunks::<LANES>().0.iter().enumerate() {
-            for (input, tile) in inputs.iter().zip(&mut tile) {
-                // SAFETY: the caller's promise.
-                let lanes = unsafe { input.add(vector * LANES).cast::<[f32; LANES]>().read_unaligned() };
-                for lane in 0..LANES {
-                    tile[lane] = multiply_add::<FUSED>(gradient[lane], lanes[lane], tile[lane]);
+    let mut sums = [[0.0f32; LANES]; DOTS];
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut tile = [[V::all(0.0); VECTORS]; DOTS];
+        let mut add = |inputs: &[*const f32; DOTS], gradient: &[f32; LANES], column: usize, count: usize| {
+            for vector in 0..VECTORS {
+                let (at, first) = (column + vector * V::LANES, vector * V::LANES);
+                let gradient = V::load(gradient.as_ptr().add(first));
+                for (input, tile) in inputs.iter().zip(&mut tile) {
+                    let lanes = match count {
+                        LANES => V::load(input.add(at)),
+                        _ => V::load_first(input.add(at), count.saturating_sub(first)),
+                    };
+                    tile[vector] = gradient.multiply_add(lanes, tile[vector]);
                 }
             }
+        };
+        let whole = product.columns / LANES;
+        for row in gradients.chunks_exact(product.columns.next_multiple_of(LANES)) {
+            let gradients = row.as_chunks::<LANES>().0;
+            for (block, gradient) in gradients[..whole].iter().enumerate() {
+                add(&inputs, gradient, block * LANES, LANES);
+            }
+            if let Some(gradient) = gradients.get(whole) {
+                add(&inputs, gradient, whole * LANES, product.columns % LANES);
+            }
+            for input in &mut inputs {
+                *input = input.wrapping_add(product.pitch);
+            }
         }
-        for input in &mut inputs {
-            *input = input.wrapping_add(product.pitch);
+        for (sums, tile) in sums.iter_mut().zip(&tile) {
+            for (vector, tile) in tile.iter().enumerate() {
+                tile.store(sums.as_mut_ptr().add(vector * V::LANES));
+            }
         }
     }
-    let mut dots = [0.0; DOTS];
-    for (dot, lanes) in dots.iter_mut().zip(&mut tile) {
+    sums.map(|mut lanes| {
         for half in [8, 4, 2, 1] {
             for lane in 0..half {
                 lanes[lane] += lanes[lane + half];
             }
         }
-        *dot = lanes[0];
-    }
-    dots
+        lanes[0]
+    })
 }

@@ -10,7 +10,7 @@
 use super::axis::Axis;
 use super::correlation::{Operands, Planes};
 use super::frame::{joined, load, parted, zero};
-use super::tile::{LANES, PANEL, PanelProduct};
+use super::tile::{LANES, Offsets, PANEL, PanelProduct};
 use crate::window::inside;
 use crate::{Element, chunk, parts_of};
 use std::ops::Range;
@@ -36,7 +36,7 @@ pub(super) struct Winograd {
     low: [isize; 2],
     /// Elements of the filter from the nearest to the farthest.
     taps: [[usize; 3]; 2],
-    offsets: Vec<usize>,
+    offsets: Offsets,
 }
 
 /// Neighbouring tiles of a row, and where they lie among those of a unit.
@@ -71,7 +71,7 @@ impl Winograd {
             tiles,
             low: [low(rows)?, low(columns)?],
             taps: [neighbours(rows)?, neighbours(columns)?],
-            offsets: (0..planes.sources.min(CHANNELS)).map(|channel| channel * TILES).collect(),
+            offsets: Offsets::new((0..planes.sources.min(CHANNELS)).map(|channel| channel * TILES).collect()),
         })
     }
 
@@ -157,8 +157,9 @@ impl Winograd {
                         weights: &weights[(place * planes.sources + channels.start) * PANEL..]
                             [..channels.len() * PANEL],
                         panel: PANEL,
-                        source: &transformed[place * place_sources..][..place_sources],
-                        offsets: &self.offsets[..channels.len()],
+                        source: &transformed[place * place_sources..],
+                        offsets: &self.offsets,
+                        depth: channels.len(),
                         lanes: tiles.len(),
                         continued: first > 0,
                     };

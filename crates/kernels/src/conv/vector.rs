@@ -1,0 +1,143 @@
+//! The vectors that tiles are made of. Arrays of numbers do not do: what a compiler makes of a tile of them was seen to be
+//! thirty times slower than its instructions.
+
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::*;
+
+/// Some numbers side by side.
+pub(super) trait Vector: Copy {
+    /// How many.
+    const LANES: usize;
+
+    /// # Safety
+    /// There must be so many numbers, and the machine must have the vector.
+    unsafe fn load(from: *const f32) -> Self;
+
+    /// The first `count` numbers, and zeros in the other lanes.
+    ///
+    /// # Safety
+    /// There must be so many numbers, and the machine must have the vector.
+    unsafe fn load_first(from: *const f32, count: usize) -> Self;
+
+    /// # Safety
+    /// There must be room for so many numbers, and the machine must have the vector.
+    unsafe fn store(self, to: *mut f32);
+
+    /// The same number in all lanes.
+    ///
+    /// # Safety
+    /// The machine must have the vector.
+    unsafe fn all(number: f32) -> Self;
+
+    /// `sum + self * factor`, fused but on the baseline.
+    ///
+    /// # Safety
+    /// The machine must have the vector.
+    unsafe fn multiply_add(self, factor: Self, sum: Self) -> Self;
+}
+
+macro_rules! x86_vector {
+    ($vector:ty, $lanes:literal, $load:ident, $load_first:ident, $store:ident, $all:ident, $multiply_add:ident) => {
+        #[cfg(target_arch = "x86_64")]
+        impl Vector for $vector {
+            const LANES: usize = $lanes;
+
+            #[inline(always)]
+            unsafe fn load(from: *const f32) -> Self {
+                // SAFETY: the caller's promise.
+                unsafe { $load(from) }
+            }
+
+            #[inline(always)]
+            unsafe fn load_first(from: *const f32, count: usize) -> Self {
+                // SAFETY: the caller's promise.
+                unsafe { $load_first(from, count) }
+            }
+
+            #[inline(always)]
+            unsafe fn store(self, to: *mut f32) {
+                // SAFETY: the caller's promise.
+                unsafe { $store(to, self) }
+            }
+
+            #[inline(always)]
+            unsafe fn all(number: f32) -> Self {
+                // SAFETY: the caller's promise.
+                unsafe { $all(number) }
+            }
+
+            #[inline(always)]
+            unsafe fn multiply_add(self, factor: Self, sum: Self) -> Self {
+                // SAFETY: the caller's promise.
+                unsafe { $multiply_add(self, factor, sum) }
+            }
+        }
+    };
+}
+x86_vector!(__m512, 16, _mm512_loadu_ps, first_of_512, _mm512_storeu_ps, _mm512_set1_ps, _mm512_fmadd_ps);
+x86_vector!(__m256, 8, _mm256_loadu_ps, first_of_256, _mm256_storeu_ps, _mm256_set1_ps, _mm256_fmadd_ps);
+
+/// The first numbers of a vector, and zeros; what lies behind them is not read.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn first_of_512(from: *const f32, count: usize) -> __m512 {
+    // SAFETY: the caller's promise.
+    unsafe { _mm512_maskz_loadu_ps(((1u32 << count.min(16)) - 1) as u16, from) }
+}
+
+/// The same in half the lanes.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn first_of_256(from: *const f32, count: usize) -> __m256 {
+    let places = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    let mask = _mm256_cmpgt_epi32(_mm256_set1_epi32(count.min(8) as i32), places);
+    // SAFETY: the caller's promise.
+    unsafe { _mm256_maskload_ps(from, mask) }
+}
+
+/// What every machine has, with products and sums fused or not.
+#[derive(Clone, Copy)]
+pub(super) struct Plain<const FUSED: bool>([f32; 4]);
+
+impl<const FUSED: bool> Vector for Plain<FUSED> {
+    const LANES: usize = 4;
+
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> Self {
+        // SAFETY: the caller's promise.
+        Plain(unsafe { from.cast::<[f32; 4]>().read_unaligned() })
+    }
+
+    #[inline(always)]
+    unsafe fn load_first(from: *const f32, count: usize) -> Self {
+        let mut numbers = [0.0; 4];
+        for (index, number) in numbers.iter_mut().enumerate().take(count) {
+            // SAFETY: the caller's promise.
+            *number = unsafe { from.add(index).read() };
+        }
+        Plain(numbers)
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32) {
+        // SAFETY: the caller's promise.
+        unsafe { to.cast::<[f32; 4]>().write_unaligned(self.0) }
+    }
+
+    #[inline(always)]
+    unsafe fn all(number: f32) -> Self {
+        Plain([number; 4])
+    }
+
+    #[inline(always)]
+    unsafe fn multiply_add(self, factor: Self, sum: Self) -> Self {
+        let mut result = sum;
+        for (index, to) in result.0.iter_mut().enumerate() {
+            *to =
+                if FUSED { self.0[index].mul_add(factor.0[index], *to) } else { *to + self.0[index] * factor.0[index] };
+        }
+        result
+    }
+}
