@@ -141,6 +141,23 @@ impl Planes {
     }
 }
 
+impl Planes {
+    /// The weights of all taps of a filter of 3 x 3 from a source to the targets of a panel; zero past the last target.
+    #[inline(always)]
+    pub fn filters<T: Element>(&self, weights: &[T], [group, panel, source]: [usize; 3]) -> [[f32; PANEL]; 9] {
+        let start = group * self.targets * self.sources * 9 + source * self.source_step;
+        let first = panel * self.panel;
+        let mut numbers = [[0.0; PANEL]; 9];
+        for lane in 0..self.panel.min(self.targets - first) {
+            let filter = weights[start + (first + lane) * self.target_step..].first_chunk::<9>().expect("a filter");
+            for (numbers, weight) in numbers.iter_mut().zip(filter) {
+                numbers[lane] = weight.to_f32();
+            }
+        }
+        numbers
+    }
+}
+
 /// Puts the weights, as f32, in the order and form in which [`Correlation`] reads them.
 pub struct PackWeights<T> {
     plan: Arc<CorrelationPlan>,
@@ -211,7 +228,7 @@ impl<T: Element> Correlation<T> {
     fn units(&self) -> (usize, usize) {
         match &self.plan.method {
             Method::Direct(direct) => direct.units(&self.plan.planes),
-            Method::Winograd(winograd) => winograd.units(&self.plan.planes),
+            Method::Winograd(winograd) => (winograd.units(&self.plan.planes), 1),
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::{Element, chunk, parts_of};
 use std::ops::Range;
 
 /// Target planes of a unit.
-const BLOCK: usize = 64;
+const BLOCK: usize = 128;
 /// Positions of a unit, about: with the sums of its block, what a second-level cache can hold.
 const POSITIONS: usize = 512;
 /// The widest rows that are not cut.
@@ -175,6 +175,7 @@ impl Direct {
                         isa: planes.isa,
                         weights: &weights[depths.start * planes.panel..depths.end * planes.panel],
                         panel: planes.panel,
+                        weight_step: planes.panel,
                         source: &frame[lane..],
                         offsets: &phase.offsets,
                         depth: depths.len(),

@@ -5,21 +5,25 @@
 //! with respect to the weights is a product of planes with planes ([`WeightGradient`]). All of them copy the sources of
 //! a rectangle of positions to scratch once (`frame`) and multiply them there in register tiles, which read the
 //! sources of each tap of the filter where they lie: the matrix of all taps never exists. Correlations with filters
-//! of 3 x 3 that move by one are computed in fewer products (`winograd`).
+//! of 3 x 3 that move by one, and their gradients, are computed in fewer products (`winograd`, `winograd_weights`). Filters
+//! of one element are matrix products ([`Pointwise`]).
 
 mod axis;
 mod correlation;
 mod direct;
 mod frame;
+mod pointwise;
 mod tile;
 mod vector;
 mod weight_gradient;
 mod winograd;
+mod winograd_weights;
 
 #[cfg(test)]
 mod tests;
 
 pub use correlation::{Correlation, CorrelationPlan, PackWeights};
+pub use pointwise::Pointwise;
 pub use weight_gradient::{SumImages, WeightGradient, WeightGradientPlan};
 
 /// The sizes of a convolution. Pairs are (vertical, horizontal).
@@ -54,5 +58,7 @@ impl Geometry {
     }
 }
 
+/// The most weights of which every image has a sum of its own, so that there are parts enough. More are enough parts.
+const APART: usize = 96 * 1024;
 /// Multiplications of a part: enough to be worth handing to another thread, few enough to balance.
 const PART_PRODUCTS: usize = 512 * 1024;

@@ -57,7 +57,7 @@ fn output_size(input: usize, kernel: usize, stride: usize, padding: usize, dilat
 type Row = (usize, [usize; 3], [usize; 2], [usize; 2], [usize; 2], [usize; 2], [usize; 2]);
 
 fn geometries() -> Vec<Geometry> {
-    let rows: [Row; 24] = [
+    let rows: [Row; 29] = [
         (1, [1, 1, 1], [1, 1], [1, 1], [1, 1], [0, 0], [1, 1]),
         (2, [1, 3, 5], [7, 6], [3, 3], [1, 1], [1, 1], [1, 1]),
         (2, [1, 2, 9], [9, 11], [3, 2], [2, 3], [1, 2], [1, 1]),
@@ -82,6 +82,11 @@ fn geometries() -> Vec<Geometry> {
         (1, [1, 2, 3], [4, 5], [3, 3], [1, 1], [50, 40], [50, 40]),
         (2, [1, 64, 72], [5, 6], [1, 1], [1, 1], [0, 0], [1, 1]),
         (1, [1, 2, 9], [30, 31], [3, 3], [3, 4], [2, 1], [2, 3]),
+        (2, [2, 9, 17], [7, 9], [1, 1], [1, 1], [0, 0], [1, 1]),
+        (1, [1, 70, 1], [40, 1], [1, 1], [1, 1], [0, 0], [1, 1]),
+        (2, [1, 37, 90], [14, 13], [3, 3], [1, 1], [1, 1], [1, 1]),
+        (1, [2, 70, 33], [11, 140], [3, 3], [1, 1], [0, 2], [1, 1]),
+        (1, [1, 5, 7], [40, 1], [3, 1], [2, 1], [1, 0], [1, 1]),
     ];
     let geometry = |(images, [groups, channels, filters], input, kernel, stride, padding, dilation): Row| {
         let size = |axis: usize| output_size(input[axis], kernel[axis], stride[axis], padding[axis], dilation[axis]);
@@ -132,25 +137,41 @@ fn check<T: Element>(tolerance: f64) {
             let wrong = T::from_f32(f32::NAN);
             let what = format!("{g:?} on {isa}");
             let mut found_y = vec![wrong; output];
-            correlate(&CorrelationPlan::forward(isa, &g), &x, &w, &mut found_y);
+            let pointwise = Pointwise::of(isa, &g, 2);
+            match pointwise {
+                Some(pointwise) => run_alone(&pointwise.forward(reads(&x), reads(&w), writes(&mut found_y))),
+                None => correlate(&CorrelationPlan::forward(isa, &g), &x, &w, &mut found_y),
+            }
             compare(&format!("{what}: result"), &found_y, &y, tolerance);
 
             let mut found_dx = vec![wrong; input];
-            correlate(&CorrelationPlan::backward(isa, &g), &gradient, &w, &mut found_dx);
+            match pointwise {
+                Some(pointwise) => run_alone(&pointwise.backward(reads(&gradient), reads(&w), writes(&mut found_dx))),
+                None => correlate(&CorrelationPlan::backward(isa, &g), &gradient, &w, &mut found_dx),
+            }
             compare(&format!("{what}: gradient of the input"), &found_dx, &dx, tolerance);
 
             let mut found_dw = vec![wrong; weights];
             let plan = WeightGradientPlan::new(isa, &g);
             let mut partials = vec![f32::NAN; plan.partials()];
             let partials = writes(&mut partials);
-            run_alone(&WeightGradient::new(&plan, reads(&x), reads(&gradient), partials, writes(&mut found_dw)));
+            match pointwise {
+                Some(pointwise) => pointwise
+                    .weight_gradient([reads(&x), reads(&gradient)], partials, partials, false)
+                    .iter()
+                    .for_each(|job| run_alone(job)),
+                None => {
+                    run_alone(&WeightGradient::new(&plan, reads(&x), reads(&gradient), partials, writes(&mut found_dw)))
+                }
+            }
             if plan.partials() > 0 {
-                run_alone(&SumImages::new(&plan, partials.as_in(), writes(&mut found_dw)));
+                run_alone(&SumImages::new(isa, partials.as_in(), writes(&mut found_dw)));
             }
             compare(&format!("{what}: gradient of the weights"), &found_dw, &dw, tolerance);
 
             let all = found_y.iter().chain(&found_dx).chain(&found_dw).map(|x| x.to_f32().to_bits()).collect();
-            if fused {
+            // Matrix products of 16 bits have the sums of their own level.
+            if fused && (pointwise.is_none() || size_of::<T>() == size_of::<f32>()) {
                 let first = bits.get_or_insert_with(|| Vec::clone(&all));
                 assert_eq!(*first, all, "{what}: levels that fuse products and sums agree to the bit");
             }
@@ -184,10 +205,6 @@ fn large_problems_have_several_parts() {
 /// The largest error of a result relative to the sum of the products' magnitudes, in roundings of f32.
 fn roundings(g: &Geometry) -> f64 {
     let Sizes { input, weights, output } = sizes(g);
-    let uniform = |count: usize, seed: u64| -> Vec<f32> {
-        let bits = |index: u64| (index + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(seed as u32) >> 32;
-        (0..count as u64).map(|index| bits(index) as i32 as f32 / (1u32 << 31) as f32).collect()
-    };
     let (x, w) = (uniform(input, 5), uniform(weights, 19));
     let (mut exact, mut magnitudes) = (vec![0.0f64; output], vec![0.0f64; output]);
     every_product(g, |at_x, at_w, at_y| {
@@ -197,8 +214,35 @@ fn roundings(g: &Geometry) -> f64 {
     });
     let mut found = vec![f32::NAN; output];
     correlate(&CorrelationPlan::forward(Isa::detect(), g), &x, &w, &mut found);
+    largest_error(&found, &exact, &magnitudes)
+}
+
+/// The same of the gradient of the weights.
+fn roundings_of_weights(g: &Geometry) -> f64 {
+    let Sizes { input, weights, output } = sizes(g);
+    let (x, gradient) = (uniform(input, 5), uniform(output, 19));
+    let (mut exact, mut magnitudes) = (vec![0.0f64; weights], vec![0.0f64; weights]);
+    every_product(g, |at_x, at_w, at_y| {
+        let product = x[at_x] as f64 * gradient[at_y] as f64;
+        exact[at_w] += product;
+        magnitudes[at_w] += product.abs();
+    });
+    let plan = WeightGradientPlan::new(Isa::detect(), g);
+    let (mut found, mut partials) = (vec![f32::NAN; weights], vec![f32::NAN; plan.partials()]);
+    let partials = writes(&mut partials);
+    run_alone(&WeightGradient::new(&plan, reads(&x), reads(&gradient), partials, writes(&mut found)));
+    run_alone(&SumImages::new(Isa::detect(), partials.as_in(), writes(&mut found)));
+    largest_error(&found, &exact, &magnitudes)
+}
+
+fn uniform(count: usize, seed: u64) -> Vec<f32> {
+    let bits = |index: u64| (index + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(seed as u32) >> 32;
+    (0..count as u64).map(|index| bits(index) as i32 as f32 / (1u32 << 31) as f32).collect()
+}
+
+fn largest_error(found: &[f32], exact: &[f64], magnitudes: &[f64]) -> f64 {
     let error = |((found, exact), magnitude): ((&f32, &f64), &f64)| (*found as f64 - exact).abs() / magnitude;
-    found.iter().zip(&exact).zip(&magnitudes).map(error).fold(0.0, f64::max) * 2f64.powi(24)
+    found.iter().zip(exact).zip(magnitudes).map(error).fold(0.0, f64::max) * 2f64.powi(24)
 }
 
 /// The same products by the definition, which a dilation has, and in fewer.
@@ -219,6 +263,8 @@ fn fewer_products_cost_little_of_the_accuracy() {
     let dilated = Geometry { padding: [2, 2], dilation: [2, 2], ..plain };
     let (fewer, defined) = (roundings(&plain), roundings(&dilated));
     assert!(fewer < 8.0 && fewer < 4.0 * defined, "{fewer} roundings, {defined} by the definition");
+    let (fewer, defined) = (roundings_of_weights(&plain), roundings_of_weights(&dilated));
+    assert!(fewer < 8.0 && fewer < 4.0 * defined, "weights: {fewer} roundings, {defined} by the definition");
 }
 
 /// A batch, and its images one at a time.
@@ -253,15 +299,15 @@ fn an_images_bits_do_not_depend_on_its_batch() {
 
 #[test]
 fn a_batch_in_pieces_gives_the_gradient_of_the_whole() {
-    for (channels, filters) in [(5, 9), (110, 100)] {
+    for (channels, filters, size) in [(5, 9, [5, 4]), (110, 100, [5, 4]), (110, 100, [12, 13]), (40, 33, [13, 12])] {
         let batch = |images| Geometry {
             images,
             groups: 1,
             channels,
             filters,
-            input: [5, 4],
+            input: size,
             kernel: [3, 3],
-            output: [5, 4],
+            output: size,
             stride: [1, 1],
             padding: [1, 1],
             dilation: [1, 1],
@@ -276,7 +322,7 @@ fn a_batch_in_pieces_gives_the_gradient_of_the_whole() {
             let (x, g) = (&x[images.start * input..images.end * input], &g[images.start * output..images.end * output]);
             run_alone(&WeightGradient::new(&plan, reads(x), reads(g), partials, dw).accumulating(accumulate));
             if !partials.is_empty() {
-                run_alone(&SumImages::new(&plan, partials.as_in(), dw).accumulating(accumulate));
+                run_alone(&SumImages::new(Isa::detect(), partials.as_in(), dw).accumulating(accumulate));
             }
         };
         let (mut whole, mut pieces) = (vec![f32::NAN; weights], vec![f32::NAN; weights]);
@@ -285,4 +331,72 @@ fn a_batch_in_pieces_gives_the_gradient_of_the_whole() {
         add(1..3, &mut pieces, true);
         assert_eq!(whole, pieces, "{filters} filters of {channels} channels");
     }
+}
+
+/// An infinite input, in planes whose rows are shorter than a vector: only weights that meet it have no finite gradient.
+#[test]
+fn an_infinite_input_concerns_its_own_weights_alone() {
+    let g = Geometry {
+        images: 1,
+        groups: 1,
+        channels: 1,
+        filters: 2,
+        input: [6, 5],
+        kernel: [2, 2],
+        output: [5, 4],
+        stride: [1, 1],
+        padding: [0, 0],
+        dilation: [1, 1],
+    };
+    let Sizes { input, weights, output } = sizes(&g);
+    for (corner, met) in [(0, 0), (4, 1), (25, 2), (29, 3)] {
+        let (mut x, gradient) = (numbers::<f32>(input, 1), vec![0.5f32; output]);
+        x[corner] = f32::INFINITY;
+        for isa in Isa::available() {
+            let plan = WeightGradientPlan::new(isa, &g);
+            let (mut dw, mut partials) = (vec![f32::NAN; weights], vec![f32::NAN; plan.partials()]);
+            let partials = writes(&mut partials);
+            run_alone(&WeightGradient::new(&plan, reads(&x), reads(&gradient), partials, writes(&mut dw)));
+            run_alone(&SumImages::new(isa, partials.as_in(), writes(&mut dw)));
+            for (index, found) in dw.iter().enumerate() {
+                let expected = if index % 4 == met { *found == f32::INFINITY } else { found.is_finite() };
+                assert!(expected, "corner {corner} on {isa}: weight {index} is {found}");
+            }
+        }
+    }
+}
+
+/// Large weights' gradients are summed from image to image, and a batch in pieces gives the bits of the whole.
+#[test]
+fn gradients_of_filters_of_one_element_go_on() {
+    let batch = |images| Geometry {
+        images,
+        groups: 2,
+        channels: 192,
+        filters: 260,
+        input: [6, 7],
+        kernel: [1, 1],
+        output: [6, 7],
+        stride: [1, 1],
+        padding: [0, 0],
+        dilation: [1, 1],
+    };
+    let Sizes { input, weights, output } = sizes(&batch(1));
+    let x: Vec<f32> = numbers::<f32>(3 * input, 1).iter().map(|x| x / 3.0).collect();
+    let g = numbers::<f32>(3 * output, 2);
+    let add = |images: std::ops::Range<usize>, dw: &mut [f32], accumulate: bool| {
+        let pointwise = Pointwise::of(Isa::detect(), &batch(images.len()), 2).expect("filters of one element");
+        assert_eq!(pointwise.partials(), 0);
+        let (x, g) = (&x[images.start * input..images.end * input], &g[images.start * output..images.end * output]);
+        let jobs = pointwise.weight_gradient([reads(x), reads(g)], writes(&mut []), writes(dw), accumulate);
+        jobs.iter().for_each(|job| run_alone(job));
+    };
+    let (mut whole, mut pieces) = (vec![f32::NAN; weights], vec![f32::NAN; weights]);
+    add(0..3, &mut whole, false);
+    add(0..1, &mut pieces, false);
+    add(1..3, &mut pieces, true);
+    assert_eq!(whole, pieces);
+    let mut exact = vec![0.0f64; weights];
+    every_product(&batch(3), |at_x, at_w, at_y| exact[at_w] += x[at_x] as f64 * g[at_y] as f64);
+    compare("sums of images", &whole, &exact, 2e-6);
 }

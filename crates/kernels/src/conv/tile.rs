@@ -29,12 +29,17 @@ pub(super) fn widest_tile(rows: usize) -> usize {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Offsets {
     places: Vec<usize>,
-    farthest: usize,
+    /// The largest of them up to each.
+    farthest: Vec<usize>,
 }
 
 impl Offsets {
     pub fn new(places: Vec<usize>) -> Offsets {
-        Offsets { farthest: places.iter().copied().max().unwrap_or(0), places }
+        let mut farthest = places.clone();
+        for index in 1..farthest.len() {
+            farthest[index] = farthest[index].max(farthest[index - 1]);
+        }
+        Offsets { places, farthest }
     }
 
     pub fn len(&self) -> usize {
@@ -46,11 +51,12 @@ impl Offsets {
 #[derive(Clone, Copy)]
 pub(super) struct PanelProduct<'a> {
     pub isa: Isa,
-    /// `panel` weights for each depth.
+    /// `panel` weights for each depth, which lie so far apart.
     pub weights: &'a [f32],
     pub panel: usize,
+    pub weight_step: usize,
     pub source: &'a [f32],
-    /// For this depth, or a larger one: there must be sources for all of them.
+    /// For this depth, or a larger one.
     pub offsets: &'a Offsets,
     pub depth: usize,
     /// How many lanes count. Up to the next multiple of [`LANES`], more are computed.
@@ -71,9 +77,10 @@ multiversion! {
     /// All lanes of a panel; `pitch` is how far apart the rows of the sums lie.
     fn multiply_panel(product: &PanelProduct<'_>, sums: &mut [f32], pitch: usize) {
         let width = product.lanes.next_multiple_of(LANES);
-        let farthest = product.offsets.farthest + width;
-        assert!(product.depth <= product.offsets.len() && farthest <= product.source.len(), "sources of a panel");
-        assert!(product.depth * product.panel <= product.weights.len(), "weights of a panel");
+        let farthest = product.depth.checked_sub(1).map_or(0, |last| product.offsets.farthest[last] + width);
+        assert!(farthest <= product.source.len(), "sources of a panel");
+        let weights = product.depth.checked_sub(1).map_or(0, |last| last * product.weight_step + product.panel);
+        assert!(weights <= product.weights.len(), "weights of a panel");
         assert!((product.panel - 1) * pitch + width <= sums.len(), "sums of a panel");
         let tiles = Tiles { product, sums: sums.as_mut_ptr(), pitch, width };
         // SAFETY: all that the tiles read and write was found to be there.
@@ -136,7 +143,7 @@ impl Tiles<'_> {
 
     #[inline(always)]
     unsafe fn tile<V: Vector, const ROWS: usize, const VECTORS: usize>(&self, first_row: usize, lane: usize) {
-        let PanelProduct { weights, panel, source, offsets, depth, continued, .. } = *self.product;
+        let PanelProduct { weights, weight_step, source, offsets, depth, continued, .. } = *self.product;
         let sums = |row: usize, vector: usize| {
             self.sums.wrapping_add((first_row + row) * self.pitch + lane + vector * V::LANES)
         };
@@ -163,7 +170,7 @@ impl Tiles<'_> {
                         *tile = factor.multiply_add(lanes, *tile);
                     }
                 }
-                weight = weight.wrapping_add(panel);
+                weight = weight.wrapping_add(weight_step);
             }
             for (row, tile) in tile.iter().enumerate() {
                 for (vector, tile) in tile.iter().enumerate() {
@@ -386,4 +393,59 @@ unsafe fn dots_of<V: Vector, const VECTORS: usize>(
         }
         lanes[0]
     })
+}
+
+/// [`LANES`] lines, of which so many numbers lie so far apart, and where their numbers go.
+pub(super) struct Lines<'a> {
+    pub isa: Isa,
+    pub from: &'a [f32],
+    pub pitch: usize,
+    /// Up to the next multiple of four, more are read and written.
+    pub numbers: usize,
+    /// How far apart the first numbers of all lines are to lie from the second ones.
+    pub step: usize,
+}
+
+/// A function that transposes lines.
+pub(super) type Transpose = unsafe fn(&Lines<'_>, &mut [f32]);
+
+/// The one of a level.
+pub(super) fn transposes(isa: Isa) -> Transpose {
+    transpose::select(isa)
+}
+
+multiversion! {
+    /// All numbers of the lines: those at one place of all lines lie together.
+    fn transpose(lines: &Lines<'_>, to: &mut [f32]) {
+        let numbers = lines.numbers.next_multiple_of(4);
+        assert!((LANES - 1) * lines.pitch + numbers <= lines.from.len(), "lines");
+        assert!(numbers == 0 || (numbers - 1) * lines.step + LANES <= to.len(), "places for all numbers");
+        // SAFETY: all that is read and written was found to be there.
+        unsafe {
+            match lines.isa {
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => lines.transposed::<__m512>(to.as_mut_ptr()),
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx2 => lines.transposed::<__m256>(to.as_mut_ptr()),
+                _ => lines.transposed::<Plain<false>>(to.as_mut_ptr()),
+            }
+        }
+    }
+}
+
+impl Lines<'_> {
+    #[inline(always)]
+    unsafe fn transposed<V: Vector>(&self, to: *mut f32) {
+        for first in (0..self.numbers).step_by(4) {
+            for line in (0..LANES).step_by(V::LANES) {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    let places = V::transposed(self.from.as_ptr().add(line * self.pitch + first), self.pitch);
+                    for (place, numbers) in places.into_iter().enumerate() {
+                        numbers.store(to.add((first + place) * self.step + line));
+                    }
+                }
+            }
+        }
+    }
 }

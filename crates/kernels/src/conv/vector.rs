@@ -2,6 +2,8 @@
 //! thirty times slower than its instructions.
 
 #[cfg(target_arch = "x86_64")]
+use crate::vectors::{transposed_lines_avx, transposed_lines_avx512};
+#[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
 /// Some numbers side by side.
@@ -29,6 +31,31 @@ pub(super) trait Vector: Copy {
     /// The machine must have the vector.
     unsafe fn all(number: f32) -> Self;
 
+    /// The first four numbers of each of as many lines as there are lanes, which lie so far apart: all first ones, all second
+    /// ones, and so on.
+    ///
+    /// # Safety
+    /// The numbers must be there, and the machine must have the vector.
+    unsafe fn transposed(first: *const f32, pitch: usize) -> [Self; 4];
+
+    /// `self + other`.
+    ///
+    /// # Safety
+    /// The machine must have the vector.
+    unsafe fn plus(self, other: Self) -> Self;
+
+    /// `self - other`.
+    ///
+    /// # Safety
+    /// The machine must have the vector.
+    unsafe fn minus(self, other: Self) -> Self;
+
+    /// `self * other`.
+    ///
+    /// # Safety
+    /// The machine must have the vector.
+    unsafe fn times(self, other: Self) -> Self;
+
     /// `sum + self * factor`, fused but on the baseline.
     ///
     /// # Safety
@@ -37,7 +64,8 @@ pub(super) trait Vector: Copy {
 }
 
 macro_rules! x86_vector {
-    ($vector:ty, $lanes:literal, $load:ident, $load_first:ident, $store:ident, $all:ident, $multiply_add:ident) => {
+    ($vector:ty, $lanes:literal, $load:ident, $load_first:ident, $store:ident, $all:ident, $transposed:ident,
+     $plus:ident, $minus:ident, $times:ident, $multiply_add:ident) => {
         #[cfg(target_arch = "x86_64")]
         impl Vector for $vector {
             const LANES: usize = $lanes;
@@ -67,6 +95,30 @@ macro_rules! x86_vector {
             }
 
             #[inline(always)]
+            unsafe fn transposed(first: *const f32, pitch: usize) -> [Self; 4] {
+                // SAFETY: the caller's promise.
+                unsafe { $transposed(first, pitch * size_of::<f32>()) }
+            }
+
+            #[inline(always)]
+            unsafe fn plus(self, other: Self) -> Self {
+                // SAFETY: the caller's promise.
+                unsafe { $plus(self, other) }
+            }
+
+            #[inline(always)]
+            unsafe fn minus(self, other: Self) -> Self {
+                // SAFETY: the caller's promise.
+                unsafe { $minus(self, other) }
+            }
+
+            #[inline(always)]
+            unsafe fn times(self, other: Self) -> Self {
+                // SAFETY: the caller's promise.
+                unsafe { $times(self, other) }
+            }
+
+            #[inline(always)]
             unsafe fn multiply_add(self, factor: Self, sum: Self) -> Self {
                 // SAFETY: the caller's promise.
                 unsafe { $multiply_add(self, factor, sum) }
@@ -74,8 +126,32 @@ macro_rules! x86_vector {
         }
     };
 }
-x86_vector!(__m512, 16, _mm512_loadu_ps, first_of_512, _mm512_storeu_ps, _mm512_set1_ps, _mm512_fmadd_ps);
-x86_vector!(__m256, 8, _mm256_loadu_ps, first_of_256, _mm256_storeu_ps, _mm256_set1_ps, _mm256_fmadd_ps);
+x86_vector!(
+    __m512,
+    16,
+    _mm512_loadu_ps,
+    first_of_512,
+    _mm512_storeu_ps,
+    _mm512_set1_ps,
+    transposed_lines_avx512,
+    _mm512_add_ps,
+    _mm512_sub_ps,
+    _mm512_mul_ps,
+    _mm512_fmadd_ps
+);
+x86_vector!(
+    __m256,
+    8,
+    _mm256_loadu_ps,
+    first_of_256,
+    _mm256_storeu_ps,
+    _mm256_set1_ps,
+    transposed_lines_avx,
+    _mm256_add_ps,
+    _mm256_sub_ps,
+    _mm256_mul_ps,
+    _mm256_fmadd_ps
+);
 
 /// The first numbers of a vector, and zeros; what lies behind them is not read.
 #[cfg(target_arch = "x86_64")]
@@ -132,6 +208,29 @@ impl<const FUSED: bool> Vector for Plain<FUSED> {
     }
 
     #[inline(always)]
+    unsafe fn transposed(first: *const f32, pitch: usize) -> [Self; 4] {
+        // SAFETY: the caller's promise.
+        let lines: [[f32; 4]; 4] =
+            std::array::from_fn(|line| unsafe { first.add(line * pitch).cast::<[f32; 4]>().read() });
+        std::array::from_fn(|place| Plain(lines.map(|line| line[place])))
+    }
+
+    #[inline(always)]
+    unsafe fn plus(self, other: Self) -> Self {
+        self.with(other, |a, b| a + b)
+    }
+
+    #[inline(always)]
+    unsafe fn minus(self, other: Self) -> Self {
+        self.with(other, |a, b| a - b)
+    }
+
+    #[inline(always)]
+    unsafe fn times(self, other: Self) -> Self {
+        self.with(other, |a, b| a * b)
+    }
+
+    #[inline(always)]
     unsafe fn multiply_add(self, factor: Self, sum: Self) -> Self {
         let mut result = sum;
         for (index, to) in result.0.iter_mut().enumerate() {
@@ -139,5 +238,15 @@ impl<const FUSED: bool> Vector for Plain<FUSED> {
                 if FUSED { self.0[index].mul_add(factor.0[index], *to) } else { *to + self.0[index] * factor.0[index] };
         }
         result
+    }
+}
+
+impl<const FUSED: bool> Plain<FUSED> {
+    #[inline(always)]
+    fn with(mut self, other: Self, combine: impl Fn(f32, f32) -> f32) -> Self {
+        for (to, other) in self.0.iter_mut().zip(other.0) {
+            *to = combine(*to, other);
+        }
+        self
     }
 }

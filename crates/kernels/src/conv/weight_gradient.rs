@@ -4,23 +4,24 @@
 
 use super::direct::rectangle;
 use super::frame::{Frame, load, zero};
-use super::tile::{DOTS, LANES, PANEL, RowsProduct, products};
-use super::{Geometry, PART_PRODUCTS};
+use super::tile::{DOTS, LANES, Lines, PANEL, RowsProduct, Transpose, products, transposes};
+use super::winograd_weights::WinogradWeights;
+use super::{APART, Geometry, PART_PRODUCTS};
 use crate::isa::multiversion;
 use crate::{Element, In, Isa, Job, Out, chunk, parts_of};
 use std::ops::Range;
 use std::sync::Arc;
 
 /// Filters of a unit.
-const BLOCK: usize = 64;
+pub(super) const BLOCK: usize = 64;
 /// Weights of one filter in a unit, about.
 const DEPTH: usize = 576;
 /// Numbers of a frame, about: what a second-level cache can hold besides gradients and sums.
 const FRAME: usize = 48 * 1024;
+/// Numbers of a row that are transposed at a time.
+const LINE: usize = 64;
 /// Below so many filters, lanes run along the positions and not along the filters.
 const FEW_FILTERS: usize = 8;
-/// The most weights of which every image has a sum of its own, so that there are parts enough. More are enough parts.
-const APART: usize = 96 * 1024;
 /// Elements of a part of [`SumImages`].
 const PART_ELEMENTS: usize = 4 * 1024;
 
@@ -37,6 +38,8 @@ pub struct WeightGradientPlan {
     offsets: Vec<usize>,
     /// Positions of the largest rectangle.
     positions: usize,
+    /// If it is found in fewer products.
+    winograd: Option<WinogradWeights>,
 }
 
 impl WeightGradientPlan {
@@ -54,6 +57,7 @@ impl WeightGradientPlan {
                 rectangles.push([row..(row + height).min(axes[0].count), column..(column + width).min(axes[1].count)]);
             }
         }
+        let winograd = WinogradWeights::of(isa, geometry, &axes);
         let frame = Frame::new(axes, [height, width]);
         let mut offsets: Vec<usize> = (0..channels)
             .flat_map(|channel| frame.taps.iter().map(move |tap| (channel, tap)))
@@ -62,7 +66,16 @@ impl WeightGradientPlan {
         let last = offsets.last().copied().unwrap_or(0);
         offsets.resize(offsets.len().next_multiple_of(PANEL * DOTS), last);
         let positions = height * width.next_multiple_of(LANES);
-        Arc::new(WeightGradientPlan { isa, geometry: *geometry, frame, rectangles, channels, offsets, positions })
+        Arc::new(WeightGradientPlan {
+            isa,
+            geometry: *geometry,
+            frame,
+            rectangles,
+            channels,
+            offsets,
+            positions,
+            winograd,
+        })
     }
 
     /// Elements of scratch for the sums of the images, where each has its own; none where they are summed in place.
@@ -118,8 +131,13 @@ impl WeightGradientPlan {
 
     /// Numbers of scratch for the inputs, the output's gradients, and the sums.
     fn scratch(&self) -> [usize; 3] {
+        let sums = self.lanes() * self.offsets.len();
+        if self.winograd.is_some() {
+            return [WinogradWeights::scratch(), 0, sums];
+        }
         let frame = self.channels * self.frame.channel() + Frame::SLACK;
-        [frame, self.lanes() * self.positions + LANES, self.lanes() * self.offsets.len()]
+        let gradients = if self.has_few_filters() { LANES } else { LANES * LINE + 4 * self.lanes() };
+        [frame, self.lanes() * self.positions + gradients, sums]
     }
 }
 
@@ -186,8 +204,6 @@ multiversion! {
                 // SAFETY: these weights are the unit's own.
                 unsafe { plan.exchange(&unit, &job.y, 0, |kept, weight| sums[kept] = weight.to_f32()) };
             }
-            // What lies behind the last row is multiplied with zeros.
-            frame.fill(0.0);
             for image in unit.images.clone() {
                 // SAFETY: nothing writes the operands while this job runs.
                 unsafe { job.add_image(&unit, image, frame, gradients, sums) };
@@ -224,6 +240,10 @@ impl<T: Element> WeightGradient<T> {
                 self.g.slice(planes(filters, &unit.filters, output)),
             )
         };
+        if let Some(winograd) = &plan.winograd {
+            // SAFETY: the machine has the level.
+            return unsafe { winograd.add_image(&plan.geometry, [x, g], frame, sums, plan.lanes()) };
+        }
         let depth = unit.channels.len() * plan.frame.taps.len();
         for [rows, columns] in &plan.rectangles {
             for (index, plane) in x.chunks_exact(input).enumerate() {
@@ -242,8 +262,9 @@ impl<T: Element> WeightGradient<T> {
             let g = g.chunks_exact(output).map(|plane| &plane[rows.start * width + columns.start..]);
             match plan.has_few_filters() {
                 true => load_rows(g, [rows.len(), columns.len()], width, gradients),
-                false => load_columns(g, [rows.len(), columns.len()], width, plan.lanes(), gradients),
+                false => load_columns(plan.isa, g, [rows.len(), columns.len()], width, plan.lanes(), gradients),
             }
+            let gradients = if plan.has_few_filters() { &gradients[..] } else { &gradients[LANES * LINE..] };
             // SAFETY: the machine has the level.
             unsafe { products(plan.isa, !plan.has_few_filters())(&product, gradients, sums) };
         }
@@ -337,25 +358,30 @@ fn load_rows<'a, T: Element>(
     }
 }
 
-/// Loads rectangles of planes of that width as columns: for each position the numbers of all planes. Some positions of all
-/// planes come before the next, so that the first-level cache holds what is written meanwhile.
+/// Loads rectangles of planes of that width as columns: for each position the numbers of all planes, `step` apart. Pieces of rows
+/// of a vector's worth of planes are transposed at a time, in the first scratch.
 #[inline(always)]
 fn load_columns<'a, T: Element>(
+    isa: Isa,
     planes: impl Iterator<Item = &'a [T]> + Clone,
     [rows, columns]: [usize; 2],
     width: usize,
-    pitch: usize,
-    to: &mut [f32],
+    step: usize,
+    scratch: &mut [f32],
 ) {
+    let transpose: Transpose = transposes(isa);
+    let (lines, to) = scratch.split_at_mut(LANES * LINE);
     for row in 0..rows {
-        for start in (0..columns).step_by(LANES) {
-            let count = LANES.min(columns - start);
-            let to = &mut to[(row * columns + start) * pitch..][..count * pitch];
-            for (index, plane) in planes.clone().enumerate() {
-                let from = &plane[row * width + start..][..count];
-                for (to, from) in to.chunks_exact_mut(pitch).zip(from) {
-                    to[index] = from.to_f32();
+        for start in (0..columns).step_by(LINE) {
+            let numbers = LINE.min(columns - start);
+            let mut planes = planes.clone();
+            for group in (0..step).step_by(LANES) {
+                for (line, plane) in lines.chunks_exact_mut(LINE).zip(&mut planes) {
+                    load(&plane[row * width + start..], 1, line, numbers);
                 }
+                let lines = Lines { isa, from: lines, pitch: LINE, numbers, step };
+                // SAFETY: the machine has the level, since whoever built the plan took it from `Isa::available`.
+                unsafe { transpose(&lines, &mut to[(row * columns + start) * step + group..]) };
             }
         }
     }
@@ -370,9 +396,9 @@ pub struct SumImages<T> {
 }
 
 impl<T: Element> SumImages<T> {
-    /// From what [`WeightGradient`] wrote to the gradient of the weights.
-    pub fn new(plan: &Arc<WeightGradientPlan>, partials: In<f32>, y: Out<T>) -> SumImages<T> {
-        SumImages { partials, y, accumulate: false, body: sums_of::select(plan.isa) }
+    /// From what [`WeightGradient`] or [`super::Pointwise`] wrote to the gradient of the weights.
+    pub fn new(isa: Isa, partials: In<f32>, y: Out<T>) -> SumImages<T> {
+        SumImages { partials, y, accumulate: false, body: sums_of::select(isa) }
     }
 
     /// Going on from what the result holds.

@@ -6,6 +6,7 @@
 //! definition's own rounding: to first order an element differs from the exact one by at most `(9 c + 100) * 2^-24 * 9 * s`, where `c` is
 //! the number of channels and `s` the sum over them of the largest source times the largest weight of each. Bounds
 //! aside, errors on random numbers are less than four times those of the definition (`tests.rs` asks for that).
+//! A source that is not finite makes all targets of its tiles so, also those that the definition would spare.
 
 use super::axis::Axis;
 use super::correlation::{Operands, Planes};
@@ -16,15 +17,15 @@ use crate::{Element, chunk, parts_of};
 use std::ops::Range;
 
 /// Numbers of a transformed tile.
-const PLACES: usize = 16;
+pub(super) const PLACES: usize = 16;
 /// Tiles of a unit: they lie in lanes.
 const TILES: usize = 4 * LANES;
-/// Channels of the source that are transformed before they are multiplied.
+/// Channels of the source that are multiplied at a time.
 const CHANNELS: usize = 64;
-/// Target planes of a unit.
+/// Target planes whose sums are held at a time.
 const BLOCK: usize = 128;
 /// The fewest channels on either side for which it is taken; where it begins to pay was not measured.
-const FEWEST: usize = 32;
+pub(super) const FEWEST: usize = 32;
 /// Sources of a row of tiles, with what is read in whole vectors.
 const ROW: usize = 2 * TILES + 2 * LANES;
 
@@ -48,7 +49,7 @@ struct Run {
 }
 
 /// Elements of a filter from the nearest to the farthest, if they are three neighbours.
-fn neighbours(axis: &Axis) -> Option<[usize; 3]> {
+pub(super) fn neighbours(axis: &Axis) -> Option<[usize; 3]> {
     let mut taps = axis.taps.clone();
     taps.sort_by_key(|tap| tap.offset);
     let are_neighbours = taps.windows(2).all(|pair| pair[0].offset + 1 == pair[1].offset);
@@ -56,14 +57,19 @@ fn neighbours(axis: &Axis) -> Option<[usize; 3]> {
     (axis.step == 1 && axis.source_step == 1 && are_neighbours).then_some(taps)
 }
 
+/// Whether tiles of planes of this size pay. Those that reach over the edge are in vain: a fifth of the products must be saved
+/// at least.
+pub(super) fn pays(size: [usize; 2]) -> bool {
+    let [rows, columns] = size.map(|size| size.div_ceil(2));
+    20 * rows * columns <= 9 * size[0] * size[1]
+}
+
 impl Winograd {
     /// If the filters are such and it pays.
     pub fn of(planes: &Planes, [vertical, horizontal]: &[Vec<Axis>; 2]) -> Option<Winograd> {
         let ([rows], [columns]) = (&vertical[..], &horizontal[..]) else { return None };
         let tiles = planes.target_size.map(|size| size.div_ceil(2));
-        // Tiles that reach over the edge are in vain: a fifth of the products must be saved at least.
-        let pays = 20 * tiles[0] * tiles[1] <= 9 * planes.target_plane();
-        if planes.sources.min(planes.targets) < FEWEST || !pays {
+        if planes.sources.min(planes.targets) < FEWEST || !pays(planes.target_size) {
             return None;
         }
         let low = |axis: &Axis| axis.taps.iter().map(|tap| tap.offset).min();
@@ -80,19 +86,20 @@ impl Winograd {
         PLACES * planes.sources
     }
 
-    fn blocks(&self, planes: &Planes) -> [usize; 2] {
-        [parts_of(planes.images * self.tiles[0] * self.tiles[1], TILES), parts_of(planes.targets, BLOCK)]
+    fn tile_blocks(&self, planes: &Planes) -> usize {
+        parts_of(planes.images * self.tiles[0] * self.tiles[1], TILES)
     }
 
-    /// Units of all targets, and of a part.
-    pub fn units(&self, planes: &Planes) -> (usize, usize) {
-        (planes.groups * self.blocks(planes).iter().product::<usize>(), 1)
+    /// Units of all targets; each is a part.
+    pub fn units(&self, planes: &Planes) -> usize {
+        planes.groups * self.tile_blocks(planes)
     }
 
-    /// Numbers of scratch for the transformed sources, and for the sums.
+    /// Numbers of scratch for the transformed sources, and for the sums. Places lie not by powers of two apart, or a cache would
+    /// hold few of them at a time.
     pub fn scratch(planes: &Planes) -> [usize; 2] {
         let targets = planes.targets.min(BLOCK).next_multiple_of(PANEL);
-        [PLACES * planes.sources.min(CHANNELS) * TILES, PLACES * targets * TILES]
+        [PLACES * (planes.sources * TILES + LANES), PLACES * (targets * TILES + LANES)]
     }
 
     /// The transformed weights of a panel: for each place those of all sources.
@@ -106,10 +113,11 @@ impl Winograd {
     ) {
         for source in 0..planes.sources {
             let mut columns = [[[0.0; PANEL]; 3]; 4];
+            let filters = planes.filters(weights, [group, panel, source]);
             for (row, &row_tap) in self.taps[0].iter().enumerate() {
                 let mut line = [[0.0; PANEL]; 3];
                 for (to, &column_tap) in line.iter_mut().zip(&self.taps[1]) {
-                    *to = planes.weights(weights, [group, panel, source], [row_tap, column_tap]);
+                    *to = filters[3 * row_tap + column_tap];
                 }
                 for (column, numbers) in transformed_filter(&line).iter().enumerate() {
                     columns[column][row] = *numbers;
@@ -124,57 +132,75 @@ impl Winograd {
         }
     }
 
-    /// A block of target planes at some tiles.
+    /// All target planes of a group at some tiles.
     ///
     /// # Safety
     /// The operands must be alive, and these tiles of the targets nobody else's.
     #[inline(always)]
     pub unsafe fn unit<T: Element>(&self, operands: &Operands<'_, T>, unit: usize, scratch: &mut [f32]) {
         let planes = operands.planes;
-        let [tile_blocks, target_blocks] = self.blocks(planes);
-        let (unit, block) = (unit / target_blocks, unit % target_blocks);
-        let (group, tiles) = (unit / tile_blocks, unit % tile_blocks);
+        let (group, tiles) = (unit / self.tile_blocks(planes), unit % self.tile_blocks(planes));
         let tiles = chunk(tiles, TILES, planes.images * self.tiles[0] * self.tiles[1]);
-        let targets = chunk(block, BLOCK, planes.targets);
         let [sources, sums] = Winograd::scratch(planes);
         let (transformed, sums) = scratch[..sources + sums].split_at_mut(sources);
-        let place_sums = sums.len() / PLACES;
-        for first in (0..planes.sources).step_by(CHANNELS) {
-            let channels = first..(first + CHANNELS).min(planes.sources);
-            let place_sources = channels.len() * TILES;
-            for (index, channel) in channels.clone().enumerate() {
-                let to = &mut transformed[index * TILES..];
-                // SAFETY: the caller's promise.
-                unsafe { self.transform(operands, [group, channel], tiles.clone(), to, place_sources) };
-            }
-            // The first-level cache holds the sources of a place while all panels of weights pass by.
+        for channel in 0..planes.sources {
+            let to = &mut transformed[channel * TILES..];
+            // SAFETY: the caller's promise.
+            unsafe { self.transform(operands, [group, channel], tiles.clone(), to, sources / PLACES) };
+        }
+        for first in (0..planes.targets).step_by(BLOCK) {
+            let targets = first..(first + BLOCK).min(planes.targets);
+            let place_sums = sums.len() / PLACES;
             for place in 0..PLACES {
-                for panel in targets.start / PANEL..parts_of(targets.end, PANEL) {
-                    // SAFETY: nothing writes the packed weights while this job runs.
-                    let weights = unsafe { operands.weights(group, panel) };
-                    let product = PanelProduct {
-                        isa: planes.isa,
-                        weights: &weights[(place * planes.sources + channels.start) * PANEL..]
-                            [..channels.len() * PANEL],
-                        panel: PANEL,
-                        source: &transformed[place * place_sources..],
-                        offsets: &self.offsets,
-                        depth: channels.len(),
-                        lanes: tiles.len(),
-                        continued: first > 0,
-                    };
-                    let row = place * place_sums + (panel * PANEL - targets.start) * TILES;
-                    // SAFETY: the machine has the level.
-                    unsafe { (operands.multiply)(&product, &mut sums[row..], TILES) };
-                }
+                let sums = &mut sums[place * place_sums..];
+                // SAFETY: the caller's promise.
+                unsafe { self.multiply(operands, [group, place, tiles.len()], targets.clone(), transformed, sums) };
+            }
+            for (index, target) in targets.enumerate() {
+                let places: [&[f32; TILES]; PLACES] = std::array::from_fn(|place| {
+                    sums[place * place_sums + index * TILES..].first_chunk().expect("the sums of a target")
+                });
+                // SAFETY: the caller's promise.
+                unsafe { self.store(operands, [group, target], tiles.clone(), places) };
             }
         }
-        for (index, target) in targets.enumerate() {
-            let places: [&[f32; TILES]; PLACES] = std::array::from_fn(|place| {
-                sums[place * place_sums + index * TILES..].first_chunk().expect("the sums of a target")
-            });
-            // SAFETY: the caller's promise.
-            unsafe { self.store(operands, [group, target], tiles.clone(), places) };
+    }
+
+    /// The products of a place for some targets of a group, summed over the channels: some of them after another, so that the
+    /// first-level cache holds them while all panels of weights pass by.
+    ///
+    /// # Safety
+    /// Nothing may write the packed weights, and the machine must have the level.
+    #[inline(always)]
+    unsafe fn multiply<T: Element>(
+        &self,
+        operands: &Operands<'_, T>,
+        [group, place, lanes]: [usize; 3],
+        targets: Range<usize>,
+        transformed: &[f32],
+        sums: &mut [f32],
+    ) {
+        let planes = operands.planes;
+        let sources = &transformed[place * (transformed.len() / PLACES)..];
+        for first in (0..planes.sources).step_by(CHANNELS) {
+            let depth = CHANNELS.min(planes.sources - first);
+            for panel in targets.start / PANEL..parts_of(targets.end, PANEL) {
+                // SAFETY: the caller's promise.
+                let weights = unsafe { operands.weights(group, panel) };
+                let product = PanelProduct {
+                    isa: planes.isa,
+                    weights: &weights[(place * planes.sources + first) * PANEL..][..depth * PANEL],
+                    panel: PANEL,
+                    weight_step: PANEL,
+                    source: &sources[first * TILES..],
+                    offsets: &self.offsets,
+                    depth,
+                    lanes,
+                    continued: first > 0,
+                };
+                // SAFETY: the caller's promise.
+                unsafe { (operands.multiply)(&product, &mut sums[(panel * PANEL - targets.start) * TILES..], TILES) };
+            }
         }
     }
 

@@ -10,9 +10,10 @@ pub(super) use sizes::window_outputs;
 pub use sizes::{Conv1dOptions, Conv2dOptions};
 
 use super::*;
-use crate::Shape;
+use crate::{DType, Shape};
 use gradus_cuda::{Source, sources};
 use gradus_kernels::conv::{self as kernel, Geometry};
+use gradus_kernels::{Element, Out};
 use methods::{Row, output_of, plane, shapes};
 use sizes::{cost, every_product, input_shape, output_shape, size, weight_shape};
 use std::sync::Arc;
@@ -305,6 +306,13 @@ impl Kernels for Conv2d {
 
     fn cpu(&self, linker: &mut Linker<'_>) -> Result<(), Unsupported> {
         let geometry = self.geometry_of(linker.input(0).shape(), linker.input(1).shape());
+        if let Some(pointwise) = kernel::Pointwise::of(linker.isa(), &geometry, linker.workers()) {
+            let (x, weights, y) = (linker.input(0), linker.input(1), linker.output(0));
+            with_float!(x.dtype, T => {
+                linker.job(pointwise.forward::<T>(x.read(), weights.read(), y.write()));
+            });
+            return Ok(());
+        }
         correlate(linker, kernel::CorrelationPlan::forward(linker.isa(), &geometry))
     }
 
@@ -322,6 +330,13 @@ impl Kernels for Conv2dInputGradient {
 
     fn cpu(&self, linker: &mut Linker<'_>) -> Result<(), Unsupported> {
         let geometry = self.geometry_of(linker.input(0).shape(), linker.input(1).shape());
+        if let Some(pointwise) = kernel::Pointwise::of(linker.isa(), &geometry, linker.workers()) {
+            let (g, weights, dx) = (linker.input(0), linker.input(1), linker.output(0));
+            with_float!(g.dtype, T => {
+                linker.job(pointwise.backward::<T>(g.read(), weights.read(), dx.write()));
+            });
+            return Ok(());
+        }
         correlate(linker, kernel::CorrelationPlan::backward(linker.isa(), &geometry))
     }
 
@@ -374,15 +389,27 @@ impl Kernels for Conv2dWeightGradient {
 
     fn cpu(&self, linker: &mut Linker<'_>) -> Result<(), Unsupported> {
         let (x, g, y) = (linker.input(0), linker.input(1), linker.output(0));
-        let plan = kernel::WeightGradientPlan::new(linker.isa(), &self.geometry_of(x.shape(), g.shape()));
-        let partials = linker.scratch::<f32>(plan.partials());
+        let geometry = self.geometry_of(x.shape(), g.shape());
         let goes_on = linker.accumulates(0);
+        let pointwise = kernel::Pointwise::of(linker.isa(), &geometry, linker.workers());
+        // Sums of images that go on from one another gather in the result, in f32.
+        if let Some(pointwise) = pointwise.filter(|pointwise| pointwise.partials() > 0 || y.dtype == DType::F32) {
+            let partials = linker.scratch::<f32>(pointwise.partials());
+            let sums = if y.dtype == DType::F32 { y.write() } else { partials };
+            with_float!(x.dtype, T => {
+                for job in pointwise.weight_gradient::<T>([x.read(), g.read()], partials, sums, goes_on) {
+                    linker.job(job);
+                }
+                sum_images::<T>(linker, partials, y.write(), goes_on);
+            });
+            return Ok(());
+        }
+        let plan = kernel::WeightGradientPlan::new(linker.isa(), &geometry);
+        let partials = linker.scratch::<f32>(plan.partials());
         with_float!(x.dtype, T => {
             let job = kernel::WeightGradient::<T>::new(&plan, x.read(), g.read(), partials, y.write());
             linker.job(job.accumulating(goes_on));
-            if !partials.is_empty() {
-                linker.job(kernel::SumImages::<T>::new(&plan, partials.as_in(), y.write()).accumulating(goes_on));
-            }
+            sum_images::<T>(linker, partials, y.write(), goes_on);
         });
         Ok(())
     }
@@ -391,5 +418,12 @@ impl Kernels for Conv2dWeightGradient {
         let geometry = self.geometry_of(&linker.input(0).shape.into(), &linker.input(1).shape.into());
         link_cuda(linker, "conv_weight_gradient", &geometry);
         Ok(())
+    }
+}
+
+/// Links the sum over the images, where each has its own.
+fn sum_images<T: Element>(linker: &mut Linker<'_>, partials: Out<f32>, y: Out<T>, goes_on: bool) {
+    if !partials.is_empty() {
+        linker.job(kernel::SumImages::<T>::new(linker.isa(), partials.as_in(), y).accumulating(goes_on));
     }
 }
