@@ -21,9 +21,14 @@ pub struct Pointwise {
 impl Pointwise {
     /// If the convolution is one, for so many workers. It follows from the sizes of an image.
     pub fn of(isa: Isa, geometry: &Geometry, workers: usize) -> Option<Pointwise> {
-        let Geometry { kernel, stride, padding, input, .. } = *geometry;
-        let is_one = kernel == [1, 1] && stride == [1, 1] && padding == [0, 0] && input[0] * input[1] >= PLANE;
-        is_one.then_some(Pointwise { isa, geometry: *geometry, workers })
+        let Geometry { images, kernel, stride, padding, input, .. } = *geometry;
+        let is_one = kernel == [1, 1] && stride == [1, 1] && padding == [0, 0];
+        // Of no images, nothing would write the gradient of the weights.
+        (is_one && images > 0 && input[0] * input[1] >= PLANE).then_some(Pointwise {
+            isa,
+            geometry: *geometry,
+            workers,
+        })
     }
 
     fn plane(&self) -> usize {

@@ -100,6 +100,7 @@ pub(super) fn shapes() -> Vec<Row> {
             Conv2dOptions { stride: [2, 2], padding: [1, 2], dilation: [3, 2], groups: 2 },
         ),
         ("one element", [3, 6, 7, 9], [10, 3, 1, 1], Conv2dOptions { groups: 2, ..plain }),
+        ("one element, no images", [0, 3, 7, 9], [4, 3, 1, 1], plain),
         ("no images", [0, 2, 4, 4], [3, 2, 3, 3], plain),
         ("more than one part", [4, 6, 16, 16], [12, 6, 3, 3], padded),
     ]
