@@ -124,7 +124,12 @@ fn muon_alone_refuses_what_is_no_matrix() {
     let trace = Trace::new();
     let weight = trace.zero_state("w", DType::F32, [6]);
     let numbers = StepNumbers::new(&trace.full(0.1, DType::F32, []));
-    GroupedOptimizer::new(Muon::default()).update(Routine::new("step"), [("w", &weight)], &[weight.clone()], &numbers);
+    GroupedOptimizer::new(Muon::default()).update(
+        Routine::new("step"),
+        [("w", &weight)],
+        std::slice::from_ref(&weight),
+        &numbers,
+    );
     let error = trace.check().unwrap_err().to_string();
     assert!(error.contains("no matrix") && error.contains("rule_for"), "{error}");
 }
