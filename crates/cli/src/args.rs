@@ -189,7 +189,8 @@ pub struct TrainArgs {
     /// Length of the run in time, as in 90s, 10m or 1h30m; such a run cannot resume to the same bits
     #[arg(long, value_name = "TIME", group = "length", help_heading = "Training")]
     pub time: Option<Seconds>,
-    /// Highest learning rate [default: 0.001, for lion 0.0003, for sgd 0.3; less for wide models; with --init a tenth]
+    /// Highest learning rate [default: 0.001, for muon 0.008, soap 0.004, lion and sophia 0.0003, sgd 0.3; less for wide models; with
+    /// --init a tenth]
     #[arg(long, value_name = "X", value_parser = positive_number, help_heading = "Training")]
     pub learning_rate: Option<f64>,
     /// Lowest learning rate, as a share of the highest; not for a constant schedule [default: 0.1]
@@ -213,10 +214,10 @@ pub struct TrainArgs {
     /// Decay of matrices, times the learning rate [default: 0.1, for lion 0.3, for sgd 0.0003]
     #[arg(long, value_name = "X", value_parser = not_negative, help_heading = "Training")]
     pub weight_decay: Option<f64>,
-    /// Share of the first moment kept at each step; sgd's momentum; not for adafactor [default: 0.9]
+    /// Share of the first moment kept at each step; sgd's and muon's momentum; not for adafactor [default: 0.9; muon, soap 0.95; sophia 0.96]
     #[arg(long, value_name = "SHARE", value_parser = fraction, help_heading = "Training")]
     pub beta1: Option<f64>,
-    /// Share of the second moment kept at each step; not for sgd and adafactor [default: 0.95, for lion 0.99]
+    /// Share of the second moment kept at each step; not for sgd and adafactor [default: 0.95, for lion and sophia 0.99]
     #[arg(long, value_name = "SHARE", value_parser = fraction, help_heading = "Training")]
     pub beta2: Option<f64>,
     /// Clip gradients: to a norm (1.0), each number (value:0.5), adaptive or none [default: 1.0]
@@ -387,7 +388,7 @@ pub struct TrainImagesArgs {
     /// Length of the run in steps [default: 700 for drawn images, else 2000]
     #[arg(long, value_name = "N", help_heading = "Training")]
     pub steps: Option<u64>,
-    /// Highest learning rate [default: 0.003, for lion 0.0005, for sgd 0.1; with --init a tenth]
+    /// Highest learning rate [default: 0.003, for lion and sophia 0.0005, for sgd 0.1; with --init a tenth]
     #[arg(long, value_name = "X", value_parser = positive_number, help_heading = "Training")]
     pub learning_rate: Option<f64>,
     /// Steps over which the learning rate rises [default: a twentieth of the steps, 100 at most]
@@ -812,7 +813,7 @@ choices! {
     /// Falls of the learning rate.
     ScheduleName for ScheduleKind { Cosine, Linear, Constant, Wsd }
     /// Optimizers.
-    OptimizerName for OptimizerKind { Adamw, Sgd, Lion, Adafactor }
+    OptimizerName for OptimizerKind { Adamw, Sgd, Lion, Adafactor, Muon, Sophia, Soap }
     /// Element types.
     PrecisionName for Precision { F32, Bf16, F16, Tf32 }
     /// Element types of stored weights.

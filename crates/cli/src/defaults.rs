@@ -44,7 +44,8 @@ pub fn vocab_size(preset: &ModelConfig, model: &ModelConfig) -> usize {
 }
 
 /// The highest learning rate: wide models take smaller steps. Lion moves every weight by as much as AdamW moves those
-/// with steady gradients, so it takes a third; SGD moves by the gradient itself, which is small.
+/// with steady gradients, so it takes a third, and so does Sophia; SGD moves by the gradient itself, which is small. Muon's and SOAP's
+/// directions stand more (`bench/README.md`; searched for at widths of 128 and 256).
 pub fn learning_rate(model: &ModelConfig, optimizer: OptimizerKind) -> f64 {
     let [adamw, lion, sgd] = match model.width {
         ..=512 => [1e-3, 3e-4, 0.3],
@@ -54,7 +55,9 @@ pub fn learning_rate(model: &ModelConfig, optimizer: OptimizerKind) -> f64 {
     };
     match optimizer {
         OptimizerKind::Adamw | OptimizerKind::Adafactor => adamw,
-        OptimizerKind::Lion => lion,
+        OptimizerKind::Muon => 8.0 * adamw,
+        OptimizerKind::Soap => 4.0 * adamw,
+        OptimizerKind::Lion | OptimizerKind::Sophia => lion,
         OptimizerKind::Sgd => sgd,
     }
 }

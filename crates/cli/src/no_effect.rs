@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn the_whole_file_of_a_run_is_taken_and_what_it_cannot_mean_is_not() {
         let path = std::env::temp_dir().join(format!("gradus-no-effect-{}.toml", std::process::id()));
-        for optimizer in ["adamw", "sgd", "lion", "adafactor"] {
+        for optimizer in ["adamw", "sgd", "lion", "adafactor", "muon", "soap", "sophia"] {
             let matches = train_options().try_get_matches_from(["--optimizer", optimizer]).unwrap();
             let whole = resolve(&matches).unwrap().config.to_toml();
             std::fs::write(&path, &whole).unwrap();
@@ -140,6 +140,9 @@ mod tests {
             ("adafactor", 1e-3, 0.1, (0.9, 0.95)),
             ("lion", 3e-4, 0.3, (0.9, 0.99)),
             ("sgd", 0.3, 0.0003, (0.9, 0.95)),
+            ("muon", 8e-3, 0.1, (0.95, 0.95)),
+            ("soap", 4e-3, 0.1, (0.95, 0.95)),
+            ("sophia", 3e-4, 0.1, (0.96, 0.99)),
         ] {
             let matches = train_options().try_get_matches_from(["--optimizer", optimizer]).unwrap();
             let config = resolve(&matches).unwrap().config;

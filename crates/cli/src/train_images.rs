@@ -150,8 +150,8 @@ fn new_config(args: &TrainImagesArgs) -> Result<ImagesConfig> {
 /// As for other models of this size; weights that are trained already take smaller steps.
 fn learning_rate(optimizer: OptimizerKind, is_trained: bool) -> f64 {
     let new = match optimizer {
-        OptimizerKind::Adamw | OptimizerKind::Adafactor => 3e-3,
-        OptimizerKind::Lion => 5e-4,
+        OptimizerKind::Adamw | OptimizerKind::Adafactor | OptimizerKind::Muon | OptimizerKind::Soap => 3e-3,
+        OptimizerKind::Lion | OptimizerKind::Sophia => 5e-4,
         OptimizerKind::Sgd => 0.1,
     };
     if is_trained { new / 10.0 } else { new }

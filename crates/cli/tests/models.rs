@@ -90,6 +90,66 @@ fn greedy_text_and_loss_are_those_of_transformers() {
     assert!((loss - theirs).abs() < 1e-5 * theirs, "{loss}, transformers {theirs}");
 }
 
+/// `tests/fixtures/curvature_folder.py` found the same by PyTorch's double backward in f64, with an exact trace.
+#[test]
+fn curvature_is_that_of_pytorch() {
+    let place = place("models-curvature");
+    let known = json_of(&fixture().join("../curvature_folder.json"));
+    let number = |of: &Value, name: &str| of[name].as_f64().unwrap_or_else(|| panic!("{name} in {of}"));
+    fs::write(place.0.join("text.txt"), known["text"].as_str().unwrap()).unwrap();
+    let arguments = ["curvature", "model", "text.txt", "--sequences", "3", "--sequence", "16", "--steps", "40"];
+    let json = |more: &[&str]| place.printed(&[&arguments[..], &["--json", "--samples", "256"], more].concat());
+    let printed = json(&["--threads", "1"]);
+    let found: Value = serde_json::from_str(&printed).unwrap();
+    assert_eq!(found["parameters"], known["parameters"]);
+    for (name, tolerance) in [("loss", 1e-5), ("largest_eigenvalue", 1e-4), ("smallest_eigenvalue", 1e-3)] {
+        let (found, known) = (number(&found, name), number(&known, name));
+        assert!((found - known).abs() < tolerance * known.abs(), "{name}: {found} not {known}");
+    }
+    let (error, off) = (number(&found, "trace_error"), number(&found, "trace") - number(&known, "trace"));
+    // An estimate that says nothing would be any number from any other.
+    assert!(
+        off.abs() < 4.0 * error && error < 0.25 * number(&known, "trace").abs(),
+        "off by {off}, said to be {error}"
+    );
+    let parts = found["parts"].as_array().unwrap();
+    let names: Vec<&str> = parts.iter().filter_map(|part| part["name"].as_str()).collect();
+    assert!(names.contains(&"layer 0") && names.contains(&"layer 1") && names.contains(&"lm_head.weight"), "{names:?}");
+    assert!(
+        parts.iter().all(|part| number(part, "largest_eigenvalue") <= number(&found, "largest_eigenvalue") * 1.001)
+    );
+    assert_eq!(json(&["--threads", "2"]), printed, "the same on any number of threads");
+    assert_eq!(json(&["--threads", "2", "--memory", "60MB"]), printed, "and within a budget");
+    let shown = place.gradus(&[&arguments[..], &["--out", "page.html"]].concat());
+    let text = String::from_utf8(shown.stdout).unwrap();
+    assert!(
+        shown.status.success() && text.contains("sharpness") && text.contains("learning rate        below"),
+        "{text}"
+    );
+    let page = fs::read_to_string(place.0.join("page.html")).unwrap();
+    assert!(page.starts_with("<!doctype html>") && page.contains("<svg"), "{page}");
+}
+
+#[test]
+fn curvature_names_what_it_cannot_do() {
+    let place = place("models-curvature-refused");
+    fs::write(place.0.join("text.txt"), "a few words").unwrap();
+    for (arguments, problem) in [
+        (&["--sequences", "3", "--sequence", "16"][..], "tokens, and 49 are asked for; give fewer sequences"),
+        (&["--sequence", "65"], "longer than the model's context of 64"),
+        (&["--sequences", "0"], "--sequences"),
+        (&["--samples", "1"], "--samples"),
+        (&["--steps", "0"], "--steps"),
+        (&["--sequences", "1", "--sequence", "2", "--memory", "1MB"], "at least"),
+    ] {
+        let refused = place.refused(&[&["curvature", "model", "text.txt"], arguments].concat());
+        assert!(refused.contains(problem), "{arguments:?}: {refused}");
+    }
+    let missing = place.refused(&["curvature", "nothing", "text.txt"]);
+    assert!(missing.contains("nothing"), "{missing}");
+    assert!(place.refused(&["curvature", "model", "missing.txt"]).contains("missing.txt"));
+}
+
 #[test]
 fn a_text_ends_where_the_settings_of_the_model_say() {
     let (place, expected) = (place("models-stops"), expected());

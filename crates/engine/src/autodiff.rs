@@ -46,7 +46,7 @@ impl Differentiation<'_> {
             self.refuse(format!("what its gradient goes through {problem}"));
             return self.inputs.iter().map(|_| None).collect();
         }
-        let terms = backward(trace, &outputs, self.gradients, self.inputs, first_node, &mut || {});
+        let terms = backward(trace, &outputs, self.gradients, self.inputs, first_node, &mut ());
         let mut found: Vec<Option<Tensor>> = terms.iter().map(|terms| added_up(terms)).collect();
         // A tensor that is an operand twice has one gradient, the sum of both: give it once.
         let handles: Vec<_> = self.inputs.iter().map(|input| input.handle().ok()).collect();
@@ -136,7 +136,7 @@ fn terms_or_none(output: &Tensor, inputs: &[&Tensor], at: Location) -> Result<Ve
     let inputs: Vec<Tensor> = inputs.iter().map(|&input| input.clone()).collect();
     let gradients = trace.differentiating(|| {
         let seed = trace.attributing(at, None, || output.ones_like());
-        backward(trace, std::slice::from_ref(output), &[Some(seed)], &inputs, 0, &mut || {})
+        backward(trace, std::slice::from_ref(output), &[Some(seed)], &inputs, 0, &mut ())
     });
     trace.check()?;
     Ok(gradients)
@@ -160,15 +160,32 @@ impl Tensor {
     }
 }
 
-/// Walks back from `outputs` to `inputs` over the nodes from `first_node` on: the gradients that came to each input. After
-/// each node `recorded` is called, when its rule has been.
+/// Who goes along on a walk back.
+pub(crate) trait Following {
+    /// The rule of a node has been recorded.
+    fn recorded(&mut self);
+
+    /// What the walk is to go on with in place of a tensor.
+    fn instead_of(&self, tensor: Tensor) -> Tensor;
+}
+
+/// Nobody.
+impl Following for () {
+    fn recorded(&mut self) {}
+
+    fn instead_of(&self, tensor: Tensor) -> Tensor {
+        tensor
+    }
+}
+
+/// Walks back from `outputs` to `inputs` over the nodes from `first_node` on: the gradients that came to each input.
 pub(crate) fn backward(
     trace: &Trace,
     outputs: &[Tensor],
     gradients: &[Option<Tensor>],
     inputs: &[Tensor],
     first_node: usize,
-    recorded: &mut dyn FnMut(),
+    following: &mut dyn Following,
 ) -> Vec<Vec<Tensor>> {
     let (Ok(outputs), Ok(inputs)) = (values(outputs), values(inputs)) else {
         return inputs.iter().map(|_| vec![]).collect();
@@ -199,14 +216,14 @@ pub(crate) fn backward(
         let wanted: Vec<bool> =
             node.inputs.iter().map(|input| is_dependent(input) && trace.graph().ty(*input).dtype.is_float()).collect();
         let given = trace.attributing(node.location, node.part.layer, || {
-            differentiate(trace, op.as_ref(), index, &node, &arrived, &wanted)
+            differentiate(trace, op.as_ref(), (index, &node), &arrived, &wanted, following)
         });
+        following.recorded();
         for ((input, gradient), wanted) in node.inputs.iter().zip(given).zip(wanted) {
             if let (Some(gradient), true) = (gradient, wanted) {
-                found.entry(*input).or_default().push(gradient);
+                found.entry(*input).or_default().push(following.instead_of(gradient));
             }
         }
-        recorded();
     }
     inputs.iter().map(|input| found.get(input).cloned().unwrap_or_default()).collect()
 }
@@ -214,14 +231,15 @@ pub(crate) fn backward(
 fn differentiate(
     trace: &Trace,
     op: &dyn crate::ops::Operation,
-    index: usize,
-    node: &Node,
+    (index, node): (usize, &Node),
     gradients: &[Option<Tensor>],
     wanted: &[bool],
+    following: &dyn Following,
 ) -> Vec<Option<Tensor>> {
     let inputs: Vec<Tensor> = node.inputs.iter().map(|&input| trace.tensor(input)).collect();
-    let outputs: Vec<Tensor> =
-        (0..node.outputs.len()).map(|output| trace.tensor(Value { node: index, output })).collect();
+    let outputs: Vec<Tensor> = (0..node.outputs.len())
+        .map(|output| following.instead_of(trace.tensor(Value { node: index, output })))
+        .collect();
     let at = Differentiation { inputs: &inputs, outputs: &outputs, op: op.name(), gradients, wanted };
     at.checked(op.gradient(&at), &inputs)
 }

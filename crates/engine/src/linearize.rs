@@ -1,11 +1,12 @@
 //! Forward mode: tangents carried along the graph, from tensors that change in some direction to what is made of them, each
 //! operation adding its own rule. Rules are made of operations, so a tangent can be differentiated again.
 
-use crate::autodiff::{added_up, misfit, values};
+use crate::autodiff::{Following, added_up, misfit, values};
 use crate::error::Location;
 use crate::graph::{Source, Value};
 use crate::ops::Operation;
 use crate::{Error, Result, Tensor, Trace};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -17,6 +18,8 @@ pub struct Linearization<'a> {
     pub outputs: &'a [Tensor],
     op: &'static str,
     tangents: &'a [Option<Tensor>],
+    /// What stands for the results from now on, if anything does.
+    instead: RefCell<Vec<Tensor>>,
 }
 
 impl Linearization<'_> {
@@ -64,17 +67,38 @@ impl Linearization<'_> {
         &self,
         decomposition: impl FnOnce(&[Tensor], &mut dyn FnMut()) -> Vec<Tensor>,
     ) -> Vec<Option<Tensor>> {
-        let Ok(inputs) = values(self.inputs) else { return self.nothing() };
+        self.linearized(decomposition).1
+    }
+
+    /// As [`Linearization::through_blocks`], where tangents need nearly all of what the blocks compute: in a product with a
+    /// Hessian their results stand for those of the operation from then on, so that it need not be computed too.
+    pub fn through_blocks_instead(
+        &self,
+        decomposition: impl FnOnce(&[Tensor], &mut dyn FnMut()) -> Vec<Tensor>,
+    ) -> Vec<Option<Tensor>> {
+        let (results, tangents) = self.linearized(decomposition);
+        *self.instead.borrow_mut() = results;
+        tangents
+    }
+
+    /// What a decomposition gives, and its tangents.
+    fn linearized(
+        &self,
+        decomposition: impl FnOnce(&[Tensor], &mut dyn FnMut()) -> Vec<Tensor>,
+    ) -> (Vec<Tensor>, Vec<Option<Tensor>>) {
+        let nothing = || (vec![], self.nothing());
+        let Ok(inputs) = values(self.inputs) else { return nothing() };
         let changing =
             inputs.into_iter().zip(self.tangents).filter_map(|(input, tangent)| Some((input, tangent.clone()?)));
         let mut push = Push::of(self.trace(), changing.collect());
         let outputs = decomposition(self.inputs, &mut || push.follow());
         push.follow();
         if let Some(problem) = misfit(outputs.iter().map(Some), self.outputs, "result") {
-            return self.refuse(format!("what its tangent goes through {problem}"));
+            return (vec![], self.refuse(format!("what its tangent goes through {problem}")));
         }
-        let Ok(outputs) = values(&outputs) else { return self.nothing() };
-        outputs.iter().map(|output| push.found.get(output).cloned()).collect()
+        let Ok(found) = values(&outputs) else { return nothing() };
+        let tangents = found.iter().map(|output| push.found.get(output).cloned()).collect();
+        (outputs, tangents)
     }
 
     /// The rule of an operation of which only the transposed one is known, from gradients of the results to gradients of
@@ -97,7 +121,7 @@ impl Linearization<'_> {
             .filter_map(|(given, tangent)| Some((given?, tangent.clone()?)));
         let (given, tangents): (Vec<Tensor>, Vec<Tensor>) = both.unzip();
         let tangents: Vec<Option<Tensor>> = tangents.into_iter().map(Some).collect();
-        let terms = crate::autodiff::backward(trace, &given, &tangents, &gradients, first_node, &mut || {});
+        let terms = crate::autodiff::backward(trace, &given, &tangents, &gradients, first_node, &mut ());
         terms.iter().map(|terms| added_up(terms)).collect()
     }
 
@@ -121,6 +145,8 @@ impl Linearization<'_> {
 pub(crate) struct Push<'a> {
     trace: &'a Trace,
     found: HashMap<Value, Tensor>,
+    /// What stands for results that need not be computed for tangents' sake.
+    instead: HashMap<Value, Tensor>,
     /// The first node that was not followed yet.
     next: usize,
 }
@@ -128,7 +154,7 @@ pub(crate) struct Push<'a> {
 impl<'a> Push<'a> {
     /// Where these values have these tangents, and what will be recorded is to be followed.
     fn of(trace: &'a Trace, found: HashMap<Value, Tensor>) -> Push<'a> {
-        Push { trace, found, next: trace.graph().nodes().len() }
+        Push { trace, found, instead: HashMap::new(), next: trace.graph().nodes().len() }
     }
 
     /// Where these tensors change in these directions; whether they may is checked.
@@ -198,7 +224,8 @@ impl<'a> Push<'a> {
         let inputs: Vec<Tensor> = node.inputs.iter().map(|&input| self.trace.tensor(input)).collect();
         let value = |output| Value { node: index, output };
         let outputs: Vec<Tensor> = (0..node.outputs.len()).map(|output| self.trace.tensor(value(output))).collect();
-        let at = Linearization { inputs: &inputs, outputs: &outputs, op: op.name(), tangents: &tangents };
+        let instead = RefCell::default();
+        let at = Linearization { inputs: &inputs, outputs: &outputs, op: op.name(), tangents: &tangents, instead };
         // A tangent is of the same part as what it is the tangent of, and is kept or made again alike.
         let rule = || self.trace.in_part(node.part, || checked(op.as_ref(), &at));
         let given = self.trace.attributing(node.location, node.part.layer, rule);
@@ -207,12 +234,35 @@ impl<'a> Push<'a> {
                 self.found.entry(value(output)).or_insert(tangent);
             }
         }
+        self.stand_in(index, at.instead.into_inner());
+    }
+
+    /// From now on these stand for the results of a node, with the tangents that those have.
+    fn stand_in(&mut self, node: usize, results: Vec<Tensor>) {
+        for (output, result) in results.into_iter().enumerate() {
+            let own = Value { node, output };
+            if let (Ok(other), Some(tangent)) = (result.handle(), self.found.get(&own).cloned()) {
+                self.found.insert(other, tangent);
+                self.instead.insert(own, result);
+            }
+        }
     }
 
     /// The tangent of a tensor; zeros if it does not change.
     #[track_caller]
     pub fn tangent_of(&self, tensor: &Tensor) -> Result<Tensor> {
         Ok(self.found.get(&tensor.handle()?).cloned().unwrap_or_else(|| tensor.zeros_like()))
+    }
+}
+
+impl Following for Push<'_> {
+    fn recorded(&mut self) {
+        self.follow();
+    }
+
+    fn instead_of(&self, tensor: Tensor) -> Tensor {
+        let known = tensor.handle().ok().and_then(|value| self.instead.get(&value));
+        known.cloned().unwrap_or(tensor)
     }
 }
 

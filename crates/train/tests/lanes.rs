@@ -2,7 +2,7 @@
 
 use gradus_engine::backend::Cpu;
 use gradus_engine::{DType, Tensor};
-use gradus_train::config::Precision;
+use gradus_train::config::{OptimizerKind, Precision};
 use gradus_train::lanes::Lanes;
 use gradus_train::layers::{BatchNorm, Linear};
 use gradus_train::models::ModelConfig;
@@ -35,9 +35,13 @@ fn step(training: &mut TrainingStep, step: u64) -> Outcome {
 
 /// The bits of all that steps leave behind, and of their losses and norms.
 fn trained(config: StepConfig, threads: usize) -> (Vec<(String, Vec<u8>)>, Vec<u32>) {
+    trained_for(3, config, threads)
+}
+
+fn trained_for(steps: u64, config: StepConfig, threads: usize) -> (Vec<(String, Vec<u8>)>, Vec<u32>) {
     let mut training = TrainingStep::new(config, &Cpu::new(threads).unwrap()).unwrap();
     training.initialize(3).unwrap();
-    let outcomes: Vec<Outcome> = (0..3).map(|number| step(&mut training, number)).collect();
+    let outcomes: Vec<Outcome> = (0..steps).map(|number| step(&mut training, number)).collect();
     let figures = outcomes.iter().flat_map(|outcome| [outcome.loss.to_bits(), outcome.gradient_norm.to_bits()]);
     (states(&training), figures.collect())
 }
@@ -45,6 +49,21 @@ fn trained(config: StepConfig, threads: usize) -> (Vec<(String, Vec<u8>)>, Vec<u
 fn states(training: &TrainingStep) -> Vec<(String, Vec<u8>)> {
     let kept = training.program().states().filter(|(_, role, _)| role.outlasts_a_step());
     kept.map(|(name, _, _)| (name.to_string(), training.program().bytes(name).unwrap().to_vec())).collect()
+}
+
+/// Twelve steps, so that what is made new once in ten is so twice.
+#[test]
+fn micro_batches_and_threads_change_no_bit_of_matrices_and_curvature() {
+    for kind in [OptimizerKind::Muon, OptimizerKind::Sophia, OptimizerKind::Soap] {
+        let config = |micro_batch| StepConfig { optimizer: kind.grouped(kind.usual()), ..config(2, micro_batch) };
+        let whole = trained_for(12, config(16), 2);
+        for (micro_batch, threads) in [(16, 1), (16, 3), (2, 2)] {
+            assert!(
+                trained_for(12, config(micro_batch), threads) == whole,
+                "{kind:?}, {micro_batch} at once, {threads} threads"
+            );
+        }
+    }
 }
 
 #[test]

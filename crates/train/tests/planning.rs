@@ -3,7 +3,8 @@
 
 use gradus_engine::Role;
 use gradus_engine::backend::Backend;
-use gradus_engine::plan::{Options, Recompute};
+use gradus_engine::plan::{Options, Plan, Recompute};
+use gradus_train::config::OptimizerKind;
 use gradus_train::models::{Family, ModelConfig};
 use gradus_train::planning::{ArenaBytes, Chosen, Refusal, StepPlans};
 use gradus_train::step::{StepConfig, StepScalars, TrainingStep};
@@ -92,6 +93,25 @@ fn every_policy_gives_the_same_bits_in_less_memory(backend: &dyn Backend) {
             assert!(again > 0, "{family:?} {recompute:?}");
             assert!(trained(chosen, backend, 3) == expected, "{family:?} {recompute:?}: other bits");
         }
+    }
+}
+
+on_every_machine!(curvature_and_matrices_keep_their_bits_in_less_memory);
+
+/// Eleven steps, so that what is made new once in ten is so twice.
+fn curvature_and_matrices_keep_their_bits_in_less_memory(backend: &dyn Backend) {
+    for kind in [OptimizerKind::Muon, OptimizerKind::Sophia, OptimizerKind::Soap] {
+        let optimizer = kind.grouped(kind.usual());
+        let config = StepConfig { micro_batch: BATCH, micro_batches: 1, optimizer, ..config(Family::Gpt2) };
+        let options = Options { recompute: Recompute::Auto, ..Options::default() };
+        let planner = config.planner(backend, options).unwrap();
+        let [kept, least] = [usize::MAX, 0].map(|limit| Chosen { config: config.clone(), plan: planner.plan(limit) });
+        assert!(least.arena() < kept.arena(), "{kind:?}: {} of {}", least.arena(), kept.arena());
+        let named = |plan: &Plan| plan.routines.iter().any(|routine| routine.name == "refresh");
+        assert_eq!(named(&kept.plan), kind != OptimizerKind::Muon, "{kind:?}");
+        let states = ArenaBytes::of(&kept.plan).optimizer;
+        assert!(states >= ArenaBytes::of(&kept.plan).weights, "{kind:?}: what is remembered is counted");
+        assert!(trained(least, backend, 11) == trained(kept, backend, 11), "{kind:?}: other bits");
     }
 }
 

@@ -6,7 +6,7 @@ use gradus_comm::{Transport, in_process};
 use gradus_engine::backend::Cpu;
 use gradus_engine::{DType, Role, Tensor};
 use gradus_train::Result;
-use gradus_train::config::{Clip, HealthInterval, Precision, ScheduleKind, Sharding, TrainConfig};
+use gradus_train::config::{Clip, HealthInterval, OptimizerKind, Precision, ScheduleKind, Sharding, TrainConfig};
 use gradus_train::language::LanguageModel;
 use gradus_train::layers::{BatchNorm, Linear};
 use gradus_train::models::ModelConfig;
@@ -175,6 +175,31 @@ fn parts_of_what_the_optimizer_remembers_give_the_same_bits() {
     assert!(adafactor[0].contains("which adafactor has not; choose `settings.optimizer` adamw"), "{adafactor:?}");
     let measured = refused(Settings { health: HealthInterval::Steps(3), ..sharded() });
     assert!(measured[1].contains("choose `settings.health` off"), "{measured:?}");
+}
+
+/// Twelve steps, so that a basis is turned twice.
+#[test]
+fn matrices_are_updated_alike_on_all_ranks_or_refused() {
+    let of = |kind: OptimizerKind| Settings { optimizer: kind.grouped(kind.usual()), steps: Some(12), ..settings() };
+    for kind in [OptimizerKind::Muon, OptimizerKind::Soap] {
+        let (expected, _) = trained(1, 2, &of(kind));
+        assert!(trained(3, 1, &of(kind)).0 == expected, "{kind:?}");
+    }
+    let refused = |settings: Settings| {
+        on_ranks(2, |ranks| {
+            let backend = Arc::new(Cpu::new(1).unwrap());
+            Trainer::on_ranks(language_model(), settings.clone(), backend, ranks).err().unwrap().to_string()
+        })
+    };
+    for (settings, problem) in [
+        (of(OptimizerKind::Sophia), "sophia needs the curvature of a batch that several ranks have parts of"),
+        (Settings { shard: Sharding::Optimizer, ..of(OptimizerKind::Muon) }, "which muon has not"),
+        (Settings { shard: Sharding::Optimizer, ..of(OptimizerKind::Soap) }, "which soap has not"),
+        (Settings { stages: 2, ..of(OptimizerKind::Soap) }, "soap needs all weights of the model in one place"),
+    ] {
+        let told = refused(settings);
+        assert!(told.iter().all(|told| told.contains(problem)), "{told:?}");
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use gradus_engine::backend::Cpu;
 use gradus_engine::{DType, Tensor};
 use gradus_train::config::{OptimizerKind, Precision};
 use gradus_train::models::ModelConfig;
-use gradus_train::optimizers::{Hyperparameters, Sgd};
+use gradus_train::optimizers::{Hyperparameters, Sgd, Sophia};
 use gradus_train::parameters::{Initializer, Parameters};
 use gradus_train::step::{
     Batch, Culprit, Inputs, Objective, Outcome, StepConfig, StepScalars, TrainingStep, is_not_finite,
@@ -76,7 +76,11 @@ fn every_optimizer_learns() {
         (OptimizerKind::Sgd, 3e-1),
         (OptimizerKind::Lion, 3e-3),
         (OptimizerKind::Adafactor, 1e-2),
+        (OptimizerKind::Muon, 1e-2),
+        (OptimizerKind::Sophia, 3e-3),
+        (OptimizerKind::Soap, 1e-2),
     ];
+    assert_eq!(rules.map(|(kind, _)| kind)[..], *OptimizerKind::ALL);
     for (kind, learning_rate) in rules {
         let mut training = new(StepConfig {
             optimizer: kind.grouped(Hyperparameters { weight_decay: 0.01, beta1: 0.9, beta2: 0.95 }),
@@ -85,6 +89,41 @@ fn every_optimizer_learns() {
         let outcomes = train(&mut training, 80, learning_rate, 1.0);
         let (first, last) = (outcomes[0].loss, outcomes[79].loss);
         assert!(last < 0.7 * first, "{kind:?}: {first} to {last}");
+    }
+}
+
+/// A loss whose Hessian is a diagonal: any signs tell it, whatever is computed at once.
+#[test]
+fn curvature_is_estimated_of_the_batch_once_in_ten_steps() {
+    const CURVES: [f64; 3] = [0.5, 3.0, 40.0];
+    let objective = |parameters: &Parameters, inputs: &Inputs| {
+        let weight = parameters.get("w", [3], Initializer::Ones);
+        let scale = inputs.get("scale", DType::F32, [3]); // [b, 3]
+        (scale * (&weight * &weight)).sum(&[1])
+    };
+    for micro_batch in [1, 3, 6] {
+        let sophia = Sophia { weight_decay: 0.0, beta2: 0.75, ..Sophia::default() };
+        let config = StepConfig::new(Rc::new(objective), micro_batch, sophia);
+        let mut training =
+            TrainingStep::new(StepConfig { micro_batches: 6 / micro_batch, ..config }, &Cpu::new(2).unwrap()).unwrap();
+        training.initialize(3).unwrap();
+        for step in 0..11 {
+            let mut batch = training.batch();
+            let scales = (0..18).map(|at| (CURVES[at % 3] / 2.0 * (1 + at / 3) as f64 / 2.5) as f32);
+            batch.write("scale", &scales.collect::<Vec<_>>()).unwrap();
+            training.run(&batch, &StepScalars { step, learning_rate: 1e-3, clip_norm: 1.0, seed: 5 }).unwrap();
+            // Of the first four examples, whose mean is one: a quarter at the first step, and as much of what is left at the eleventh.
+            let share = if step < 10 { 0.25 } else { 0.25 + 0.75 * 0.25 };
+            let found = training.program().read("optimizer.curvature.w").unwrap().to_f64();
+            assert!(found.iter().zip(CURVES).all(|(found, curve)| (found - share * curve).abs() < 1e-5), "{found:?}");
+        }
+        let infinite = vec![f32::INFINITY; 18];
+        let mut batch = training.batch();
+        batch.write("scale", &infinite).unwrap();
+        let scalars = StepScalars { step: 20, learning_rate: 1e-3, clip_norm: 1.0, seed: 5 };
+        let before = training.program().read("optimizer.curvature.w").unwrap();
+        assert!(is_not_finite(&training.run(&batch, &scalars).unwrap_err()));
+        assert_eq!(training.program().read("optimizer.curvature.w").unwrap(), before, "it is not spoiled");
     }
 }
 

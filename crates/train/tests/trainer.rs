@@ -6,7 +6,7 @@ use gradus_engine::backend::Cpu;
 use gradus_engine::{Array, DType, Tensor};
 use gradus_train::config::{Clip, Precision, ScheduleKind};
 use gradus_train::layers::{BatchNorm, Linear};
-use gradus_train::optimizers::{AdamW, Group, GroupedOptimizer, Sgd};
+use gradus_train::optimizers::{AdamW, Group, GroupedOptimizer, Muon, Sgd, Soap, Sophia};
 use gradus_train::parameters::{Initializer, Parameters};
 use gradus_train::run::{Event, Observer, Stop, Unwatched};
 use gradus_train::schedule::Length;
@@ -93,6 +93,31 @@ fn a_run_that_is_stopped_and_gone_on_with_has_the_same_bits() {
             .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["step"].as_u64().unwrap())
             .collect();
         assert_eq!(steps, (1..=40).collect::<Vec<_>>());
+    }
+}
+
+/// It is stopped between two turns of a basis, and two estimates of curvature.
+#[test]
+fn matrices_and_curvature_go_on_with_the_same_bits() {
+    let folder = Folder::new("trainer-matrices");
+    let vectors = |optimizer: GroupedOptimizer| optimizer.rule_for(|_, shape| shape.rank() < 2, AdamW::default());
+    let rules = [vectors(Muon::default().into()), vectors(Soap::default().into()), Sophia::default().into()];
+    for (number, optimizer) in rules.into_iter().enumerate() {
+        let stated = |name: &str| Settings {
+            optimizer: optimizer.clone(),
+            steps: Some(24),
+            learning_rate: 0.01,
+            folder: Some(folder.path().join(format!("{name}-{number}"))),
+            ..settings()
+        };
+        let mut whole = trainer(stated("whole"), 0.2);
+        whole.train(points, &mut Unwatched).unwrap();
+        let mut watcher = Watcher { stop_at: Some(13), ..Watcher::default() };
+        assert!(trainer(stated("pieces"), 0.2).train(points, &mut watcher).unwrap().interrupted);
+        let mut resumed = trainer(stated("pieces"), 0.2);
+        assert_eq!(resumed.steps_taken(), 14);
+        resumed.train(points, &mut Unwatched).unwrap();
+        assert_eq!(states(&resumed), states(&whole), "{optimizer:?}");
     }
 }
 

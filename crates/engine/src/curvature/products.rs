@@ -25,7 +25,7 @@ pub fn vector_jacobian_product(outputs: &[&Tensor], inputs: &[&Tensor], vectors:
         [outputs, inputs].map(|tensors| tensors.iter().map(|&tensor| tensor.clone()).collect::<Vec<_>>());
     let vectors: Vec<Option<Tensor>> = vectors.iter().map(|&vector| Some(vector.clone())).collect();
     let found = trace.differentiating(|| {
-        let terms = autodiff::backward(trace, &outputs, &vectors, &owned, 0, &mut || {});
+        let terms = autodiff::backward(trace, &outputs, &vectors, &owned, 0, &mut ());
         let sum = |(terms, input): (&Vec<Tensor>, &Tensor)| added_up(terms).unwrap_or_else(|| input.zeros_like());
         trace.attributing(at, None, || terms.iter().zip(&owned).map(sum).collect())
     });
@@ -65,8 +65,7 @@ pub fn hessian_vector_product(loss: &Tensor, inputs: &[&Tensor], vectors: &[&Ten
     let products = trace.differentiating(|| {
         let seed = trace.attributing(at, None, || loss.ones_like());
         push.begin();
-        let terms =
-            autodiff::backward(trace, std::slice::from_ref(loss), &[Some(seed)], &owned, 0, &mut || push.follow());
+        let terms = autodiff::backward(trace, std::slice::from_ref(loss), &[Some(seed)], &owned, 0, &mut push);
         trace.attributing(at, None, || {
             terms.iter().zip(&owned).map(|(terms, input)| sum_of_tangents(&push, terms, input)).collect()
         })

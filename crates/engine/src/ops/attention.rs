@@ -443,7 +443,7 @@ impl Operation for AttentionGradient {
     }
 
     fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
-        at.through_blocks(|x, follow| self.in_blocks(x, blocks::BLOCK_SCORES, follow))
+        at.through_blocks_instead(|x, follow| self.in_blocks(x, blocks::BLOCK_SCORES, follow))
     }
 
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {

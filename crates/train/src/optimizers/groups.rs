@@ -1,6 +1,6 @@
 //! An optimizer over named tensors, by groups.
 
-use super::{Optimizer, Update, WeightAverage};
+use super::{Optimizer, Refresh, Refreshing, Update, WeightAverage};
 use gradus_engine::{DType, Role, Routine, Shape, Tensor};
 use std::fmt;
 use std::sync::Arc;
@@ -34,6 +34,7 @@ type Predicate = Arc<dyn Fn(&str, &Shape) -> bool + Send + Sync>;
 #[derive(Clone)]
 pub struct GroupedOptimizer {
     rule: Arc<dyn Optimizer>,
+    exceptions: Vec<(Predicate, Arc<dyn Optimizer>)>,
     groups: Vec<(Predicate, Group)>,
     average: Option<WeightAverage>,
 }
@@ -63,10 +64,17 @@ pub(crate) struct UpdatedAll {
     pub weights: Vec<Tensor>,
     /// Each state besides, and its new value.
     pub states: Vec<(Tensor, Tensor)>,
+    /// The states of each weight's rule.
+    pub remembered: Vec<Vec<Tensor>>,
 }
 
 fn state_name(kind: &str, weight: &str) -> String {
     format!("optimizer.{kind}.{weight}")
+}
+
+/// Whether a state gets another value.
+fn is_new((state, new): &(Tensor, Tensor)) -> bool {
+    !matches!((state.handle(), new.handle()), (Ok(state), Ok(new)) if state == new)
 }
 
 impl StepNumbers {
@@ -92,7 +100,18 @@ impl GroupedOptimizer {
 
     /// As [`GroupedOptimizer::new`], of a rule that others have too.
     pub fn shared(rule: Arc<dyn Optimizer>) -> GroupedOptimizer {
-        GroupedOptimizer { rule, groups: vec![], average: None }
+        GroupedOptimizer { rule, exceptions: vec![], groups: vec![], average: None }
+    }
+
+    /// Updates the weights for which this is so, by name and shape, by another rule. Of several that a weight could go by, the
+    /// first counts.
+    pub fn rule_for(
+        mut self,
+        applies: impl Fn(&str, &Shape) -> bool + Send + Sync + 'static,
+        rule: impl Optimizer + 'static,
+    ) -> Self {
+        self.exceptions.push((Arc::new(applies), Arc::new(rule)));
+        self
     }
 
     /// Treats the weights for which this is so, by name and shape, as a group. Of several groups that a weight could be
@@ -108,14 +127,63 @@ impl GroupedOptimizer {
         self
     }
 
-    /// Another rule for the same groups.
-    pub fn with_rule(self, rule: Arc<dyn Optimizer>) -> Self {
-        GroupedOptimizer { rule, ..self }
+    /// The rules of another optimizer for the same groups.
+    pub(crate) fn with_rules_of(self, other: GroupedOptimizer) -> Self {
+        GroupedOptimizer { rule: other.rule, exceptions: other.exceptions, ..self }
     }
 
-    /// The rule.
+    /// The rule, that of weights with another one aside.
     pub fn rule(&self) -> &dyn Optimizer {
         &*self.rule
+    }
+
+    /// The rule of a weight.
+    fn rule_of(&self, name: &str, shape: &Shape) -> &dyn Optimizer {
+        let exception = self.exceptions.iter().find(|(applies, _)| applies(name, shape));
+        exception.map_or(&*self.rule, |(_, rule)| &**rule)
+    }
+
+    fn rules(&self) -> impl Iterator<Item = &dyn Optimizer> {
+        std::iter::once(&*self.rule).chain(self.exceptions.iter().map(|(_, rule)| &**rule))
+    }
+
+    /// Whether ranks can have a part of every weight each.
+    pub(crate) fn is_element_wise(&self) -> bool {
+        self.rules().all(|rule| rule.is_element_wise() && rule.refresh().is_none())
+    }
+
+    /// What is done besides once in some steps: all that a rule asks for, as often as the one that does so most.
+    pub(crate) fn refresh(&self) -> Option<Refresh> {
+        self.rules().filter_map(|rule| rule.refresh()).reduce(|one, other| Refresh {
+            every: one.every.min(other.every),
+            by_curvature: one.by_curvature || other.by_curvature,
+        })
+    }
+
+    /// The states that are made new then, and their new values: of weights with what is remembered of them, and the diagonals of
+    /// the Hessian, if they were asked for.
+    #[track_caller]
+    pub(crate) fn refreshed(
+        &self,
+        weights: &[(&str, Shape)],
+        remembered: &[Vec<Tensor>],
+        curvature: Option<&[Tensor]>,
+    ) -> Vec<(Tensor, Tensor)> {
+        let mut refreshed = vec![];
+        for (index, ((name, shape), states)) in weights.iter().zip(remembered).enumerate() {
+            let rule = self.rule_of(name, shape);
+            if rule.refresh().is_some() {
+                let curvature = curvature.map(|diagonals| &diagonals[index]);
+                let new = rule.refreshed(Refreshing { shape, states, curvature });
+                if new.len() != states.len() {
+                    let (stated, given) = (states.len(), new.len());
+                    let problem = format!("a refresh of {name:?} gives {given} states of the {stated} that there are");
+                    states.iter().for_each(|state| drop(state.parameter_error(rule.name(), problem.clone())));
+                }
+                refreshed.extend(states.iter().cloned().zip(new).filter(is_new));
+            }
+        }
+        refreshed
     }
 
     /// Whether averages of weights are kept.
@@ -130,13 +198,14 @@ impl GroupedOptimizer {
 
     /// The same with their shapes.
     pub(crate) fn remembered(&self, name: &str, shape: &Shape) -> Vec<(String, Shape)> {
-        let states = self.rule.states(shape).into_iter().map(|(kind, shape)| (state_name(kind, name), shape));
+        let states =
+            self.rule_of(name, shape).states(shape).into_iter().map(|(kind, shape)| (state_name(kind, name), shape));
         states.chain(self.average.map(|_| (WeightAverage::name(name), shape.clone()))).collect()
     }
 
     /// The factor of the learning rate, and the decay, of a weight.
     fn settings(&self, name: &str, shape: &Shape) -> (f32, f32) {
-        let usual = self.rule.weight_decay();
+        let usual = self.rule_of(name, shape).weight_decay();
         match self.groups.iter().find(|(applies, _)| applies(name, shape)) {
             Some((_, group)) => (group.learning_rate_factor, group.weight_decay.unwrap_or(usual)),
             None => (1.0, if shape.rank() >= 2 { usual } else { 0.0 }),
@@ -173,7 +242,8 @@ impl GroupedOptimizer {
         let trace = numbers.one.trace();
         let count = trace.zero_state_with_role("optimizer.step", Role::Optimizer, DType::F32, []);
         let step = &(&count + &numbers.one);
-        let mut updated = UpdatedAll { weights: vec![], states: vec![(count.clone(), step.clone())] };
+        let mut updated =
+            UpdatedAll { weights: vec![], states: vec![(count.clone(), step.clone())], remembered: vec![] };
         let mut rates = Rates { numbers, scaled: vec![] };
         if weights.len() != gradients.len() {
             let problem = format!("there are {} weights and {} gradients", weights.len(), gradients.len());
@@ -183,6 +253,7 @@ impl GroupedOptimizer {
             count.parameter_error("average", format!("the decay is {decay}; give a number from 0 to below 1"));
         }
         for (Part { name, shape, numbers: weight }, gradient) in weights.iter().zip(gradients) {
+            let rule = self.rule_of(name, shape);
             let (factor, weight_decay) = self.settings(name, shape);
             if !(0.0..=f32::MAX).contains(&factor) || !(0.0..=f32::MAX).contains(&weight_decay) {
                 let problem =
@@ -192,16 +263,17 @@ impl GroupedOptimizer {
             let state = |(kind, shape): (&str, Shape)| {
                 trace.zero_state_with_role(&state_name(kind, name), Role::Optimizer, DType::F32, shape)
             };
-            let states: Vec<Tensor> = self.rule.states(&weight.shape()).into_iter().map(state).collect();
+            let states: Vec<Tensor> = rule.states(&weight.shape()).into_iter().map(state).collect();
+            updated.remembered.push(states.clone());
             let (states, learning_rate) = (&states[..], &rates.of(factor));
             let scale = &numbers.scale;
-            let new = self.rule.update(Update { weight, gradient, states, learning_rate, weight_decay, scale, step });
+            let new = rule.update(Update { weight, gradient, states, learning_rate, weight_decay, scale, step });
             if new.states.len() != states.len() {
                 let (stated, given) = (states.len(), new.states.len());
                 let problem = format!("an update of {name:?} gives {given} states of the {stated} that there are");
-                weight.parameter_error(self.rule.name(), problem);
+                weight.parameter_error(rule.name(), problem);
             }
-            updated.states.extend(states.iter().cloned().zip(new.states));
+            updated.states.extend(states.iter().cloned().zip(new.states).filter(is_new));
             updated.states.extend(self.average.map(|average| average.updated(name, &new.weight, step)));
             each(updated.weights.len(), &new.weight);
             updated.weights.push(new.weight);
@@ -243,6 +315,7 @@ impl fmt::Debug for GroupedOptimizer {
         let groups: Vec<&Group> = self.groups.iter().map(|(_, group)| group).collect();
         f.debug_struct("GroupedOptimizer")
             .field("rule", &self.rule)
+            .field("exceptions", &self.exceptions.iter().map(|(_, rule)| rule).collect::<Vec<_>>())
             .field("groups", &groups)
             .field("average", &self.average)
             .finish()

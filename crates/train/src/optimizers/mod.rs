@@ -10,11 +10,13 @@ pub use average::WeightAverage;
 pub use gradus_engine::ops::{Adafactor, AdamW, Lion, Sgd};
 pub(crate) use groups::Part;
 pub use groups::{Group, GroupedOptimizer, StepNumbers};
+pub use muon::Muon;
+pub use soap::Soap;
+pub use sophia::Sophia;
 
 use gradus_engine::{Shape, Tensor};
 use serde::{Deserialize, Serialize};
 use std::fmt::Debug;
-use std::sync::Arc;
 
 /// A rule by which a weight follows its gradient.
 ///
@@ -61,6 +63,36 @@ pub trait Optimizer: Debug + Send + Sync {
     fn is_element_wise(&self) -> bool {
         false
     }
+
+    /// What it does besides once in some steps; `None`: nothing.
+    fn refresh(&self) -> Option<Refresh> {
+        None
+    }
+
+    /// The new states of a weight once in those steps, before the update, in the order of [`Optimizer::states`].
+    fn refreshed(&self, at: Refreshing<'_>) -> Vec<Tensor> {
+        at.states.to_vec()
+    }
+}
+
+/// What an optimizer does besides its updates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refresh {
+    /// In each so many steps, and at the first.
+    pub every: u64,
+    /// Whether it takes an estimate of the diagonal of the loss's Hessian.
+    pub by_curvature: bool,
+}
+
+/// What states are made new from.
+#[derive(Clone, Copy, Debug)]
+pub struct Refreshing<'a> {
+    /// The shape of the weight.
+    pub shape: &'a Shape,
+    /// Its states, in the order of [`Optimizer::states`].
+    pub states: &'a [Tensor],
+    /// An estimate of the diagonal of the Hessian, of the weight's shape, if one was asked for.
+    pub curvature: Option<&'a Tensor>,
 }
 
 /// What an update of a weight goes by.
@@ -123,14 +155,9 @@ macro_rules! listed {
                 match self { $(OptimizerKind::$kind => $file::USUAL),* }
             }
 
-            /// The rule with these settings, for all weights alike.
+            /// The rule with these settings, and those of weights that it is not meant for.
             pub fn grouped(self, settings: Hyperparameters) -> GroupedOptimizer {
-                GroupedOptimizer::shared(self.with(settings))
-            }
-
-            /// The rule with these settings.
-            pub fn with(self, settings: Hyperparameters) -> Arc<dyn Optimizer> {
-                match self { $(OptimizerKind::$kind => Arc::new($file::with(settings))),* }
+                match self { $(OptimizerKind::$kind => $file::grouped(settings)),* }
             }
         }
     };
@@ -141,6 +168,15 @@ listed! {
     Sgd in sgd,
     Lion in lion,
     Adafactor in adafactor,
+    Muon in muon,
+    Sophia in sophia,
+    Soap in soap,
+}
+
+/// Whether a weight is a matrix between what a model takes and what it gives: its layers have numbers in their names, as
+/// `h.0.mlp.c_fc.weight` has, and tables of tokens, heads and the first convolution have none.
+pub fn is_hidden_matrix(name: &str, shape: &Shape) -> bool {
+    shape.rank() >= 2 && name.split('.').any(|piece| piece.parse::<usize>().is_ok())
 }
 
 #[cfg(test)]

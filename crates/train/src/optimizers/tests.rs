@@ -1,3 +1,5 @@
+mod matrices;
+
 use super::*;
 use gradus_engine::backend::Cpu;
 use gradus_engine::{Array, DType, Program, Routine, Trace};
@@ -14,12 +16,17 @@ fn gradient(step: i32, at: usize) -> f64 {
 
 /// A program after three steps on a weight of this shape.
 fn after_steps(optimizer: &GroupedOptimizer, shape: &[usize]) -> Program {
+    after_steps_of("w", optimizer, shape)
+}
+
+/// The same of a weight of this name.
+fn after_steps_of(name: &str, optimizer: &GroupedOptimizer, shape: &[usize]) -> Program {
     let trace = Trace::new();
     let numbers = WEIGHTS.map(|number| number as f32);
-    let weight = trace.state("w", Array::new(shape, &numbers).unwrap());
+    let weight = trace.state(name, Array::new(shape, &numbers).unwrap());
     let gradient_input = trace.input("gradient", DType::F32, shape);
     let numbers = StepNumbers::new(&trace.full(RATE as f32, DType::F32, []));
-    let step = optimizer.update(Routine::new("step"), [("w", &weight)], &[gradient_input], &numbers);
+    let step = optimizer.update(Routine::new("step"), [(name, &weight)], &[gradient_input], &numbers);
     let mut program = trace.compile(&Cpu::new(1).unwrap(), &[step]).unwrap();
     for step in 0..STEPS {
         let gradients: Vec<f32> = (0..6).map(|at| gradient(step, at) as f32).collect();
@@ -35,7 +42,7 @@ fn numbers(program: &Program, name: &str) -> Vec<f32> {
 
 /// What three steps on a weight of this shape come to on the machine.
 fn trained(kind: OptimizerKind, settings: Hyperparameters, shape: &[usize]) -> Vec<f32> {
-    numbers(&after_steps(&GroupedOptimizer::shared(kind.with(settings)), shape), "w")
+    numbers(&after_steps(&kind.grouped(settings), shape), "w")
 }
 
 /// Compares with a formula that moves one weight by a step: weight, gradient, moments, step from 1, decay.

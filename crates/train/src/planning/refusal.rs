@@ -73,13 +73,17 @@ fn changes_to(config: &StepConfig) -> Vec<(String, StepConfig)> {
     if config.micro_batch > 1 {
         changes.push(("`settings.micro_batch` 1".to_string(), base.clone()));
     }
-    if config.optimizer.rule().name() == "adamw" {
-        let optimizer = |kind: OptimizerKind| {
-            let optimizer = config.optimizer.clone().with_rule(kind.with(kind.usual()));
-            StepConfig { optimizer, ..base.clone() }
-        };
-        changes.push(("`settings.optimizer` lion".to_string(), optimizer(OptimizerKind::Lion)));
-        changes.push(("`settings.optimizer` sgd".to_string(), optimizer(OptimizerKind::Sgd)));
+    // Optimizers that remember less.
+    let (adamw, others) =
+        (("adamw", OptimizerKind::Adamw), [("lion", OptimizerKind::Lion), ("sgd", OptimizerKind::Sgd)]);
+    let lighter = match config.optimizer.rule().name() {
+        "soap" | "sophia" => [&[adamw][..], &others].concat(),
+        "adamw" | "muon" => others.to_vec(),
+        _ => vec![],
+    };
+    for (name, kind) in lighter {
+        let optimizer = config.optimizer.clone().with_rules_of(kind.grouped(kind.usual()));
+        changes.push((format!("`settings.optimizer` {name}"), StepConfig { optimizer, ..base.clone() }));
     }
     for (setting, objective) in config.objective.smaller() {
         changes.push((setting, StepConfig { objective, ..base.clone() }));

@@ -33,12 +33,19 @@ impl Field {
 pub struct Inputs {
     trace: Trace,
     rows: usize,
+    /// What an input of the model is called in the trace.
+    called: fn(&str) -> String,
     made: RefCell<Vec<(Field, Tensor)>>,
 }
 
 impl Inputs {
     pub(crate) fn new(trace: &Trace, rows: usize) -> Inputs {
-        Inputs { trace: trace.clone(), rows, made: RefCell::default() }
+        Inputs::called(trace, rows, str::to_string)
+    }
+
+    /// As others that the same model takes, under other names.
+    pub(super) fn called(trace: &Trace, rows: usize, called: fn(&str) -> String) -> Inputs {
+        Inputs { trace: trace.clone(), rows, called, made: RefCell::default() }
     }
 
     /// The input of this name [micro-batch, ...]: one example has this shape. The same name again gives the same tensor.
@@ -55,7 +62,7 @@ impl Inputs {
             return tensor.parameter_error(&format!("input {name:?}"), problem);
         }
         let ty = field.ty(self.rows);
-        let tensor = self.trace.input(name, dtype, ty.shape);
+        let tensor = self.trace.input(&(self.called)(name), dtype, ty.shape);
         made.push((field, tensor.clone()));
         tensor
     }

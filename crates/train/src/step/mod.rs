@@ -25,6 +25,7 @@ mod local;
 mod objective;
 mod parts;
 mod pipelined;
+mod refresh;
 mod replay;
 mod staged;
 mod stored;
@@ -54,6 +55,7 @@ use gradus_engine::backend::Backend;
 use gradus_engine::plan::{Options, Planner};
 use gradus_engine::{DType, Location, Routine, Tensor, TensorType, Trace, gradient_terms};
 use local::Replicas;
+use refresh::Refreshed;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -123,11 +125,15 @@ pub(crate) struct Traced {
     pub staging: Option<Staging>,
     /// How the health of gradients is read, if it is measured.
     pub reading: Option<Reading>,
+    /// What the optimizer does besides, if it does.
+    pub refreshed: Option<Refreshed>,
 }
 
 /// The routines of a step.
 struct Stepping {
     routines: Vec<Routine>,
+    /// What the optimizer remembers of each weight.
+    remembered: Vec<Vec<Tensor>>,
     summed: Vec<Summed>,
     parts: Option<Parts>,
     kept: Option<KeptLanes>,
@@ -270,6 +276,7 @@ impl StepConfig {
             )));
         }
         self.check_sharding()?;
+        self.check_refresh()?;
         self.check_compression()?;
         if let Some(problem) = self.loss_scale().and_then(|settings| settings.problem()) {
             return Err(Error::Config(problem));
@@ -284,12 +291,11 @@ impl StepConfig {
 
     /// Refuses what cannot be done with a part of a weight.
     fn check_sharding(&self) -> Result<()> {
-        let rule = self.optimizer.rule();
-        if self.sharded && !rule.is_element_wise() {
+        if self.sharded && !self.optimizer.is_element_wise() {
             return Err(Error::Config(format!(
                 "`settings.shard` optimizer needs an update of each number by itself, which {} has not; choose \
                  `settings.optimizer` adamw, sgd or lion, or `settings.shard` none",
-                rule.name()
+                self.optimizer.rule().name()
             )));
         }
         match self.updates_parts() && self.health {
@@ -379,6 +385,11 @@ impl StepConfig {
         let stepping = if self.accumulates() { self.over_several(&model) } else { self.over_one(&model) };
         let Stepping { summed, parts, kept, replicas, reading, .. } = stepping;
         routines.extend(stepping.routines);
+        let refresh = self.refresh(&plain, &stepping.remembered)?;
+        let refreshed = refresh.map(|(routine, refreshed)| {
+            routines.push(routine);
+            refreshed
+        });
         routines.extend(model.scalars.loss_scaler.as_ref().map(LossScaler::back_off));
         check_names(&trace, |name, _| {
             format!("the step has a state named {name:?} itself; call the model's otherwise")
@@ -399,6 +410,7 @@ impl StepConfig {
             replicas,
             staging: None,
             reading,
+            refreshed,
         })
     }
 
@@ -449,9 +461,9 @@ impl StepConfig {
             let step = Routine::new(name).output("loss", &(&model.total * &model.scalars.loss_share));
             updates.iter().fold(step, |step, (state, value)| step.assign(state, value))
         };
-        let Ending { mut routines, reading, .. } = self.update("step", step, model, &target);
+        let Ending { mut routines, reading, remembered, .. } = self.update("step", step, model, &target);
         routines.push(self.diagnosis(&target));
-        Stepping { routines, summed: vec![], parts: None, kept: None, replicas: None, reading }
+        Stepping { routines, remembered, summed: vec![], parts: None, kept: None, replicas: None, reading }
     }
 
     /// Gradients summed over micro-batches and lanes in states, and an update from the sums. What a model keeps count of
@@ -492,7 +504,8 @@ impl StepConfig {
             None => Target::whole(model, accumulator.gradients().to_vec()),
             Some(parts) => parts.target(model, &accumulator),
         };
-        let Ending { routines: mut updates, reading, states } = self.update("update", update, model, &target);
+        let Ending { routines: mut updates, reading, states, remembered } =
+            self.update("update", update, model, &target);
         // Clipping by value takes all gradients before the first weight is updated.
         if let Some(parts) = parts.as_ref().filter(|parts| !parts.is_sharded() && self.clip_value.is_none()) {
             updates[0] = parts.awaiting(updates[0].clone(), &[], &accumulator).apart();
@@ -511,7 +524,7 @@ impl StepConfig {
                 (Some(kept), Some(replicas))
             }
         };
-        Stepping { routines, summed: accumulator.summed().to_vec(), parts, kept, replicas, reading }
+        Stepping { routines, remembered, summed: accumulator.summed().to_vec(), parts, kept, replicas, reading }
     }
 
     /// What lanes have of their own, and the routines by which they have it and meet.

@@ -3,6 +3,7 @@
 use super::joining::Joining;
 use super::lagging::Lagging;
 use super::local::LocalLanes;
+use super::refresh::Refreshed;
 use super::staged::Staging;
 use super::{Batch, DIAGNOSE, Divided, Field, MEASURED, Parts, StepConfig, StepTimes};
 use crate::accumulation::Summed;
@@ -68,7 +69,7 @@ pub struct TrainingStep {
     pub(super) joining: Option<Joining>,
     pub(super) program: Program,
     pub(super) config: StepConfig,
-    fields: Arc<[Field]>,
+    pub(super) fields: Arc<[Field]>,
     pub(super) parameters: Vec<Parameter>,
     /// Losses of a micro-batch.
     losses: usize,
@@ -94,6 +95,8 @@ pub struct TrainingStep {
     times: Option<Box<StepTimes>>,
     /// How the health of gradients is read, if it is measured.
     reading: Option<Reading>,
+    /// What the optimizer does besides steps, if it does.
+    pub(super) refreshed: Option<Refreshed>,
 }
 
 /// The other ranks of a run, with what is exchanged with them or without.
@@ -153,6 +156,7 @@ impl TrainingStep {
             lagging: Lagging::default(),
             joining: None,
             reading,
+            refreshed: traced.refreshed,
             times: None,
         })
     }
@@ -395,6 +399,7 @@ impl TrainingStep {
     /// Replays the routines of a step, whose numbers are written.
     fn replay(&mut self, last: &str, batch: &Batch, inputs: &StepScalars) -> Result<()> {
         self.times.iter_mut().for_each(|times| times.begin());
+        self.refresh(batch, inputs)?;
         if let Some(every) = self.config.local.map(|local| local.every) {
             return self.replay_locally(every, last, batch, inputs);
         }

@@ -175,8 +175,21 @@ impl StepConfig {
         // Those that have the same stage sum a part each.
         let parts = (self.lanes.place().ranks > 1).then(|| Parts::of(self, &model, &accumulator));
         let (parameters, summed) = (model.parameters.list(), accumulator.summed().to_vec());
-        let (staging, kept, replicas, reading) = (Some(staging), None, None, None);
-        Ok(Traced { trace, routines, fields, parameters, losses, summed, parts, kept, replicas, staging, reading })
+        let (staging, kept, replicas, reading, refreshed) = (Some(staging), None, None, None, None);
+        Ok(Traced {
+            trace,
+            routines,
+            fields,
+            parameters,
+            losses,
+            summed,
+            parts,
+            kept,
+            replicas,
+            staging,
+            reading,
+            refreshed,
+        })
     }
 
     /// Weights that another stage has too: their gradients are of both stages' sums.

@@ -15,6 +15,8 @@ pub(super) struct Ending {
     pub reading: Option<Reading>,
     /// What the optimizer remembers.
     pub states: Vec<Tensor>,
+    /// The same of each weight, by its rule.
+    pub remembered: Vec<Vec<Tensor>>,
 }
 
 /// What is updated.
@@ -92,7 +94,8 @@ impl StepConfig {
             routines.push(measures.outputs(ended(measured, measures.updated())));
             reading = Some(measures.into_reading());
         }
-        Ending { routines, reading, states: updated.states.into_iter().map(|(state, _)| state).collect() }
+        let states = updated.states.into_iter().map(|(state, _)| state).collect();
+        Ending { routines, reading, states, remembered: updated.remembered }
     }
 
     /// The norm of all gradients. Over several lanes, so that parts of it can be had elsewhere.

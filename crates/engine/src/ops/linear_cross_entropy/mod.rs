@@ -83,7 +83,7 @@ impl Operation for LinearCrossEntropy {
     }
 
     fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
-        at.through_blocks(|x, follow| self.in_blocks(x, tangents::BLOCK_LOGITS, follow))
+        at.through_blocks_instead(|x, follow| self.in_blocks(x, tangents::BLOCK_LOGITS, follow))
     }
 
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {
@@ -220,7 +220,7 @@ impl Operation for LinearCrossEntropyGradient {
     }
 
     fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
-        at.through_blocks(|x, follow| self.in_blocks(x, tangents::BLOCK_LOGITS, follow))
+        at.through_blocks_instead(|x, follow| self.in_blocks(x, tangents::BLOCK_LOGITS, follow))
     }
 
     fn cost(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Cost {

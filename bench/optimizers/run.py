@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""Optimizers beside each other: validation loss against steps, and what a step takes.
+
+    run.py losses JOBS --gradus PROGRAM --data FOLDER --out FILE [--parallel N] [--device cuda] [--precision bf16]
+    run.py times --gradus PROGRAM --data FOLDER --out FILE
+
+JOBS is a file of lines `case optimizer rate steps seed [option=value ...]`: an option in capitals is put into the environment, others are
+options of `gradus train`. FOLDER holds english.txt and tinyshakespeare.txt. Several runs share a device while losses are found, for they do not
+depend on that; steps are timed one run at a time (`times`, medians). Results are appended to FILE, a line of JSON each.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+HELD_OUT = 300_000
+CASES = {
+    "reference": "--layers 6 --width 256 --heads 8 --sequence 128 --batch 32",
+    "shakespeare": "--config {repository}/recipes/shakespeare-char.toml",
+}
+# The recipe states AdamW's betas: those of others are their own.
+BETAS = {"muon": "--beta1 0.95", "soap": "--beta1 0.95 --beta2 0.95", "sophia": "--beta1 0.96"}
+
+
+def prepared(gradus, data, work):
+    """The text of the reference case, the last part held out, and its tokenizer."""
+    text = (data / "english.txt").read_bytes()
+    (work / "train.txt").write_bytes(text[:-HELD_OUT])
+    (work / "held-out.txt").write_bytes(text[-HELD_OUT:])
+    tokenize = [gradus, "tokenize", work / "train.txt", "--vocab-size", "788", "--out", work / "tokenizer.json"]
+    subprocess.run(tokenize, check=True, capture_output=True)
+
+
+def command(args, work, out, case, optimizer, rate, steps, seed, options):
+    texts = {
+        "reference": [work / "train.txt", "--validation", work / "held-out.txt", "--tokenizer", work / "tokenizer.json"],
+        "shakespeare": [args.data / "tinyshakespeare.txt"],
+    }[case]
+    line = [args.gradus, "train", *texts, *CASES[case].format(repository=args.repository).split()]
+    line += ["--optimizer", optimizer, "--steps", str(steps), "--seed", str(seed), "--out", out]
+    line += ["--learning-rate", rate] if rate != "usual" else []
+    line += BETAS.get(optimizer, "").split() if case == "shakespeare" else []
+    line += f"--device {args.device} --precision {args.precision} --threads {args.threads} --health off --quiet".split()
+    line += f"--eval-every {max(int(steps) // 20, 1)} --sample-every 0 --save-every 0".split()
+    for option in options:
+        name, value = option.split("=")
+        line += [] if name.isupper() else [f"--{name}", value]
+    return [str(part) for part in line]
+
+
+def run(args, work, job):
+    case, optimizer, rate, steps, seed, *options = job
+    with tempfile.TemporaryDirectory(dir=work) as folder:
+        environment = dict(os.environ, **dict(option.split("=") for option in options if option.split("=")[0].isupper()))
+        line = command(args, work, f"{folder}/run", case, optimizer, rate, steps, seed, options)
+        ended = subprocess.run(line, capture_output=True, text=True, env=environment)
+        metrics = Path(folder) / "run/metrics.jsonl"
+        lines = [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
+    found = dict(case=case, optimizer=optimizer, rate=rate, steps=int(steps), seed=int(seed), options=options)
+    found["losses"] = [[line["step"], line["validation_loss"]] for line in lines if line.get("validation_loss") is not None]
+    found["step_ms"] = statistics.median([line["step_ms"] for line in lines[20:]] or [0.0])
+    found["mean_ms"] = statistics.mean([line["step_ms"] for line in lines[20:]] or [0.0])
+    if ended.returncode != 0 or not found["losses"]:
+        found["error"] = ended.stderr[-400:]
+    with args.out.open("a") as out:
+        out.write(json.dumps(found) + "\n")
+    last = found["losses"][-1][1] if found["losses"] else found.get("error")
+    print(*job, "->", last, f"{found['step_ms']:.3f} ms", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["losses", "times"])
+    parser.add_argument("jobs", nargs="?", type=Path)
+    parser.add_argument("--gradus", type=Path, required=True)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--repository", type=Path, default=Path(__file__).resolve().parents[2])
+    parser.add_argument("--parallel", type=int, default=12)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--precision", default="bf16")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=200, help="steps that are timed")
+    parser.add_argument("--optimizers", default="adamw muon soap sophia")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        prepared(args.gradus, args.data, work)
+        started = time.time()
+        if args.what == "times":
+            for case in CASES:
+                for optimizer in args.optimizers.split():
+                    run(args, work, [case, optimizer, "usual", str(args.steps), "1"])
+        else:
+            jobs = [line.split() for line in args.jobs.read_text().splitlines() if line.strip() and line[0] != "#"]
+            with ThreadPoolExecutor(args.parallel) as pool:
+                list(pool.map(lambda job: run(args, work, job), jobs))
+        print(f"{time.time() - started:.1f} s")
+
+
+main()
