@@ -2,8 +2,8 @@
 
 use candle_core::{D, DType, Device, ModuleT, Result, Tensor};
 use candle_nn::{
-    AdamW, BatchNorm, BatchNormConfig, Conv2d, Conv2dConfig, Dropout, Linear, Module, Optimizer, ParamsAdamW, VarBuilder,
-    VarMap, batch_norm, conv2d_no_bias, linear, loss::cross_entropy,
+    AdamW, BatchNorm, BatchNormConfig, Conv2d, Conv2dConfig, Dropout, Linear, Module, Optimizer, ParamsAdamW,
+    VarBuilder, VarMap, batch_norm, conv2d_no_bias, linear, loss::cross_entropy,
 };
 use std::ops::Range;
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! Adafactor: the second moment of a matrix as the means of its rows and columns.
 
-use super::{GroupedOptimizer, Adafactor, Hyperparameters, Optimizer, Update, Updated};
+use super::{Adafactor, Hyperparameters, Optimizer, Update, Updated};
 use gradus_engine::Shape;
 use gradus_engine::ops::{AdafactorInputs, SecondMoment};
 
@@ -8,10 +8,6 @@ pub(super) const USUAL: Hyperparameters = Hyperparameters { weight_decay: 0.1, b
 
 pub(super) fn with(Hyperparameters { weight_decay, .. }: Hyperparameters) -> Adafactor {
     Adafactor { weight_decay, ..Adafactor::default() }
-}
-
-pub(super) fn grouped(settings: Hyperparameters) -> GroupedOptimizer {
-    with(settings).into()
 }
 
 impl Optimizer for Adafactor {

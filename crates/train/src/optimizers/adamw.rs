@@ -1,6 +1,6 @@
 //! Adam with decoupled weight decay.
 
-use super::{GroupedOptimizer, AdamW, Hyperparameters, Optimizer, Update, Updated};
+use super::{AdamW, Hyperparameters, Optimizer, Update, Updated};
 use gradus_engine::Shape;
 use gradus_engine::ops::AdamWInputs;
 
@@ -8,10 +8,6 @@ pub(super) const USUAL: Hyperparameters = Hyperparameters { weight_decay: 0.1, b
 
 pub(super) fn with(Hyperparameters { weight_decay, beta1, beta2 }: Hyperparameters) -> AdamW {
     AdamW { beta1, beta2, epsilon: 1e-8, weight_decay }
-}
-
-pub(super) fn grouped(settings: Hyperparameters) -> GroupedOptimizer {
-    with(settings).into()
 }
 
 impl Optimizer for AdamW {

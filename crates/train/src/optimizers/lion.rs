@@ -1,6 +1,6 @@
 //! Lion: the sign of a moment.
 
-use super::{GroupedOptimizer, Hyperparameters, Lion, Optimizer, Update, Updated};
+use super::{Hyperparameters, Lion, Optimizer, Update, Updated};
 use gradus_engine::Shape;
 use gradus_engine::ops::LionInputs;
 
@@ -8,10 +8,6 @@ pub(super) const USUAL: Hyperparameters = Hyperparameters { weight_decay: 0.3, b
 
 pub(super) fn with(Hyperparameters { weight_decay, beta1, beta2 }: Hyperparameters) -> Lion {
     Lion { beta1, beta2, weight_decay }
-}
-
-pub(super) fn grouped(settings: Hyperparameters) -> GroupedOptimizer {
-    with(settings).into()
 }
 
 impl Optimizer for Lion {

@@ -157,7 +157,7 @@ macro_rules! listed {
 
             /// The rule with these settings, and those of weights that it is not meant for.
             pub fn grouped(self, settings: Hyperparameters) -> GroupedOptimizer {
-                match self { $(OptimizerKind::$kind => $file::grouped(settings)),* }
+                match self { $(OptimizerKind::$kind => $file::with(settings).into()),* }
             }
         }
     };
@@ -177,6 +177,12 @@ listed! {
 /// `h.0.mlp.c_fc.weight` has, and tables of tokens, heads and the first convolution have none.
 pub fn is_hidden_matrix(name: &str, shape: &Shape) -> bool {
     shape.rank() >= 2 && name.split('.').any(|piece| piece.parse::<usize>().is_ok())
+}
+
+/// A rule for hidden matrices, and AdamW with its usual first moment for embeddings, heads, norms and biases.
+fn of_hidden_matrices(rule: impl Optimizer + 'static, settings: Hyperparameters) -> GroupedOptimizer {
+    let others = adamw::with(Hyperparameters { beta1: adamw::USUAL.beta1, ..settings });
+    GroupedOptimizer::new(rule).rule_for(|name, shape| !is_hidden_matrix(name, shape), others)
 }
 
 #[cfg(test)]

@@ -1,19 +1,15 @@
 //! Muon: the momentum of a hidden layer's matrix, made orthogonal; all other weights by AdamW.
 
-use super::{AdamW, GroupedOptimizer, Hyperparameters, Optimizer, Update, Updated, adamw, is_hidden_matrix};
+use super::{GroupedOptimizer, Hyperparameters, Optimizer, Update, Updated, of_hidden_matrices};
 use gradus_engine::ops::ProductTypes;
 use gradus_engine::{DType, Shape, Tensor};
 
 pub(super) const USUAL: Hyperparameters = Hyperparameters { weight_decay: 0.1, beta1: 0.95, beta2: 0.95 };
 
-pub(super) fn with(Hyperparameters { weight_decay, beta1, .. }: Hyperparameters) -> Muon {
-    Muon { momentum: beta1, weight_decay, ..Muon::default() }
-}
-
-/// Embeddings, heads, norms and biases go by AdamW with its usual first moment: `beta1` is the momentum of matrices.
-pub(super) fn grouped(settings: Hyperparameters) -> GroupedOptimizer {
-    let others: AdamW = adamw::with(Hyperparameters { beta1: adamw::USUAL.beta1, ..settings });
-    GroupedOptimizer::new(with(settings)).rule_for(|name, shape| !is_hidden_matrix(name, shape), others)
+/// `beta1` is the momentum of matrices.
+pub(super) fn with(settings: Hyperparameters) -> GroupedOptimizer {
+    let Hyperparameters { weight_decay, beta1: momentum, .. } = settings;
+    of_hidden_matrices(Muon { momentum, weight_decay, ..Muon::default() }, settings)
 }
 
 /// Moves a matrix along the orthogonal matrix nearest to its momentum, so that all directions of the matrix are learned at the

@@ -1,6 +1,6 @@
 //! Stochastic gradient descent with momentum.
 
-use super::{GroupedOptimizer, Hyperparameters, Optimizer, Sgd, Update, Updated};
+use super::{Hyperparameters, Optimizer, Sgd, Update, Updated};
 use gradus_engine::Shape;
 use gradus_engine::ops::SgdInputs;
 
@@ -8,10 +8,6 @@ pub(super) const USUAL: Hyperparameters = Hyperparameters { weight_decay: 0.0003
 
 pub(super) fn with(Hyperparameters { weight_decay, beta1, .. }: Hyperparameters) -> Sgd {
     Sgd { momentum: beta1, weight_decay, nesterov: false }
-}
-
-pub(super) fn grouped(settings: Hyperparameters) -> GroupedOptimizer {
-    with(settings).into()
 }
 
 impl Optimizer for Sgd {

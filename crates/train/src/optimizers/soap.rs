@@ -1,17 +1,13 @@
 //! SOAP: Adam in the eigenbasis of Shampoo's two matrices; all weights but hidden matrices by AdamW.
 
-use super::{GroupedOptimizer, Hyperparameters, Optimizer, Refresh, Refreshing, Update, Updated, adamw, is_hidden_matrix};
+use super::{GroupedOptimizer, Hyperparameters, Optimizer, Refresh, Refreshing, Update, Updated, of_hidden_matrices};
 use gradus_engine::{DType, Shape, Tensor};
 
 pub(super) const USUAL: Hyperparameters = Hyperparameters { weight_decay: 0.1, beta1: 0.95, beta2: 0.95 };
 
-pub(super) fn with(Hyperparameters { weight_decay, beta1, beta2 }: Hyperparameters) -> Soap {
-    Soap { beta1, beta2, weight_decay, ..Soap::default() }
-}
-
-pub(super) fn grouped(settings: Hyperparameters) -> GroupedOptimizer {
-    let others = adamw::with(Hyperparameters { beta1: adamw::USUAL.beta1, ..settings });
-    GroupedOptimizer::new(with(settings)).rule_for(|name, shape| !is_hidden_matrix(name, shape), others)
+pub(super) fn with(settings: Hyperparameters) -> GroupedOptimizer {
+    let Hyperparameters { weight_decay, beta1, beta2 } = settings;
+    of_hidden_matrices(Soap { beta1, beta2, weight_decay, ..Soap::default() }, settings)
 }
 
 /// Adam for a matrix whose rows and columns are turned to the eigenvectors of their second moments, where Adam's numbers for each

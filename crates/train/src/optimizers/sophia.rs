@@ -1,16 +1,12 @@
 //! Sophia: momentum divided by an estimate of the Hessian's diagonal, and clipped.
 
-use super::{GroupedOptimizer, Hyperparameters, Optimizer, Refresh, Refreshing, Update, Updated};
+use super::{Hyperparameters, Optimizer, Refresh, Refreshing, Update, Updated};
 use gradus_engine::{Shape, Tensor};
 
 pub(super) const USUAL: Hyperparameters = Hyperparameters { weight_decay: 0.1, beta1: 0.96, beta2: 0.99 };
 
 pub(super) fn with(Hyperparameters { weight_decay, beta1, beta2 }: Hyperparameters) -> Sophia {
     Sophia { beta1, beta2, weight_decay, ..Sophia::default() }
-}
-
-pub(super) fn grouped(settings: Hyperparameters) -> GroupedOptimizer {
-    with(settings).into()
 }
 
 /// Moves each number by its momentum over the curvature of the loss there, and by the learning rate at most: far where the loss
