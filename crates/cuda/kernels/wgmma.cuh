@@ -51,15 +51,18 @@ __device__ __forceinline__ void settle(float (&d)[32]) {
 // Lets products see what this thread wrote to shared memory, after the next barrier.
 __device__ __forceinline__ void publish() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// A barrier at which warps say that they have come, and wait for the others later.
-__device__ __forceinline__ void start_barrier(u64 *barrier, u32 warps) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(warps) : "memory");
+// A barrier at which so many say that they have come, and wait for the others later.
+__device__ __forceinline__ void start_barrier(u64 *barrier, u32 count) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count) : "memory");
+}
+// For this thread alone.
+__device__ __forceinline__ void arrive_alone(u64 *barrier) {
+    asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared::cta.b64 state, [%0];\n}" ::"r"(shared_address(barrier)) : "memory");
 }
 // For all of a warp, once each time.
 __device__ __forceinline__ void arrive(u64 *barrier) {
     __syncwarp();
-    if (threadIdx.x % WARP == 0)
-        asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared::cta.b64 state, [%0];\n}" ::"r"(shared_address(barrier)) : "memory");
+    if (threadIdx.x % WARP == 0) arrive_alone(barrier);
 }
 // Waits until all have come; `parity` is 0 the first time, then 1, and so on in turn.
 __device__ __forceinline__ void await(u64 *barrier, u32 parity) {

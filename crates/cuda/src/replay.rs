@@ -18,7 +18,7 @@ const CELL: usize = 8;
 
 /// Waiting for a replay that takes as long as this, the host sleeps: no core is kept busy, and waking up takes little beside
 /// it. For shorter ones it looks all the time.
-const LONG: Duration = Duration::from_millis(4);
+const LONG: Duration = Duration::from_millis(1);
 
 /// A routine made ready on a device.
 pub struct Replay {
