@@ -39,10 +39,8 @@ const ROWS_OF_COLUMNS_AHEAD: usize = 256;
 const FEW_ROWS: usize = 64;
 /// With at most so many, columns are not packed at all; 16 rows took 4 to 14 % less time with packed ones.
 const ROWS_OF_COLUMNS_IN_PLACE: usize = 8;
-/// Words of a block of the depth: of columns that are read where they lie, as many runs as the machine foresees at once;
-/// of columns side by side that are packed; and of those one after another. One row times 768 x 3072, on a core of a Xeon
-/// that reads memory at 17.4 GB/s beside busy others: in place at 17.1 GB/s, at 14.8 with half the words; transposed
-/// at 14.0, at 12.2 with four times the words.
+/// Words of a block of the depth of columns that are read where they lie: as many runs as the machine foresees at once. One row
+/// times 768 x 3072, on a core of a Xeon that reads memory at 17.4 GB/s beside busy others: 17.1 GB/s, 14.8 with half the words.
 const WORDS_IN_PLACE: usize = 16;
 /// Runs of at most so many bytes take more of them. One row times bf16, shared by two workers of a Zen that reads memory at
 /// 33 GB/s, best of 15 in each of two passes beside busy others: 3072 x 768 at 24.7 and 27.1 GB/s, at 18.7 and 21.9 with half
@@ -50,10 +48,11 @@ const WORDS_IN_PLACE: usize = 16;
 /// 768 x 3072 took more time: 22 GB/s instead of 27 to 28.
 const SHORT_RUN: usize = 1024;
 const WORDS_OF_SHORT_RUNS: usize = 32;
-const WORDS_BESIDE: usize = 256;
-const WORDS_APART: usize = 64;
-/// Words of packed columns, sums that are kept while a block is added to them, and columns that lie one after another.
+/// Words of a block of the depth of columns that are packed, and of the packed columns of a block that lie side by side. 16, 32, 48
+/// and 64 rows times a transposed 50257 x 768 took 23 to 34 % more time with a quarter of the words.
+const WORDS_OF_BLOCK: usize = 256;
 const WORDS_PACKED: usize = 32_768;
+/// Sums that are kept while a block is added to them, and columns that lie one after another.
 const SUMS: usize = 16_384;
 const COLUMNS_APART: usize = 32;
 /// Of columns one after another that are read where they lie: a tile, and words of a block of the depth, in which sums stay in
@@ -225,10 +224,9 @@ fn tile_of_few_rows(
     let (most_columns, block_words) = match (layout.columns, layout.columns_in_place) {
         (Columns::Beside, true) => (SUMS / rows.max(1), WORDS_IN_PLACE),
         (Columns::Apart, true) => (COLUMNS_APART_IN_PLACE, WORDS_APART_IN_PLACE),
-        (Columns::Beside, false) => (WORDS_PACKED / WORDS_BESIDE, WORDS_BESIDE),
-        // Matrix registers fetch and store sums for every block: a few steps of theirs make that worth it.
-        // And rows that are packed are packed for each tile: more of them take more columns.
-        (Columns::Apart, false) => (COLUMNS_APART.max(2 * rows), WORDS_APART.max(8 * panel.words)),
+        (Columns::Beside, false) => (WORDS_PACKED / WORDS_OF_BLOCK, WORDS_OF_BLOCK),
+        // Rows that are packed are packed for each tile: more of them take more columns.
+        (Columns::Apart, false) => (COLUMNS_APART.max(2 * rows), WORDS_OF_BLOCK),
     };
     let work = [rows.max(PACKING), columns, depth].into_iter().fold(1, usize::saturating_mul);
     let pieces = workers.div_ceil(products.max(1)).min(work / PART_WORK).max(1);
