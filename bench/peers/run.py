@@ -22,7 +22,9 @@ ROOT = HERE.parent.parent
 CONFIGURATIONS = ["reference", "11m", "124m-64", "124m-256"]
 STEPS = [f"steps/{configuration}/{precision}" for configuration in CONFIGURATIONS for precision in ("f32", "bf16")]
 FAMILIES = ["matmul", "linear", "adamw", "layer-norm", "cross-entropy", "attention", "conv"]
+VISION = ["steps/resnet18/f32", "steps/vit-s/f32"]
 TORCH_MODES = ["eager", "compiled"]
+VISION_MODES = [*TORCH_MODES, "channels-last", "channels-last compiled"]
 # Of the others, each is one call of a kernel that is compiled already.
 KERNEL_MODES = {"cross-entropy": TORCH_MODES, "conv": ["eager", "channels-last"]}
 RUST_PEERS = ["burn", "candle"]
@@ -31,7 +33,7 @@ PRODUCT_CRATES = ["gemm", "faer"]
 
 def options():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", metavar="NAME", help="steps, kernels, a family of kernels, or the"
+    parser.add_argument("what", nargs="*", metavar="NAME", help="steps, vision, kernels, a family of kernels, or the"
                         " beginning of a step's name, such as steps/reference [default: all]")
     parser.add_argument("--quick", action="store_true", help="leave the Rust peers out")
     parser.add_argument("--rounds", type=int, default=3, help="turns that every program takes [default: 3]")
@@ -59,7 +61,7 @@ def python_with_torch(given, folder):
     if not (python.exists() and has_torch()):
         told(f"setting up PyTorch in {folder / 'venv'}")
         subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", "torch", "numpy"], check=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", "torch", "numpy", "timm"], check=True)
     return python
 
 
@@ -133,6 +135,14 @@ def step_turn(name, arguments, programs, runner):
             yield partial(runner.peer, peer, [programs[peer], name, seconds])
 
 
+def vision_turn(name, arguments, programs, runner):
+    """The programs that take turns at a training step of a model of images."""
+    yield lambda: runner.gradus(programs["gradus"], name, arguments.time)
+    for mode in VISION_MODES:
+        command = [programs["python"], HERE / "torch_vision.py", name, mode, arguments.time, arguments.threads]
+        yield partial(runner.peer, f"torch {mode}", command)
+
+
 def kernel_turn(family, arguments, programs, runner):
     """The programs that take turns at a family of kernels."""
     seconds, torch_kernels = arguments.time / 12, [programs["python"], HERE / "torch_kernels.py"]
@@ -149,6 +159,9 @@ def turns(arguments, *others):
     for name in STEPS:
         if is_wanted(name, "steps", arguments.what):
             yield list(step_turn(name, arguments, *others))
+    for name in VISION:
+        if is_wanted(name, "vision", arguments.what):
+            yield list(vision_turn(name, arguments, *others))
     for family in FAMILIES:
         if is_wanted(family, "kernels", arguments.what):
             yield list(kernel_turn(family, arguments, *others))
@@ -161,9 +174,10 @@ def is_wanted(name, group, beginnings):
 def refuse_unknown(beginnings):
     """Ends the program if a name chooses nothing, before hours are spent on the others."""
     for beginning in beginnings:
-        if beginning != "kernels" and not any(name.startswith(beginning) for name in STEPS + FAMILIES):
-            sys.exit(f"error: {beginning!r} chooses nothing; give steps, kernels, one of {', '.join(FAMILIES)},"
-                     f" or the beginning of one of {', '.join(STEPS)}")
+        names = STEPS + VISION + FAMILIES
+        if beginning not in ("kernels", "vision") and not any(name.startswith(beginning) for name in names):
+            sys.exit(f"error: {beginning!r} chooses nothing; give steps, vision, kernels, one of {', '.join(FAMILIES)},"
+                     f" or the beginning of one of {', '.join(STEPS + VISION)}")
 
 
 def table(heading, names, runner, contenders):
@@ -216,7 +230,7 @@ def report(arguments, runner, versions):
     for heading, is_step in (("Training steps", True), ("Kernels", False)):
         names = [name for name in runner.found if name.startswith("steps/") == is_step]
         known = {contender for name in names for contender in runner.found[name]}
-        order = ["gradus", *(f"torch {mode}" for mode in [*TORCH_MODES, "channels-last"]), *RUST_PEERS, *PRODUCT_CRATES]
+        order = ["gradus", *(f"torch {mode}" for mode in VISION_MODES), *RUST_PEERS, *PRODUCT_CRATES]
         if names:
             print(table(heading, names, runner, [contender for contender in order if contender in known]))
 

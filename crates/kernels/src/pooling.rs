@@ -124,6 +124,39 @@ impl<T: Element> MaxPool<T> {
 
 job_over_planes!(MaxPool, |windows| windows.output[1]);
 
+/// Takes `x` and its position where it is larger than what was found before, or the first that is not a number.
+#[inline(always)]
+fn take_one<T: Element>(x: T, at: i32, largest: &mut f32, index: &mut i32) {
+    let x = x.to_f32();
+    let is_larger = (x > *largest) | (x.is_nan() & !largest.is_nan());
+    *largest = if is_larger { x } else { *largest };
+    *index = if is_larger { at } else { *index };
+}
+
+/// One element for each window, from `first` on and so far apart as is known here, so that the loop is over vectors.
+#[inline(always)]
+fn take_larger<T: Element, const APART: usize>(x: &[T], first: usize, largest: &mut [f32], indices: &mut [i32]) {
+    let whole = largest.len().min((x.len() - first) / APART);
+    let (whole_largest, last_largest) = largest.split_at_mut(whole);
+    let (whole_indices, last_indices) = indices.split_at_mut(whole);
+    let places = whole_largest.iter_mut().zip(whole_indices).zip(x[first..].chunks_exact(APART));
+    let mut at = first as i32;
+    for ((largest, index), x) in places {
+        take_one(x[0], at, largest, index);
+        at += APART as i32;
+    }
+    take_larger_apart(x, first + whole * APART, APART, last_largest, last_indices);
+}
+
+/// The same for any distance.
+#[inline(always)]
+fn take_larger_apart<T: Element>(x: &[T], first: usize, apart: usize, largest: &mut [f32], indices: &mut [i32]) {
+    for (step, (largest, index)) in largest.iter_mut().zip(indices).enumerate() {
+        let at = first + step * apart;
+        take_one(x[at], at as i32, largest, index);
+    }
+}
+
 multiversion! {
     /// The planes of a part, a row of windows at a time.
     fn max_of<T: Element>(job: &MaxPool<T>, part: usize, largest: &mut [f32]) {
@@ -144,12 +177,11 @@ multiversion! {
                     *index = (line + (column * stride).saturating_sub(windows.padding[1])) as i32;
                 }
                 windows.visit_row(row, |columns, first| {
-                    let places = largest[columns.clone()].iter_mut().zip(&mut indices[columns]);
-                    for (step, ((largest, index), x)) in places.zip(x[first..].iter().step_by(stride)).enumerate() {
-                        let x = x.to_f32();
-                        let is_larger = x > *largest || (x.is_nan() && !largest.is_nan());
-                        *largest = if is_larger { x } else { *largest };
-                        *index = if is_larger { (first + step * stride) as i32 } else { *index };
+                    let (largest, indices) = (&mut largest[columns.clone()], &mut indices[columns]);
+                    match stride {
+                        1 => take_larger::<T, 1>(x, first, largest, indices),
+                        2 => take_larger::<T, 2>(x, first, largest, indices),
+                        _ => take_larger_apart(x, first, stride, largest, indices),
                     }
                 });
                 for (value, largest) in values.iter_mut().zip(&*largest) {

@@ -9,6 +9,7 @@ mod overhead;
 mod report;
 mod selection;
 mod steps;
+mod vision;
 
 use crate::args::BenchArgs;
 use crate::charts::Glyphs;

@@ -2,6 +2,7 @@
 
 use super::entry::{Entry, Group, OperationTime, Sample, Setting, Work};
 use super::kernels::tokens;
+use super::vision;
 use gradus_engine::DType;
 use gradus_engine::plan::Step;
 use gradus_kernels::limits::Limit;
@@ -50,22 +51,56 @@ pub fn entries() -> Vec<Entry> {
     let both = |configuration: Configuration| {
         [Precision::F32, Precision::Bf16].map(|precision| entry(configuration.clone(), precision))
     };
-    configurations().into_iter().flat_map(both).collect()
+    configurations().into_iter().flat_map(both).chain(vision::entries()).collect()
 }
 
 fn entry(configuration: Configuration, precision: Precision) -> Entry {
+    let Configuration { name, model, batch, heavy } = configuration;
+    let tokens = batch * model.context;
+    let amount = Amount { count: tokens as f64, unit: "tokens/s", operations: operations_per_token(&model) };
+    step_entry(name, precision, heavy, amount, move || Stepped {
+        config: StepConfig { precision, ..StepConfig::plain(model.clone(), batch) },
+        data: text(tokens, model.vocabulary),
+    })
+}
+
+/// How much work a step is: so many of something, each of which needs this arithmetic at least.
+pub struct Amount {
+    pub count: f64,
+    pub unit: &'static str,
+    pub operations: f64,
+}
+
+/// A step, and the numbers that it is given each time.
+pub struct Stepped {
+    pub config: StepConfig,
+    pub data: Vec<(&'static str, Vec<i32>)>,
+}
+
+fn text(tokens_at_once: usize, vocabulary: usize) -> Vec<(&'static str, Vec<i32>)> {
+    let ids = tokens(tokens_at_once + 1, vocabulary);
+    vec![(TOKENS, ids[..tokens_at_once].to_vec()), (TARGETS, ids[1..].to_vec())]
+}
+
+/// A training step as an entry.
+pub fn step_entry(
+    name: &str,
+    precision: Precision,
+    heavy: bool,
+    amount: Amount,
+    stepped: impl Fn() -> Stepped + 'static,
+) -> Entry {
     let dtype = precision.dtype();
     let limit = if dtype == DType::Bf16 { Limit::bf16() } else { Limit::f32() };
-    let name = format!("steps/{}/{dtype}", configuration.name);
-    let tokens = (configuration.batch * configuration.model.context) as f64;
-    let operations = tokens * operations_per_token(&configuration.model);
+    let name = format!("steps/{name}/{dtype}");
+    let Amount { count, unit, operations } = amount;
     Entry {
         name: name.clone(),
         group: Group::Steps,
-        heavy: configuration.heavy,
-        work: Work { amount: tokens, unit: "tokens/s", bound: Some((limit, operations)) },
+        heavy,
+        work: Work { amount: count, unit, bound: Some((limit, count * operations)) },
         measure: Box::new(move |setting| match setting.is_child {
-            true => measure(&configuration, precision, setting),
+            true => measure(stepped(), setting),
             false => measure_apart(&name, setting),
         }),
     }
@@ -97,16 +132,13 @@ fn measure_apart(name: &str, setting: &Setting) -> Result<Sample> {
 }
 
 /// Measures in this process, which must have done nothing else.
-fn measure(configuration: &Configuration, precision: Precision, setting: &Setting) -> Result<Sample> {
-    let Configuration { model, batch, .. } = configuration;
-    let config = StepConfig { precision, ..StepConfig::plain(model.clone(), *batch) };
+fn measure(Stepped { config, data }: Stepped, setting: &Setting) -> Result<Sample> {
     let mut step = TrainingStep::new(config, &*setting.backend)?;
     step.initialize(1)?;
-    let count = batch * model.context;
-    let ids = tokens(count + 1, model.vocabulary);
     let mut given = step.batch();
-    given.write(TOKENS, &ids[..count])?;
-    given.write(TARGETS, &ids[1..])?;
+    for (name, numbers) in data {
+        given.write(name, &numbers)?;
+    }
     let mut scalars = StepScalars { step: 0, learning_rate: LEARNING_RATE, clip_norm: CLIP_NORM, seed: 1 };
     let seconds = Benchmark::lasting(setting.time.unwrap_or(TIME)).run(|| {
         step.run(&given, &scalars)?;

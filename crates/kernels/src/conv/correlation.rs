@@ -33,7 +33,7 @@ pub(super) struct Planes {
     /// Steps in the weights from one target or source plane to the next.
     target_step: usize,
     source_step: usize,
-    kernel: [usize; 2],
+    pub kernel: [usize; 2],
     /// Target planes that are computed side by side.
     pub panel: usize,
 }
@@ -121,23 +121,18 @@ impl Planes {
         parts_of(self.targets, self.panel)
     }
 
-    /// The weights of one tap from a source to the targets of a panel; zero where it reaches past the last target.
+    /// Targets of a panel: fewer in the last.
     #[inline(always)]
-    pub fn weights<T: Element>(
-        &self,
-        weights: &[T],
-        [group, panel, source]: [usize; 3],
-        [row, column]: [usize; 2],
-    ) -> [f32; PANEL] {
-        let group_start = group * self.targets * self.sources * self.kernel[0] * self.kernel[1];
-        let start = group_start + source * self.source_step + row * self.kernel[1] + column;
-        let first = panel * self.panel;
-        let targets = self.panel.min(self.targets - first);
-        let mut numbers = [0.0; PANEL];
-        for (lane, number) in numbers.iter_mut().enumerate().take(targets) {
-            *number = weights[start + (first + lane) * self.target_step].to_f32();
-        }
-        numbers
+    pub fn panel_targets(&self, panel: usize) -> usize {
+        self.panel.min(self.targets - panel * self.panel)
+    }
+
+    /// The filter from a source to a target of a group.
+    #[inline(always)]
+    pub fn filter<'a, T>(&self, weights: &'a [T], [group, target, source]: [usize; 3]) -> &'a [T] {
+        let taps = self.kernel[0] * self.kernel[1];
+        let start = group * self.targets * self.sources * taps + target * self.target_step + source * self.source_step;
+        &weights[start..start + taps]
     }
 }
 
@@ -145,11 +140,9 @@ impl Planes {
     /// The weights of all taps of a filter of 3 x 3 from a source to the targets of a panel; zero past the last target.
     #[inline(always)]
     pub fn filters<T: Element>(&self, weights: &[T], [group, panel, source]: [usize; 3]) -> [[f32; PANEL]; 9] {
-        let start = group * self.targets * self.sources * 9 + source * self.source_step;
-        let first = panel * self.panel;
         let mut numbers = [[0.0; PANEL]; 9];
-        for lane in 0..self.panel.min(self.targets - first) {
-            let filter = weights[start + (first + lane) * self.target_step..].first_chunk::<9>().expect("a filter");
+        for lane in 0..self.panel_targets(panel) {
+            let filter = self.filter(weights, [group, panel * self.panel + lane, source]);
             for (numbers, weight) in numbers.iter_mut().zip(filter) {
                 numbers[lane] = weight.to_f32();
             }

@@ -20,6 +20,8 @@ const FRAME: usize = 48 * 1024;
 const NEAR: usize = 16 * 1024;
 /// Bytes of the lines of the cache that a row of a tile's lanes lies in.
 const ROW_BYTES: usize = 192;
+/// Sources whose weights are packed at a time, so that a first-level cache holds them while all targets of a panel pass by.
+const PACKED_SOURCES: usize = 16;
 /// Depths from which on it pays that all panels of weights pass by the lanes of a tile before the next.
 const DEEP: usize = 64;
 
@@ -122,14 +124,24 @@ impl Direct {
         [group, panel]: [usize; 2],
         packed: &mut [f32],
     ) {
-        let mut to = packed.chunks_exact_mut(planes.panel);
-        for Phase { frame, .. } in &self.phases {
-            for source in 0..planes.sources {
-                for row in &frame.axes[0].taps {
-                    for column in &frame.axes[1].taps {
-                        let numbers = planes.weights(weights, [group, panel, source], [row.index, column.index]);
-                        let to = to.next().expect("a place for each depth");
-                        to.copy_from_slice(&numbers[..planes.panel]);
+        packed.fill(0.0);
+        for Phase { frame, depth_start, .. } in &self.phases {
+            let [rows, columns] = &frame.axes;
+            let taps = frame.taps.len();
+            for first in (0..planes.sources).step_by(PACKED_SOURCES) {
+                let sources = first..(first + PACKED_SOURCES).min(planes.sources);
+                for lane in 0..planes.panel_targets(panel) {
+                    for source in sources.clone() {
+                        let filter = planes.filter(weights, [group, panel * planes.panel + lane, source]);
+                        let start = depth_start + source * taps;
+                        let to = &mut packed[start * planes.panel..(start + taps) * planes.panel];
+                        let mut at = lane;
+                        for row in &rows.taps {
+                            for column in &columns.taps {
+                                to[at] = filter[row.index * planes.kernel[1] + column.index].to_f32();
+                                at += planes.panel;
+                            }
+                        }
                     }
                 }
             }
