@@ -8,6 +8,7 @@ use gradus::models::{CausalModel, ModelConfig};
 use gradus::plan::{Options, Recompute};
 use gradus::train::{Error, Result};
 use gradus::{DType, Program, Routine, Tensor, Trace, gradient, hessian_vector_product};
+use std::collections::HashMap;
 use std::time::Instant;
 
 /// Replays that are timed; the median counts.
@@ -74,6 +75,31 @@ fn measured(model: &ModelConfig, sequence: usize, second: bool) -> Result<(f64, 
         program.run("run")?;
         seconds.push(started.elapsed().as_secs_f64());
     }
+    if std::env::var_os("GRADUS_TIMES").is_some() {
+        print_times(&mut program)?;
+    }
     seconds.sort_by(f64::total_cmp);
     Ok((seconds[REPLAYS / 2], bytes as f64 / 1e6))
+}
+
+/// What each kind of step takes of a replay, the longest first.
+fn print_times(program: &mut Program) -> Result<()> {
+    let mut timing = program.timing("run")?;
+    program.run_timed("run", &mut timing)?;
+    let mut kinds: HashMap<String, (f64, usize)> = HashMap::new();
+    for (step, took) in program.plan().routines[0].steps.iter().zip(&timing.steps) {
+        let kind = format!(
+            "{} -> {:?}",
+            step.op.name(),
+            step.outputs.iter().map(|output| output.ty().to_string()).collect::<Vec<_>>()
+        );
+        let of_kind = kinds.entry(kind).or_default();
+        *of_kind = (of_kind.0 + took.as_secs_f64() * 1e3, of_kind.1 + 1);
+    }
+    let mut kinds: Vec<_> = kinds.into_iter().collect();
+    kinds.sort_by(|(_, a), (_, b)| b.0.total_cmp(&a.0));
+    for (kind, (milliseconds, count)) in kinds {
+        println!("{milliseconds:9.1} ms {count:5} {kind}");
+    }
+    Ok(())
 }

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Draws what run.py found, and prints a table: `draw.py LOSSES TIMES SVG`.
 
-LOSSES are lines of run.py; of several learning rates the one with the lowest loss at the end counts. TIMES is a JSON object of milliseconds a
-step, by case and optimizer. Lines are means over seeds, of runs as long as the first argument after SVG says, 1000 steps if it says nothing.
+LOSSES are lines of run.py; of several settings those with most seeds count, and of these the one with the lowest loss at the end. TIMES is a JSON object of milliseconds a
+step, by case and optimizer. Lines are means over seeds, of runs as long as two arguments after SVG say, by case; 1000 and 2000 steps if there are none.
 """
 
 import json
@@ -26,13 +26,14 @@ def curves(runs, steps):
     """By case and optimizer: the best rate, and (step, mean loss) of it."""
     by_rate = defaultdict(list)
     for run in runs:
-        if run["steps"] == steps and run["losses"]:
-            by_rate[run["case"], run["optimizer"], run["rate"]].append(dict(map(tuple, run["losses"])))
+        if run["steps"] == steps[run["case"]] and run["losses"]:
+            settings = " ".join([run["rate"], *run.get("options", [])])
+            by_rate[run["case"], run["optimizer"], settings].append(dict(map(tuple, run["losses"])))
     found = {}
     for (case, optimizer, rate), seeds in by_rate.items():
         curve = [(step, mean([seed[step] for seed in seeds])) for step in sorted(seeds[0])]
         best = found.get((case, optimizer))
-        if best is None or curve[-1][1] < best[1][-1][1]:
+        if best is None or (-len(seeds), curve[-1][1]) < (-best[2], best[1][-1][1]):
             found[case, optimizer] = (rate, curve, len(seeds))
     return found
 
@@ -91,7 +92,7 @@ def table(found, times):
 def main():
     losses, times_of, svg, *steps = sys.argv[1:]
     times = json.loads(Path(times_of).read_text())
-    found = curves(lines(losses), int(steps[0]) if steps else 1000)
+    found = curves(lines(losses), dict(zip(["reference", "shakespeare"], map(int, steps or [1000, 2000]))))
     Path(svg).write_text(drawn(found, times))
     table(found, times)
 

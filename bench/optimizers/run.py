@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
 """Optimizers beside each other: validation loss against steps, and what a step takes.
 
-    run.py losses JOBS --gradus PROGRAM --data FOLDER --out FILE [--parallel N] [--device cuda] [--precision bf16]
-    run.py times --gradus PROGRAM --data FOLDER --out FILE
+    run.py race --gradus PROGRAM --data FOLDER --out FILE [--parallel N] [--seconds S] [--device cuda] [--precision bf16]
+    run.py losses JOBS --gradus PROGRAM --data FOLDER --out FILE ...
+    run.py times --gradus PROGRAM --data FOLDER --out FILE ...
 
+`race` searches each optimizer's learning rate with one seed, then AdamW's beta2 and decay at its best rate, repeats the best settings with
+three seeds, and looks with three seeds for shorter runs, with a learning rate that falls by their own end, that reach AdamW's loss.
 JOBS is a file of lines `case optimizer rate steps seed [option=value ...]`: an option in capitals is put into the environment, others are
 options of `gradus train`. FOLDER holds english.txt and tinyshakespeare.txt. Several runs share a device while losses are found, for they do not
 depend on that; steps are timed one run at a time (`times`, medians). Results are appended to FILE, a line of JSON each.
@@ -26,6 +29,17 @@ CASES = {
 }
 # The recipe states AdamW's betas: those of others are their own.
 BETAS = {"muon": "--beta1 0.95", "soap": "--beta1 0.95 --beta2 0.95", "sophia": "--beta1 0.96"}
+STEPS = {"reference": 1000, "shakespeare": 2000}
+RATES = {
+    "adamw": "5e-4 1e-3 1.5e-3 2e-3 3e-3 4e-3 6e-3 8e-3",
+    "muon": "2e-3 4e-3 6e-3 8e-3 1.2e-2 1.6e-2",
+    "soap": "1e-3 2e-3 3e-3 4e-3 6e-3 8e-3",
+    "sophia": "5e-5 1e-4 2e-4 3e-4 5e-4 1e-3",
+}
+# Tried at AdamW's best rate, besides what each case has.
+OF_ADAMW = [["beta2=0.95"], ["beta2=0.98"], ["beta2=0.99"], ["beta2=0.999"], ["weight-decay=0"], ["weight-decay=0.1"], ["weight-decay=0.3"]]
+SEEDS = ["1", "2", "3"]
+SHARES = {"muon": [0.4, 0.5, 0.6], "soap": [0.5, 0.6, 0.7]}
 
 
 def prepared(gradus, data, work):
@@ -72,11 +86,48 @@ def run(args, work, job):
         out.write(json.dumps(found) + "\n")
     last = found["losses"][-1][1] if found["losses"] else found.get("error")
     print(*job, "->", last, f"{found['step_ms']:.3f} ms", flush=True)
+    return found
+
+
+def last_loss(found):
+    """What a run ended at; one that failed, or lost its way, ended nowhere good."""
+    return found["losses"][-1][1] if found["losses"] and "error" not in found else float("inf")
+
+
+def race(args, work):
+    """All runs of the race, a few at a time; none begins after `args.seconds`."""
+    ends = time.time() + args.seconds
+
+    def raced(jobs):
+        def one(job):
+            return run(args, work, job) if time.time() < ends else None
+
+        with ThreadPoolExecutor(args.parallel) as pool:
+            return [found for found in pool.map(one, jobs) if found]
+
+    def steps_of(case):
+        return max(int(STEPS[case] * args.scale), 20)
+
+    def job(case, name, rate, seed="1", options=(), share=1.0):
+        return [case, name, rate, str(round(steps_of(case) * share)), seed, *options]
+
+    found = raced([job(case, name, rate) for case in CASES for name, rates in RATES.items() for rate in rates.split()])
+    best = {}
+    for one in sorted(found, key=last_loss):
+        best.setdefault((one["case"], one["optimizer"]), one)
+    for one in sorted(raced([job(case, "adamw", best[case, "adamw"]["rate"], options=options) for options in OF_ADAMW
+                             for case in CASES]), key=last_loss):
+        if last_loss(one) < last_loss(best[one["case"], "adamw"]):
+            best[one["case"], "adamw"] = one
+    again = [job(case, name, one["rate"], seed, one["options"]) for seed in SEEDS[1:] for (case, name), one in best.items()]
+    shorter = [job(case, name, one["rate"], seed, share=share) for seed in SEEDS for (case, name), one in best.items()
+               for share in SHARES.get(name, [])]
+    raced(again + shorter)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["losses", "times"])
+    parser.add_argument("what", choices=["race", "losses", "times"])
     parser.add_argument("jobs", nargs="?", type=Path)
     parser.add_argument("--gradus", type=Path, required=True)
     parser.add_argument("--data", type=Path, required=True)
@@ -88,12 +139,16 @@ def main():
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--steps", type=int, default=200, help="steps that are timed")
     parser.add_argument("--optimizers", default="adamw muon soap sophia")
+    parser.add_argument("--seconds", type=float, default=1e9, help="after which a race begins no other run")
+    parser.add_argument("--scale", type=float, default=1.0, help="of a race's steps, to try it out")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         prepared(args.gradus, args.data, work)
         started = time.time()
-        if args.what == "times":
+        if args.what == "race":
+            race(args, work)
+        elif args.what == "times":
             for case in CASES:
                 for optimizer in args.optimizers.split():
                     run(args, work, [case, optimizer, "usual", str(args.steps), "1"])
