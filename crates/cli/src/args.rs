@@ -279,6 +279,10 @@ pub struct TrainArgs {
     /// as many more as cost less than 1 % of the time]
     #[arg(long, value_name = "N|auto|off", help_heading = "Run")]
     pub health: Option<HealthInterval>,
+    /// Steps between measurements of the loss's sharpness, the largest eigenvalue of its Hessian on the first four examples of
+    /// the batch, by 16 products with the Hessian, which change no weight; 0: none [default: 0]
+    #[arg(long, value_name = "N", help_heading = "Run")]
+    pub watch_curvature: Option<u64>,
     /// Checkpoints to keep [default: 2]
     #[arg(long, value_name = "N", value_parser = positive, help_heading = "Run")]
     pub keep: Option<usize>,

@@ -342,6 +342,7 @@ fn train_config(args: &TrainArgs, model: ModelConfig, sequence: usize, paths: Pa
         save_every: args.save_every.unwrap_or_else(|| defaults::every(steps, 5)),
         keep: args.keep.unwrap_or(2),
         health: args.health.unwrap_or_default(),
+        watch_curvature: args.watch_curvature.unwrap_or(0),
         export_dtype: args.export_dtype.map(ExportDtype::from),
         tensorboard: event_folder(args, paths)?,
         place: Default::default(),

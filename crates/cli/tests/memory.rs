@@ -145,6 +145,18 @@ fn gradients_are_measured_where_there_is_room_and_else_not() {
     }
 }
 
+/// Two vectors as large as the weights, and the program that multiplies with the Hessian, are within the budget too.
+#[test]
+fn watching_the_curvature_is_planned() {
+    let place = Place::new("curvature", 20_000);
+    let train = format!("train text.txt --steps 2 {SMALL}");
+    place.keeps_what_it_says_is_enough(&format!("{train} --out watched --watch-curvature 1"), "watched");
+    place.keeps_what_it_says_is_enough(&format!("{train} --out plain"), "plain");
+    assert!(same(&place.path("watched/model/model.safetensors"), &place.path("plain/model/model.safetensors")));
+    let look = "curvature plain/model text.txt --sequences 2 --steps 2 --samples 2 --threads 2 --json";
+    place.keeps_what_it_says_is_enough(look, "nothing");
+}
+
 #[test]
 fn as_many_sequences_are_taken_as_fit() {
     let place = Place::new("auto", 200_000);

@@ -148,6 +148,9 @@ pub struct TrainConfig {
     /// Steps between measurements of the gradients' health.
     #[serde(default)]
     pub health: HealthInterval,
+    /// Steps between measurements of the loss's curvature, its sharpness; 0: none.
+    #[serde(default)]
+    pub watch_curvature: u64,
     /// Element type of the exported weights; none: that of the weights to start from, else f32.
     pub export_dtype: Option<ExportDtype>,
     /// Where event files for TensorBoard go.
@@ -527,6 +530,7 @@ mod tests {
             save_every: 10,
             keep: 2,
             health: HealthInterval::Steps(5),
+            watch_curvature: 0,
             export_dtype: None,
             tensorboard: EventFolder::default(),
             lanes: 1,

@@ -12,7 +12,7 @@ use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 use gradus_engine::backend::Backend;
 use gradus_engine::curvature::{Lanczos, LanczosOptions, Matrix, lanczos, trace_estimates};
-use gradus_engine::plan::{Options, Plan, Recompute};
+use gradus_engine::plan::{Options, Planner, Recompute};
 use gradus_engine::{DType, Program, Routine, Tensor, Trace, hessian_vector_product};
 use serde::Serialize;
 use std::ops::Range;
@@ -121,13 +121,14 @@ pub fn curvature(
     guard::doing(Doing::Planning);
     let kept = settings.steps as u64 * u64::from(model.parameter_count() <= NUMBERS_KEPT);
     let vectors = (VECTORS + kept) * 4 * model.parameter_count() as u64;
-    let plans =
-        [Recompute::None, Recompute::Block { every: 1 }].into_iter().map(|way| plan(&model, sequence, backend, way));
-    let (plan, _) = memory.first_fitting(vectors + WORD_BYTES_MIN + 8 * tokens.len() as u64, plans)?;
+    let weights = model.parameters();
+    let part = vec![0.0; weights.iter().map(|weight| weight.shape.elements()).max().unwrap_or(0)];
+    let besides = vectors + 4 * part.len() as u64 + WORD_BYTES_MIN + 8 * tokens.len() as u64;
+    let plan = memory.fastest_fitting(besides, &planner(&model, sequence, backend)?)?;
     let mut program = Program::link(plan, backend)?;
     export::read_model_weights(folder, &model, &mut program)?;
     guard::doing(Doing::Evaluating);
-    let hessian = Hessian { program, weights: model.parameters(), tokens, sequence, loss: 0.0 };
+    let hessian = Hessian { program, weights, part, tokens, sequence, loss: 0.0 };
     found(hessian, settings, progress)
 }
 
@@ -195,8 +196,8 @@ fn first_tokens(tokenizer: &Tokenizer, corpus: &Corpus, count: usize) -> Result<
     Err(Error::corpus(corpus.name(), problem))
 }
 
-/// The program that multiplies a vector with the Hessian of a window's loss.
-fn plan(model: &dyn CausalModel, sequence: usize, backend: &dyn Backend, recompute: Recompute) -> Result<Plan> {
+/// The ways to multiply a vector with the Hessian of a window's loss.
+fn planner<'a>(model: &dyn CausalModel, sequence: usize, backend: &'a dyn Backend) -> Result<Planner<'a>> {
     let trace = Trace::new();
     let [tokens, targets] = ["tokens", "targets"].map(|name| trace.input(name, DType::I32, [1, sequence]));
     let parameters = model.declare(&trace);
@@ -210,7 +211,7 @@ fn plan(model: &dyn CausalModel, sequence: usize, backend: &dyn Backend, recompu
     for (index, product) in products.iter().enumerate() {
         routine = routine.output(&product_name(index), product);
     }
-    Ok(trace.plan(backend, &[routine], Options { recompute, ..Options::default() })?)
+    Ok(trace.planner(backend, &[routine], Options { recompute: Recompute::Auto, ..Options::default() })?)
 }
 
 fn vector_name(index: usize) -> String {
@@ -225,7 +226,8 @@ fn product_name(index: usize) -> String {
 fn rehearsal(model: &dyn CausalModel, backend: &dyn Backend) -> Result<Held> {
     let small = &*model.smallest();
     Held::measure(|begin| {
-        let mut program = Program::link(plan(small, small.context(), backend, Recompute::None)?, backend)?;
+        let plan = planner(small, small.context(), backend)?.plan(usize::MAX);
+        let mut program = Program::link(plan, backend)?;
         begin();
         Ok(program.run("product")?)
     })
@@ -235,6 +237,8 @@ fn rehearsal(model: &dyn CausalModel, backend: &dyn Backend) -> Result<Held> {
 struct Hessian {
     program: Program,
     weights: Vec<Parameter>,
+    /// Room for the part of a product that is a weight's.
+    part: Vec<f32>,
     tokens: Vec<i32>,
     sequence: usize,
     /// The mean loss, once there was a product.
@@ -270,12 +274,13 @@ impl Matrix for Hessian {
 
 impl Hessian {
     /// Adds what the program found, times a share.
-    fn add_products(&self, product: &mut [f32], share: f32) -> gradus_engine::Result<()> {
+    fn add_products(&mut self, product: &mut [f32], share: f32) -> gradus_engine::Result<()> {
         let mut at = 0;
         for (index, weight) in self.weights.iter().enumerate() {
-            let numbers = self.program.read(&product_name(index)[..])?.to_vec::<f32>()?;
             let elements = weight.shape.elements();
-            product[at..at + elements].iter_mut().zip(numbers).for_each(|(sum, number)| *sum += share * number);
+            let part = &mut self.part[..elements];
+            self.program.read_into(&product_name(index)[..], part)?;
+            product[at..at + elements].iter_mut().zip(part).for_each(|(sum, number)| *sum += share * *number);
             at += elements;
         }
         Ok(())

@@ -213,6 +213,7 @@ impl StepConfig {
             loss_scale: None,
             relinkable: matches!(config.batch, BatchSize::Adaptive(_)),
             health: config.measures_health(),
+            sharpness: config.watch_curvature > 0,
         }
     }
 }

@@ -161,6 +161,9 @@ pub struct StepReport {
     pub accuracy: Option<Accuracy>,
     /// Norm of all gradients before clipping.
     pub gradient_norm: f32,
+    /// The largest eigenvalue of the loss's Hessian before this step, where curvature was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sharpness: Option<f32>,
     /// Learning rate of the step.
     pub learning_rate: f32,
     /// What the loss is multiplied by in the next step, where it is scaled.

@@ -30,6 +30,8 @@ pub struct Facts {
     pub step_ms: Option<f64>,
     /// Loss on held-out text, which few lines have.
     pub validation_loss: Option<f64>,
+    /// The sharpness of the loss, which few lines have too.
+    pub sharpness: Option<f64>,
     gradients: Option<IgnoredAny>,
     alerts: Option<Vec<IgnoredAny>>,
 }
@@ -46,8 +48,9 @@ impl Facts {
     }
 
     /// Whether it is one of all lines, and of those that have what few have.
-    fn kinds(&self) -> [bool; 4] {
-        [true, self.validation_loss.is_some(), self.gradients.is_some(), self.alerts.is_some()]
+    fn kinds(&self) -> [bool; 5] {
+        let [validation, sharpness] = [self.validation_loss, self.sharpness].map(|figure| figure.is_some());
+        [true, validation, sharpness, self.gradients.is_some(), self.alerts.is_some()]
     }
 }
 
@@ -56,11 +59,11 @@ impl Facts {
 struct Stretch {
     lowest: Option<Line>,
     highest: Option<Line>,
-    last: [Option<Line>; 4],
+    last: [Option<Line>; 5],
 }
 
 impl Stretch {
-    fn of(line: Line, kinds: [bool; 4]) -> Stretch {
+    fn of(line: Line, kinds: [bool; 5]) -> Stretch {
         let extreme = Some(line).filter(|line| !line.loss.is_nan());
         Stretch { lowest: extreme, highest: extreme, last: kinds.map(|is_one| is_one.then_some(line)) }
     }
@@ -81,8 +84,8 @@ impl Stretch {
     /// Its lines, each once, in their order.
     fn lines(&self) -> impl Iterator<Item = Line> + use<> {
         let extremes = [self.lowest, self.highest].map(|line| line.map(|line| Line { is_extreme: true, ..line }));
-        let [all, validated, gradients, alerts] = self.last;
-        let mut lines = [all, validated, gradients, alerts, extremes[0], extremes[1]];
+        let [all, validated, sharpness, gradients, alerts] = self.last;
+        let mut lines = [all, validated, sharpness, gradients, alerts, extremes[0], extremes[1]];
         let offset = |line: &Option<Line>| line.map_or(u64::MAX, |line| line.offset);
         // Stable: of two that are the same, the one that is not there for its loss comes first.
         lines.sort_by_key(offset);

@@ -35,6 +35,8 @@ pub struct Log {
     pub alerts: usize,
     /// The last loss on held-out text.
     pub validation_loss: Option<f64>,
+    /// The last sharpness of the loss.
+    pub sharpness: Option<f64>,
     /// What is wrong with the line after the last one that is shown.
     pub problem: Option<String>,
     /// What is shown first.
@@ -106,6 +108,7 @@ impl Log {
         self.seconds += facts.step_ms.unwrap_or(0.0) / 1e3;
         self.history.add(facts.at(self.bytes, line.len() as u32 - 1, self.seconds), &facts);
         self.validation_loss = facts.validation_loss.or(self.validation_loss);
+        self.sharpness = facts.sharpness.or(self.sharpness);
         let (is_measured, alerts) = facts.health();
         self.alerts += alerts;
         if is_measured {

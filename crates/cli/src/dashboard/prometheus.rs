@@ -17,6 +17,8 @@ pub struct Last<'a> {
     pub alerts: usize,
     /// The last loss on held-out text, in this line or before.
     pub validation_loss: Option<f64>,
+    /// The last sharpness of the loss, in this line or before.
+    pub sharpness: Option<f64>,
     /// Seconds since the file was written to.
     pub age: Option<f64>,
 }
@@ -50,6 +52,8 @@ pub fn text(runs: &[Last<'_>]) -> String {
         family(&mut text, name, help, runs, figure);
     }
     family(&mut text, "validation_loss", "Last loss on held-out text", runs, |run| run.validation_loss);
+    let sharpness = "Largest eigenvalue of the loss's Hessian when last measured";
+    family(&mut text, "sharpness", sharpness, runs, |run| run.sharpness);
     family(&mut text, "alerts", "Alerts so far", runs, |run| Some(run.alerts as f64));
     let is_healthy = |run: &Last<'_>| run.line.get("verdict").map(|verdict| f64::from(verdict == "healthy"));
     family(&mut text, "healthy", "Whether nothing is known to go wrong: 1 or 0", runs, is_healthy);
@@ -126,6 +130,7 @@ mod tests {
             measured: Some(measured),
             alerts: 2,
             validation_loss: Some(2.25),
+            sharpness: Some(12.5),
             age: Some(1.5),
         };
         let two = Last {
@@ -134,6 +139,7 @@ mod tests {
             measured: None,
             alerts: 0,
             validation_loss: None,
+            sharpness: None,
             age: None,
         };
         let text = text(&[one, two]);
@@ -147,6 +153,7 @@ mod tests {
             format!("gradus_step_seconds{label} 0.25\n"),
             format!("gradus_peak_memory_bytes{label} 90000000\n"),
             format!("gradus_validation_loss{label} 2.25\n"),
+            format!("gradus_sharpness{label} 12.5\n"),
             "gradus_step{run=\"other\"} 1\n".into(),
             format!("gradus_alerts{label} 2\n"),
             format!("gradus_healthy{label} 0\n"),
@@ -157,7 +164,7 @@ mod tests {
         }
         assert!(!text.contains("gradus_loss{run=\"other\"}"), "what a line does not have is not told:\n{text}");
         let names: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
-        assert_eq!(names.len(), FIGURES.len() + WEIGHT_FIGURES.len() + 5);
+        assert_eq!(names.len(), FIGURES.len() + WEIGHT_FIGURES.len() + 6);
         for name in names {
             let name = name.strip_suffix(" gauge").unwrap();
             assert_eq!(text.matches(&format!("# HELP {name} ")).count(), 1, "{name}");

@@ -140,11 +140,11 @@ impl Site {
             // Without the file, what was read of it is the last that is known.
             let _ = log.catch_up();
             let age = log.age.map(|age| age.as_secs_f64());
-            Some((log.last()?, log.measured(), log.alerts, log.validation_loss, age))
+            Some((log.last()?, log.measured(), log.alerts, log.validation_loss, log.sharpness, age))
         };
         let runs = self.runs.iter().filter_map(|run| {
-            let (line, measured, alerts, validation_loss, age) = last(run)?;
-            Some(Last { run: &run.name, line, measured, alerts, validation_loss, age })
+            let (line, measured, alerts, validation_loss, sharpness, age) = last(run)?;
+            Some(Last { run: &run.name, line, measured, alerts, validation_loss, sharpness, age })
         });
         prometheus::text(&runs.collect::<Vec<_>>())
     }

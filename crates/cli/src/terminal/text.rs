@@ -123,6 +123,9 @@ impl Text {
 
     /// Leaves the figures of a step to be shown. The last one is shown at once: nothing follows that would show it.
     fn step(&self, report: &StepReport) {
+        if let Some(sharpness) = report.sharpness {
+            self.line(&format!("step {}: {}", report.step, sharpness_line(sharpness)));
+        }
         let mut state = self.shared.lock();
         state.view.see(report);
         state.is_new = true;
@@ -190,6 +193,15 @@ impl Drop for Text {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+/// The sharpness, and what it allows.
+fn sharpness_line(sharpness: f32) -> String {
+    let limit = match sharpness > 0.0 {
+        true => format!(": plain gradient descent holds below a learning rate of {:.3e}", 2.0 / sharpness),
+        false => String::new(),
+    };
+    format!("sharpness {sharpness:.4}{limit}")
 }
 
 /// A sample set off from the lines around it.

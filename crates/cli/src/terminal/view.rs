@@ -167,6 +167,7 @@ mod tests {
             validation_loss: None,
             accuracy: None,
             gradient_norm: 1.0,
+            sharpness: None,
             learning_rate: 0.001,
             loss_scale: None,
             skipped_steps: None,

@@ -61,6 +61,9 @@ fn line(step: u64, seed: u64) -> String {
     if step.is_multiple_of(20) {
         line["validation_loss"] = json!(loss + 0.1);
     }
+    if seed == 1 && step.is_multiple_of(15) {
+        line["sharpness"] = json!(10.5 + step as f64);
+    }
     if step.is_multiple_of(5) {
         line["gradients"] = json!({"blocks.0.weight": 0.5 / step as f64, "blocks.1.weight": 1.25e-7});
         let figures = |ratio: f64| json!({"mean_abs": ratio / 7.0, "zeros": 0.25, "update_ratio": ratio});
@@ -139,6 +142,9 @@ fn shows_what_the_files_have(browser: &Browser) {
     let validation = page(&format!("{first}.querySelector('[data-label=validation]').innerText"));
     assert_eq!(validation, json!(written(&line(60, 1), "validation_loss")));
     assert_eq!(page("document.querySelector('#alerts').hidden"), json!(false));
+    let sharpness = "document.querySelector('#sharpness svg[role=slider]').getAttribute('aria-valuetext')";
+    assert_eq!(page(sharpness), "one step 60 largest eigenvalue 70.5");
+    assert_eq!(page("document.querySelectorAll('#sharpness circle.mark').length"), json!(4));
     // Text from files is text.
     let alert = page("document.querySelector('#alerts li').innerText");
     assert!(alert.as_str().unwrap().ends_with("loss <b>spike</b>"), "{alert}");
@@ -285,5 +291,7 @@ fn opens_during_a_run(browser: &Browser, place: &Place) {
     assert!(first["gradients"].as_object().unwrap().len() > 10 && first["verdict"] == "healthy", "{first}");
     let rows = browser.run("return document.querySelectorAll('#gradient-map text.end title').length");
     assert!(rows.as_u64().unwrap() > 5, "{rows} rows are named");
+    let height = browser.run("return document.querySelector('#sharpness').getBoundingClientRect().height");
+    assert_eq!(height, json!(0), "there is no chart of what is not measured");
     assert_eq!(browser.complaints(), Vec::<String>::new());
 }

@@ -43,6 +43,20 @@ pub struct Lanczos {
 }
 
 impl Lanczos {
+    /// What the steps tell, whoever took them: for each, what the product of its vector is along that vector, and how long what
+    /// was left of the product was, the last for the error alone. `None` of numbers that are not finite, or of no steps.
+    pub fn of_steps(along: &[f64], left: &[f64]) -> Option<Lanczos> {
+        let (last, beside) = left.split_last()?;
+        let ritz = |eigen: &Eigen| Ritz {
+            value: eigen.value,
+            error: (last * eigen.last).abs(),
+            weight: eigen.first * eigen.first,
+        };
+        let found = tridiagonal::eigen(along, beside)?;
+        let is_finite = found.iter().all(|eigen| eigen.value.is_finite());
+        is_finite.then(|| Lanczos { eigenvalues: found.iter().map(ritz).collect() })
+    }
+
     /// The largest eigenvalue.
     pub fn largest(&self) -> Ritz {
         *self.eigenvalues.last().expect("there is an eigenvalue")
@@ -67,15 +81,13 @@ pub fn lanczos(matrix: &mut (impl Matrix + ?Sized), options: LanczosOptions) -> 
     random_signs(&mut vector, options.seed, 0);
     vector.iter_mut().for_each(|x| *x /= (size as f32).sqrt());
     let (mut before, mut next) = (vec![0.0; size], vec![0.0; size]);
-    let (mut diagonal, mut beside): (Vec<f64>, Vec<f64>) = (vec![], vec![]);
+    let (mut along, mut left): (Vec<f64>, Vec<f64>) = (vec![], vec![]);
     let mut basis: Vec<Vec<f32>> = vec![];
-    let mut left = 0.0;
-    for step in 0..options.steps.min(size) {
+    for _ in 0..options.steps.min(size) {
         finite_product(matrix, &vector, &mut next, at)?;
-        let along = dot(&vector, &next);
-        diagonal.push(along);
-        add_scaled(&mut next, -along, &vector);
-        add_scaled(&mut next, -left, &before);
+        along.push(dot(&vector, &next));
+        add_scaled(&mut next, -along[along.len() - 1], &vector);
+        add_scaled(&mut next, -left.last().copied().unwrap_or(0.0), &before);
         if options.reorthogonalize {
             basis.push(vector.clone());
             // Twice is enough: what rounding left the first time is gone the second.
@@ -84,24 +96,21 @@ pub fn lanczos(matrix: &mut (impl Matrix + ?Sized), options: LanczosOptions) -> 
                 add_scaled(&mut next, -share, earlier);
             }
         }
-        left = dot(&next, &next).sqrt();
-        // What is left is rounding: the vectors so far span all that the matrix makes of the first.
-        let scale = diagonal.iter().chain(&beside).fold(0.0f64, |most, x| most.max(x.abs()));
-        if left <= f32::EPSILON as f64 * scale || step + 1 == options.steps.min(size) {
+        // If what is left is rounding, the vectors so far span all that the matrix makes of the first.
+        let scale = along.iter().chain(&left).fold(0.0f64, |most, x| most.max(x.abs()));
+        let length = dot(&next, &next).sqrt();
+        left.push(length);
+        if length <= f32::EPSILON as f64 * scale {
             break;
         }
-        beside.push(left);
         std::mem::swap(&mut before, &mut vector);
-        vector.iter_mut().zip(&next).for_each(|(to, from)| *to = (*from as f64 / left) as f32);
+        vector.iter_mut().zip(&next).for_each(|(to, from)| *to = (*from as f64 / length) as f32);
     }
-    let found = tridiagonal::eigen(&diagonal, &beside);
-    let found = found.ok_or(Error::NonFinite { name: "a product of the matrix".to_string(), element: 0, at })?;
-    let ritz = |eigen: &Eigen| Ritz {
-        value: eigen.value,
-        error: (left * eigen.last).abs(),
-        weight: eigen.first * eigen.first,
-    };
-    Ok(Lanczos { eigenvalues: found.iter().map(ritz).collect() })
+    Lanczos::of_steps(&along, &left).ok_or(Error::NonFinite {
+        name: "a product of the matrix".to_string(),
+        element: 0,
+        at,
+    })
 }
 
 /// How many of the eigenvalues lie near each of these points, as a density whose integral is 1: the mean of runs from several

@@ -1,10 +1,10 @@
-//! Evaluation and generation within a budget: the first plan that fits, or a refusal with the smallest that would.
+//! Work with a model that is not trained within a budget: the first plan that fits, or a refusal with the smallest that would.
 
 use crate::memory::guard::{self, Armed};
 use crate::memory::{Budget, Held, Limit, STEP_BYTES};
 use crate::{Error, Result};
 use gradus_engine::backend::Backend;
-use gradus_engine::plan::Plan;
+use gradus_engine::plan::{Plan, Planner};
 
 /// The memory of a process that computes with a model without training it.
 #[derive(Debug)]
@@ -51,15 +51,10 @@ impl InferenceMemory {
     /// The first of some plans, the largest of which comes first, that fits where the work takes so many bytes besides;
     /// and how many bytes are left then.
     pub fn first_fitting(&self, besides: u64, plans: impl Iterator<Item = Result<Plan>>) -> Result<(Plan, u64)> {
-        let outside = |steps: usize| match self.besides {
-            Besides::Process(held, threads) => held.now().with_threads(threads) + besides + steps as u64 * STEP_BYTES,
-            Besides::Device(bytes) => bytes,
-        };
         let mut smallest = u64::MAX;
         for plan in plans {
             let plan = plan?;
-            let steps: usize = plan.routines.iter().map(|routine| routine.steps.len()).sum();
-            let needed = plan.regions.total() as u64 + outside(steps);
+            let needed = plan.regions.total() as u64 + self.outside(besides, &plan);
             if self.limit.fits(needed) {
                 return Ok((plan, self.limit.bytes - needed));
             }
@@ -68,6 +63,29 @@ impl InferenceMemory {
         let smallest = self.limit.smallest(smallest);
         let advice = self.limit.advice(&smallest);
         Err(Error::Config(format!("{}: {smallest} are needed at least{advice}", self.limit.not_enough())))
+    }
+
+    /// The fastest plan of a planner that fits where the work takes so many bytes besides.
+    pub fn fastest_fitting(&self, besides: u64, planner: &Planner<'_>) -> Result<Plan> {
+        let fastest = planner.plan(usize::MAX);
+        if self.limit.fits(fastest.regions.total() as u64 + self.outside(besides, &fastest)) {
+            return Ok(fastest);
+        }
+        drop(fastest);
+        // The smallest computes most again, so its steps take most besides the arena.
+        let smallest = planner.plan(0);
+        let room = self.limit.bytes.saturating_sub(self.outside(besides, &smallest));
+        let plans = [planner.plan(usize::try_from(room).unwrap_or(usize::MAX)), smallest];
+        Ok(self.first_fitting(besides, plans.into_iter().map(Ok))?.0)
+    }
+
+    /// What is held where the arena is while a plan is carried out, besides the arena.
+    fn outside(&self, besides: u64, plan: &Plan) -> u64 {
+        let steps: usize = plan.routines.iter().map(|routine| routine.steps.len()).sum();
+        match self.besides {
+            Besides::Process(held, threads) => held.now().with_threads(threads) + besides + steps as u64 * STEP_BYTES,
+            Besides::Device(bytes) => bytes,
+        }
     }
 }
 

@@ -53,7 +53,9 @@ pub fn of_training(config: &TrainConfig, backend: &dyn Backend) -> Result<Held> 
             }
         }
         begin();
-        step.run(&batch, &StepScalars { step: 0, learning_rate: 0.0, clip_norm: 1.0, seed: 1 })?;
+        let scalars = StepScalars { step: 0, learning_rate: 0.0, clip_norm: 1.0, seed: 1 };
+        step.sharpness(&batch, &scalars)?;
+        step.run(&batch, &scalars)?;
         step.evaluate(&micro_batch).map(drop)
     })
 }

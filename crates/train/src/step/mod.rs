@@ -27,6 +27,7 @@ mod parts;
 mod pipelined;
 mod refresh;
 mod replay;
+mod sharpness;
 mod staged;
 mod stored;
 mod times;
@@ -56,6 +57,7 @@ use gradus_engine::plan::{Options, Planner};
 use gradus_engine::{DType, Location, Routine, Tensor, TensorType, Trace, gradient_terms};
 use local::Replicas;
 use refresh::Refreshed;
+use sharpness::Sharpness;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -103,6 +105,8 @@ pub struct StepConfig {
     pub relinkable: bool,
     /// Whether there is a routine too that measures the health of gradients ([`TrainingStep::run_measured`]).
     pub health: bool,
+    /// Whether there are routines too that measure the curvature of the loss ([`TrainingStep::sharpness`]).
+    pub sharpness: bool,
 }
 
 /// The routines over one trace, and what is known of the model only then.
@@ -127,6 +131,8 @@ pub(crate) struct Traced {
     pub reading: Option<Reading>,
     /// What the optimizer does besides, if it does.
     pub refreshed: Option<Refreshed>,
+    /// What the loss's curvature is measured from, if it is.
+    pub sharpness: Option<Sharpness>,
 }
 
 /// The routines of a step.
@@ -207,6 +213,7 @@ impl StepConfig {
             loss_scale: None,
             relinkable: false,
             health: false,
+            sharpness: false,
         }
     }
 
@@ -277,6 +284,7 @@ impl StepConfig {
         }
         self.check_sharding()?;
         self.check_refresh()?;
+        self.check_sharpness()?;
         self.check_compression()?;
         if let Some(problem) = self.loss_scale().and_then(|settings| settings.problem()) {
             return Err(Error::Config(problem));
@@ -390,6 +398,10 @@ impl StepConfig {
             routines.push(routine);
             refreshed
         });
+        let sharpness = self.sharpness(&plain)?.map(|(measuring, sharpness)| {
+            routines.extend(measuring);
+            sharpness
+        });
         routines.extend(model.scalars.loss_scaler.as_ref().map(LossScaler::back_off));
         check_names(&trace, |name, _| {
             format!("the step has a state named {name:?} itself; call the model's otherwise")
@@ -411,6 +423,7 @@ impl StepConfig {
             staging: None,
             reading,
             refreshed,
+            sharpness,
         })
     }
 

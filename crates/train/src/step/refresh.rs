@@ -14,7 +14,7 @@ pub(super) const REFRESH: &str = "refresh";
 /// The key of an estimate's random signs.
 const KEY: &str = "refresh.key";
 /// Examples of an estimate, if there are as many.
-const EXAMPLES: usize = 4;
+pub(super) const EXAMPLES: usize = 4;
 
 /// What is done besides steps, and how its inputs are called.
 pub(crate) struct Refreshed {
@@ -81,11 +81,7 @@ impl StepConfig {
         let inputs = Inputs::called(trace, self.examples_of_refresh(), input_name);
         let loss = self.objective.loss(parameters, &inputs);
         let weights = parameters.tensors();
-        let sign = |(stream, weight): (usize, &Tensor)| {
-            let uniform = key.random_uniform(stream as u32, weight.shape());
-            uniform.less(&uniform.full_like(0.5)) * 2.0 - 1.0
-        };
-        let signs: Vec<Tensor> = weights.iter().enumerate().map(sign).collect();
+        let signs = random_signs(&key, &weights);
         let products =
             hessian_vector_product(&loss, &weights.iter().collect::<Vec<_>>(), &signs.iter().collect::<Vec<_>>())?;
         let norm = Tensor::global_norm(&products.iter().collect::<Vec<_>>()).check_finite("the curvature");
@@ -98,6 +94,15 @@ impl StepConfig {
     fn examples_of_refresh(&self) -> usize {
         EXAMPLES.min(self.rows())
     }
+}
+
+/// 1 or -1 for every number of the weights.
+pub(super) fn random_signs(key: &Tensor, weights: &[Tensor]) -> Vec<Tensor> {
+    let sign = |(stream, weight): (usize, &Tensor)| {
+        let uniform = key.random_uniform(stream as u32, weight.shape());
+        uniform.less(&uniform.full_like(0.5)) * 2.0 - 1.0
+    };
+    weights.iter().enumerate().map(sign).collect()
 }
 
 impl TrainingStep {

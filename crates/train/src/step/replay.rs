@@ -4,6 +4,7 @@ use super::joining::Joining;
 use super::lagging::Lagging;
 use super::local::LocalLanes;
 use super::refresh::Refreshed;
+use super::sharpness::Sharpness;
 use super::staged::Staging;
 use super::{Batch, DIAGNOSE, Divided, Field, MEASURED, Parts, StepConfig, StepTimes};
 use crate::accumulation::Summed;
@@ -97,6 +98,7 @@ pub struct TrainingStep {
     reading: Option<Reading>,
     /// What the optimizer does besides steps, if it does.
     pub(super) refreshed: Option<Refreshed>,
+    pub(super) sharpness: Option<Sharpness>,
 }
 
 /// The other ranks of a run, with what is exchanged with them or without.
@@ -157,6 +159,7 @@ impl TrainingStep {
             joining: None,
             reading,
             refreshed: traced.refreshed,
+            sharpness: traced.sharpness,
             times: None,
         })
     }

@@ -189,6 +189,7 @@ impl StepConfig {
             staging,
             reading,
             refreshed,
+            sharpness: None,
         })
     }
 

@@ -123,6 +123,7 @@ fn each_scalar(report: &StepReport, mut show: impl FnMut(&str, f32)) {
         show("validation_accuracy_top5", accuracy.top5);
     }
     show("gradient_norm", report.gradient_norm);
+    report.sharpness.into_iter().for_each(|sharpness| show("sharpness", sharpness));
     show("learning_rate", report.learning_rate);
     report.loss_scale.into_iter().for_each(|scale| show("loss_scale", scale));
     report.skipped_steps.into_iter().for_each(|steps| show("skipped_steps", steps as f32));

@@ -21,6 +21,7 @@ fn report(step: u64) -> StepReport {
         validation_loss: (step == 2).then_some(2.25),
         accuracy: None,
         gradient_norm: f32::NAN,
+        sharpness: None,
         learning_rate: 3e-4,
         loss_scale: None,
         skipped_steps: None,

@@ -163,6 +163,7 @@ impl Trainer {
                 sample: settings.sample_every,
                 save: settings.save_every,
                 health: training.agreed_health_steps(settings.health)?,
+                curvature: settings.watch_curvature,
             },
             folder: folder.map(with_contents),
             events: settings.tensorboard.clone().filter(|_| is_first),

@@ -172,6 +172,11 @@ impl Run {
             seed: session.seed,
         };
         let sent_before = session.bytes_sent();
+        let paused = Instant::now();
+        let measures_curvature =
+            session.every.curvature > 0 && (inputs.step + 1).is_multiple_of(session.every.curvature);
+        let sharpness = if measures_curvature { session.training.sharpness(batch, &inputs)? } else { None };
+        let start = start + paused.elapsed();
         let outcome = self.watching.run(session, batch, &inputs);
         let bytes_sent = session.bytes_sent().zip(sent_before).map(|(now, before)| now - before);
         guard::relieve();
@@ -211,7 +216,7 @@ impl Run {
         guard::relieve();
         let memory = ProcessMemory::read();
         let mut report = self.report(session, hooks, &outcome, inputs.learning_rate, seconds, memory);
-        (report.validation_loss, report.bytes_sent) = (validation_loss, bytes_sent);
+        (report.validation_loss, report.bytes_sent, report.sharpness) = (validation_loss, bytes_sent, sharpness);
         report.accuracy = validation_loss.and(self.accuracy);
         report.account = (self.done || self.interrupted).then(|| session.account());
         self.watching.see(&mut report);
@@ -309,6 +314,7 @@ impl Run {
             validation_loss: None,
             accuracy: None,
             gradient_norm: outcome.gradient_norm,
+            sharpness: None,
             learning_rate,
             loss_scale: outcome.scaling.map(|scaling| scaling.loss_scale),
             skipped_steps: outcome.scaling.map(|scaling| scaling.skipped_steps),

@@ -40,6 +40,8 @@ pub(crate) struct Every {
     pub save: u64,
     /// Measurements of the gradients' health, besides that of the first step; 0: none at all.
     pub health: u64,
+    /// Measurements of the loss's curvature; 0: none at all.
+    pub curvature: u64,
 }
 
 /// What identifies a run in its checkpoints.

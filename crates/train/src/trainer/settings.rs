@@ -80,6 +80,8 @@ pub struct Settings {
     pub sample_every: u64,
     /// Steps between measurements of the gradients' health, by which a run is judged ([`crate::watch`]).
     pub health: HealthInterval,
+    /// Steps between measurements of the loss's curvature, its sharpness; 0: none.
+    pub watch_curvature: u64,
     /// Batches that are filled ahead.
     pub ahead: usize,
     /// Bytes that the source of batches, hooks and whoever watches come to hold besides the batches: part of the budget.
@@ -119,6 +121,7 @@ impl Default for Settings {
             validate_every: 0,
             sample_every: 0,
             health: HealthInterval::Auto,
+            watch_curvature: 0,
             ahead: Batches::AHEAD,
             data_bytes: 0,
         }
@@ -208,6 +211,7 @@ impl Settings {
             precision: self.precision,
             loss_scale: self.loss_scale,
             health,
+            sharpness: self.watch_curvature > 0,
             ..StepConfig::new(objective, 0, self.optimizer.clone())
         }
     }

@@ -7,7 +7,7 @@ use crate::schedule::{Decay, Elapsed, Length, Schedule};
 use crate::{Error, Result};
 
 /// What may differ when a run is resumed: nothing here changes the model, the data or what the optimizer remembers.
-const CHANGEABLE: [&str; 26] = [
+const CHANGEABLE: [&str; 27] = [
     "clip",
     "decay-steps",
     "decay-time",
@@ -33,6 +33,7 @@ const CHANGEABLE: [&str; 26] = [
     "threads",
     "time",
     "warmup-steps",
+    "watch-curvature",
     "weight-decay",
 ];
 

@@ -276,6 +276,7 @@ fn assemble(
             sample: config.sample_every,
             save: config.save_every,
             health: training.agreed_health_steps(config.health)?,
+            curvature: config.watch_curvature,
         },
         folder: store.map(|store| RunFolder { path: config.out.clone(), store, contents, keep: config.keep }),
         events: config.tensorboard.folder(&config.out).filter(|_| is_first),

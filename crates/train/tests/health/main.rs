@@ -1,5 +1,6 @@
 //! The health of training: faults are found and named, healthy runs raise nothing, and watching changes no bit.
 
+mod curvature;
 mod faults;
 mod healthy;
 mod models;

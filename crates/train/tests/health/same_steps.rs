@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// The bits of all that a step leaves behind.
-fn states(trainer: &Trainer) -> Vec<Vec<u8>> {
+pub fn states(trainer: &Trainer) -> Vec<Vec<u8>> {
     let kept = trainer.program().states().filter(|(_, role, _)| role.outlasts_a_step());
     kept.map(|(name, _, _)| trainer.program().bytes(name).unwrap().to_vec()).collect()
 }
@@ -95,7 +95,7 @@ fn figures_are_those_of_the_gradients_and_updates() {
     }
 }
 
-fn lines(folder: &Path) -> Vec<Value> {
+pub fn lines(folder: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }

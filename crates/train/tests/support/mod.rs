@@ -69,6 +69,7 @@ pub fn tiny(folder: &Path, name: &str) -> TrainConfig {
         clip: Clip::Adaptive,
         dropout: 0.1,
         precision: Precision::F32,
+        watch_curvature: 0,
         device: gradus_train::config::DeviceChoice::Cpu,
         threads: 2,
         seed: 7,

@@ -216,7 +216,7 @@ export class Frame {
 export class LineChart extends Frame {
   constructor(view, about) {
     super(view, about);
-    Object.assign(this, { series: about.series, format: about.format ?? plain, limit: about.limit, fromZero: about.fromZero });
+    Object.assign(this, { series: about.series, format: about.format ?? plain, limit: about.limit, fromZero: about.fromZero, isRare: about.isRare });
     this.isLog = false;
     if (about.mayBeLog) {
       const log = button('log', `Logarithmic scale of ${about.title}`, () => {

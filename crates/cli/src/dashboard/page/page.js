@@ -48,6 +48,8 @@ const charts = [
     { key: 'loss', name: 'loss', isSmooth: true }, { key: 'validation_loss', name: 'validation', isMarked: true }] },
   { id: 'learning-rate', title: 'Learning rate', series: [{ key: 'learning_rate', name: 'rate' }], mayBeLog: true },
   { id: 'gradient-norm', title: 'Gradient norm', mayBeLog: true, series: [{ key: 'gradient_norm', name: 'norm', isSmooth: true }] },
+  { id: 'sharpness', title: 'Sharpness of the loss', isRare: true, mayBeLog: true,
+    series: [{ key: 'sharpness', name: 'largest eigenvalue', isMarked: true }] },
   { id: 'speed', title: 'Tokens per second', fromZero: true, format: count,
     series: [{ key: 'tokens_per_second', name: 'tokens/s', isSmooth: true }] },
   { id: 'memory', title: 'Memory', fromZero: true, format: bytes, limit: (run) => run.budget, series: [
@@ -59,9 +61,14 @@ element('charts').append(...lineCharts.map(({ figure }) => figure));
 element('gradients').append(heatMap.figure);
 view.charts = lineCharts;
 
+// What few runs measure has no chart before one does.
+const hasFigures = ({ series }) => view.runs.some((run) => run.points.some((point) => series.some(({ key }) => key in point)));
+
 function drawCharts() {
   element('gradients').hidden = !heatMap.run;
-  view.charts = heatMap.run ? [...lineCharts, heatMap] : lineCharts;
+  lineCharts.filter(({ isRare }) => isRare).forEach((chart) => { chart.figure.hidden = !hasFigures(chart); });
+  const shown = lineCharts.filter(({ figure }) => !figure.hidden);
+  view.charts = heatMap.run ? [...shown, heatMap] : shown;
   view.charts.forEach((chart) => chart.draw());
 }
 
