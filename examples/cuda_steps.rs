@@ -14,7 +14,7 @@ use gradus_train::models::ModelConfig;
 use gradus_train::planning::{Chosen, StepPlans};
 use gradus_train::step::{StepConfig, StepScalars, TrainingStep};
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 #[path = "../tests/support/counting.rs"]
 mod counting;
@@ -26,6 +26,9 @@ static ALLOCATOR: counting::Counting = counting::Counting;
 const PEAK: f64 = 989e12;
 const WARM_UP: usize = 5;
 const ROUNDS: usize = 20;
+/// Steps are repeated for so long at least, since the system shares out cores by milliseconds; and not more often than this.
+const LEAST: Duration = Duration::from_millis(500);
+const MOST_ROUNDS: usize = 1000;
 const PROFILED: usize = 3;
 
 /// A model, a batch, and the bytes that all of it may take on the device, if that is stated.
@@ -148,9 +151,12 @@ fn measure(case: &Case, step: &mut TrainingStep) -> Result<Measured> {
             *token = ((state >> 33) % case.model.vocabulary as u64) as i32;
         }
     }
-    let mut seconds = Vec::with_capacity(WARM_UP + ROUNDS);
+    let mut seconds = Vec::with_capacity(WARM_UP + MOST_ROUNDS);
     let mut measured_from = (Instant::now(), 0.0);
-    for number in 0..WARM_UP + ROUNDS {
+    for number in 0..WARM_UP + MOST_ROUNDS {
+        if number >= WARM_UP + ROUNDS && measured_from.0.elapsed() >= LEAST {
+            break;
+        }
         if number == WARM_UP {
             measured_from = (Instant::now(), core_seconds());
             counting::count(true);
