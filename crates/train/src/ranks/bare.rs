@@ -17,10 +17,10 @@ impl BareExchange {
     /// Of tensors of these numbers, the first of which are so many weights, a sum each.
     pub fn new(lanes: &Lanes, numbers: &[usize], weights: usize) -> BareExchange {
         let shards = Shards::new(numbers.to_vec(), weights, lanes.place().ranks);
-        let mut carrier = Carrier::new(lanes, shards.clone(), 1);
+        let mut carrier = Carrier::new(lanes, shards.clone(), &vec![1; numbers.len()]);
         let mut numbers: Vec<Vec<f32>> = numbers.iter().map(|count| vec![1.0; *count]).collect();
-        // Whoever has more blocks than one gives the same numbers for each.
-        let states = |numbers: &mut Vec<f32>| vec![vec![&raw mut numbers[..]; lanes.blocks().len()]];
+        assert_eq!(lanes.blocks().len(), 1, "ranks that are a power of two have a block each");
+        let states = |numbers: &mut Vec<f32>| vec![vec![&raw mut numbers[..]]];
         carrier.sums = numbers.iter_mut().map(states).collect();
         BareExchange { carrier, shards, numbers }
     }

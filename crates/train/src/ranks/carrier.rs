@@ -5,7 +5,7 @@ use super::shards::{Piece, Shards};
 use crate::lanes::{Block, Lanes, Place, SQUARES_TOGETHER, additions};
 use gradus_comm::{Result, Transport, Work};
 use std::ops::Range;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Numbers that are under way at once: those of all ranks, of one block each. So few stay in the cache from when they are packed
 /// until they are where they belong.
@@ -21,10 +21,12 @@ pub(super) type States<T> = Vec<Vec<Vec<T>>>;
 pub(super) struct Carrier {
     shards: Shards,
     place: Place,
-    /// Units that a rank has in a round.
-    units: usize,
+    /// By bucket: units that a rank has in a round.
+    units: Vec<usize>,
     /// Blocks of each rank.
     blocks: Vec<usize>,
+    /// Of all blocks, in the order of the lanes: whose it is, and which of that rank's.
+    owners: Vec<(usize, usize)>,
     /// By which the blocks of all ranks are added up.
     additions: Vec<(usize, usize)>,
     sent: Numbers,
@@ -54,8 +56,8 @@ pub(super) struct Errand {
     pub carrier: *mut Carrier,
     pub task: Task,
     pub bucket: usize,
-    /// When it was last begun.
-    pub begun: Instant,
+    /// How long it took the last time.
+    pub took: Duration,
 }
 
 // SAFETY: as for the carrier.
@@ -63,15 +65,17 @@ unsafe impl Send for Errand {}
 
 impl Work for Errand {
     fn carry_out(&mut self, transport: &mut dyn Transport) -> Result<()> {
-        self.begun = Instant::now();
+        let start = Instant::now();
         // SAFETY: the carrier outlives the thread (`Exchange` has both), and while anything is posted only the thread, which does one
         // errand after another, touches it.
         let carrier = unsafe { &mut *self.carrier };
-        match self.task {
+        let done = match self.task {
             Task::Scatter => carrier.scatter(self.bucket, transport),
             Task::GatherSums => carrier.gather_sums(self.bucket, transport),
             Task::GatherWeights => carrier.gather(self.bucket, transport, |carrier| &carrier.weights),
-        }
+        };
+        self.took = start.elapsed();
+        done
     }
 }
 
@@ -106,22 +110,29 @@ pub(crate) fn exchange_bytes(lanes: &Lanes, numbers: Vec<usize>, weights: usize,
     if ranks == 1 {
         return 0;
     }
-    let round = units(&Shards::new(numbers, weights, ranks), most_sums) * SQUARES_TOGETHER * most_sums;
+    let shards = Shards::new(numbers, weights, ranks);
+    // Some buckets have as many sums, and others fewer.
+    let round = (1..=most_sums).map(|sums| units(&shards, sums) * SQUARES_TOGETHER * sums).max().unwrap_or(0);
     let all = all_blocks(lanes.count(), ranks).len();
     // What is sent, received and gathered.
     let numbers = round * (ranks * lanes.blocks().len() + all + ranks);
     (size_of::<f32>() * numbers) as u64
 }
 
-/// Units that a rank has in a round.
-fn units(shards: &Shards, most_sums: usize) -> usize {
-    let most = ROUND / (SQUARES_TOGETHER * shards.ranks() * most_sums);
+/// Units that a rank has in a round, if a tensor of the bucket has so many sums at most.
+fn units(shards: &Shards, sums: usize) -> usize {
+    let most = ROUND / (SQUARES_TOGETHER * shards.ranks() * sums);
     most.min(shards.most_units()).max(1)
 }
 
-/// How often parts of a bucket are exchanged, if a tensor has so many sums at most.
-pub(super) fn rounds_of(shards: &Shards, most_sums: usize, bucket: usize) -> usize {
-    rounds(shards, units(shards, most_sums), bucket)
+/// The most sums that a tensor of a bucket has.
+fn most_sums(shards: &Shards, sums: &[usize], bucket: usize) -> usize {
+    shards.bucket(bucket).map(|tensor| sums[tensor]).max().unwrap_or(1)
+}
+
+/// How often parts of a bucket are exchanged, if tensors have so many sums.
+pub(super) fn rounds_of(shards: &Shards, sums: &[usize], bucket: usize) -> usize {
+    rounds(shards, units(shards, most_sums(shards, sums, bucket)), bucket)
 }
 
 /// How often parts of a bucket are exchanged, so many units of each rank at a time.
@@ -136,20 +147,24 @@ fn all_blocks(lanes: usize, ranks: usize) -> Vec<Block> {
 }
 
 impl Carrier {
-    /// For sums of these lanes and shards, of which a tensor has so many at most. Where they lie is told before anything is posted.
-    pub fn new(lanes: &Lanes, shards: Shards, most_sums: usize) -> Carrier {
+    /// For sums of these lanes and shards, so many of each tensor. Where they lie is told before anything is posted.
+    pub fn new(lanes: &Lanes, shards: Shards, sums: &[usize]) -> Carrier {
         let place @ Place { ranks, .. } = lanes.place();
         let blocks = |rank: usize| Lanes::at(lanes.count(), Place { rank, ranks }).blocks().len();
-        let units = units(&shards, most_sums);
+        let blocks: Vec<usize> = (0..ranks).map(blocks).collect();
+        let most_sums = (0..=shards.of_weights()).map(|bucket| most_sums(&shards, sums, bucket));
+        let (units, rounds): (Vec<usize>, Vec<usize>) =
+            most_sums.map(|sums| (units(&shards, sums), units(&shards, sums) * SQUARES_TOGETHER * sums)).unzip();
         let all = all_blocks(lanes.count(), ranks);
         // As much as a round can have at most.
-        let round = units * SQUARES_TOGETHER * most_sums;
+        let round = rounds.into_iter().max().unwrap_or(0);
         Carrier {
             sent: Numbers::new(ranks, round * ranks * lanes.blocks().len()),
             received: Numbers::new(ranks, round * all.len()),
             gathered: Numbers::new(ranks, round * ranks),
             additions: additions(&all),
-            blocks: (0..ranks).map(blocks).collect(),
+            owners: (0..ranks).flat_map(|rank| (0..blocks[rank]).map(move |block| (rank, block))).collect(),
+            blocks,
             shards,
             place,
             units,
@@ -159,7 +174,7 @@ impl Carrier {
     }
 
     fn rounds(&self, bucket: usize) -> usize {
-        rounds(&self.shards, self.units, bucket)
+        rounds(&self.shards, self.units[bucket], bucket)
     }
 
     pub fn scatter(&mut self, bucket: usize, transport: &mut dyn Transport) -> Result<()> {
@@ -173,16 +188,16 @@ impl Carrier {
         Ok(())
     }
 
-    /// Puts together what each rank is to have of the blocks that were computed here.
+    /// Puts together what every other rank is to have of the blocks that were computed here.
     fn pack(&mut self, bucket: usize, round: usize) {
         let own = self.place.rank;
         let Carrier { shards, sums, units, blocks, sent, received, .. } = self;
-        let chunk = |rank: usize| chunk(shards, *units, bucket, rank, round);
-        sent.cut(|rank| blocks[own] * sums_in(shards, sums, chunk(rank)));
+        let chunk = |rank: usize| chunk(shards, units[bucket], bucket, rank, round);
         let of_own = sums_in(shards, sums, chunk(own));
-        received.cut(|rank| blocks[rank] * of_own);
+        sent.cut(|rank| if rank == own { 0 } else { blocks[own] * sums_in(shards, sums, chunk(rank)) });
+        received.cut(|rank| if rank == own { 0 } else { blocks[rank] * of_own });
         let mut at = 0;
-        for rank in 0..blocks.len() {
+        for rank in (0..blocks.len()).filter(|rank| *rank != own) {
             each_sum(shards, sums, chunk(rank), |piece, states| {
                 for state in states {
                     // SAFETY: what is posted is in flight, so that nothing writes it.
@@ -194,35 +209,34 @@ impl Carrier {
         }
     }
 
-    /// Adds up the blocks of all ranks, to where the sums of this rank's part belong.
+    /// Adds up the blocks of all ranks, those of this one where they lie, to where the sums of its part belong.
     fn add_up(&mut self, bucket: usize, round: usize) {
         let own = self.place.rank;
-        let Carrier { shards, sums, units, blocks, additions, received, .. } = self;
+        let Carrier { shards, sums, units, blocks, owners, additions, received, .. } = self;
         let Numbers { numbers, at } = received;
+        let came: Lying = &mut numbers[..];
         let mut before = 0;
-        each_sum(shards, sums, chunk(shards, *units, bucket, own, round), |piece, states| {
+        each_sum(shards, sums, chunk(shards, units[bucket], bucket, own, round), |piece, states| {
             let length = piece.numbers.len();
-            // Where a block of this sum begins, counted over all ranks.
-            let place = |mut block: usize| {
-                let rank = blocks.iter().position(|count| match block < *count {
-                    true => true,
-                    false => {
-                        block -= count;
-                        false
-                    }
-                });
-                let rank = rank.expect("a block is a rank's");
-                at[rank] / size_of::<f32>() + before * blocks[rank] + block * length
+            let lying = |block: usize| match owners[block] {
+                (rank, block) if rank == own => part(states[block], piece),
+                (rank, block) => {
+                    let start = at[rank] / size_of::<f32>() + before * blocks[rank] + block * length;
+                    part(came, &Piece { tensor: piece.tensor, numbers: start..start + length })
+                }
             };
             for &(left, right) in &*additions {
-                let (left, right) = (place(left), place(right));
-                let (first, second) = numbers.split_at_mut(right);
-                let pairs = first[left..left + length].iter_mut().zip(&second[..length]);
-                pairs.for_each(|(sum, number)| *sum += number);
+                // SAFETY: blocks lie apart, those that came in one place each of this carrier's, and those of this rank in a state
+                // each, which nothing else touches while it is in flight.
+                let (sums, numbers) = unsafe { (&mut *lying(left), &*lying(right)) };
+                sums.iter_mut().zip(numbers).for_each(|(sum, number)| *sum += number);
             }
-            let first = place(0);
+            let (first, sum) = (lying(0), part(last(states), piece));
+            if !std::ptr::eq(first, sum) {
+                // SAFETY: as above.
+                unsafe { (*sum).copy_from_slice(&*first) };
+            }
             before += length;
-            write(states, piece, &numbers[first..first + length]);
         });
     }
 
@@ -243,7 +257,7 @@ impl Carrier {
         let mut exchanged = Ok(());
         for round in 0..self.rounds(bucket) {
             let (shards, states) = (&self.shards, of(self));
-            let chunk = |rank: usize| chunk(shards, self.units, bucket, rank, round);
+            let chunk = |rank: usize| chunk(shards, self.units[bucket], bucket, rank, round);
             gathered.cut(|rank| sums_in(shards, states, chunk(rank)));
             let mut at = gathered.start(own);
             each_sum(shards, states, chunk(own), |piece, states| {

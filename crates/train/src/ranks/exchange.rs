@@ -15,6 +15,7 @@ use crate::step::{ALL_SQUARES, Parts};
 use crate::{Error, Result};
 use gradus_comm::{Collective, Ticket};
 use gradus_engine::Program;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// Bits of a number that say how many losses count; those above say how many buckets are gathered early.
@@ -36,7 +37,8 @@ pub(crate) struct Exchange {
     squares: Numbers,
     all_squares: Vec<f32>,
     step: UnderWay,
-    early: Early,
+    /// How many buckets are gathered while the backward pass computes.
+    early: usize,
 }
 
 /// Where the exchange of a step stands.
@@ -50,35 +52,15 @@ struct UnderWay {
     /// By bucket, when it is gathered.
     tickets: Vec<Option<Ticket>>,
     last: Option<Ticket>,
-    /// When the gradients of the first weights were there.
-    last_ready: Instant,
-}
-
-/// How many buckets are gathered while the backward pass computes.
-#[derive(Default)]
-struct Early {
-    buckets: usize,
-    /// What the last gradients of a step waited before they were scattered, and the next step for what is gathered.
-    waited_for_scatter: Duration,
-    waited_for_gather: Duration,
+    /// When the gradients of the last weights were there, and those of the first.
+    begun: Instant,
+    ended: Instant,
 }
 
 /// Whether the bucket of weights that is scattered at this place, counted from 1, is gathered at once, if so many are. Those lie evenly
 /// among all: so the next forward pass meets one of them while others are still gathered, and the link is not idle once they are.
 pub(super) fn is_gathered_early(place: usize, weights: usize, early: usize) -> bool {
     place < weights && place * early / weights > (place - 1) * early / weights
-}
-
-impl Early {
-    /// One more or one less for the next step, by where the last one waited longer.
-    fn adapt(&mut self, most: usize) {
-        match self.waited_for_gather.cmp(&self.waited_for_scatter) {
-            std::cmp::Ordering::Greater => self.buckets = (self.buckets + 1).min(most),
-            std::cmp::Ordering::Less => self.buckets = self.buckets.saturating_sub(1),
-            std::cmp::Ordering::Equal => {}
-        }
-        (self.waited_for_scatter, self.waited_for_gather) = (Duration::ZERO, Duration::ZERO);
-    }
 }
 
 impl Exchange {
@@ -89,16 +71,14 @@ impl Exchange {
         let own = lanes.blocks().len();
         let of_sum = |sum: &String| (0..own - 1).map(|place| waiting_name(place, sum)).chain([sum.clone()]).collect();
         let sums = summed.iter().map(|summed| summed.sums.iter().map(of_sum).collect()).collect();
-        let most_sums = summed.iter().map(|summed| summed.sums.len()).max().unwrap_or(1);
-        let mut carrier = Box::new(Carrier::new(lanes, shards.clone(), most_sums));
+        let counts: Vec<usize> = summed.iter().map(|summed| summed.sums.len()).collect();
+        let mut carrier = Box::new(Carrier::new(lanes, shards.clone(), &counts));
         let buckets = shards.of_weights() + 1;
         let place: *mut Carrier = &mut *carrier;
         let now = Instant::now();
         let tasks = [Task::Scatter, Task::GatherSums, Task::GatherWeights];
-        let errands = tasks
-            .into_iter()
-            .flat_map(|task| (0..buckets).map(move |bucket| Errand { carrier: place, task, bucket, begun: now }))
-            .collect();
+        let errand = |task| move |bucket| Errand { carrier: place, task, bucket, took: Duration::ZERO };
+        let errands = tasks.into_iter().flat_map(|task| (0..buckets).map(errand(task))).collect();
         let at = parts.squares_at(count);
         let numbers = vec![0.0; at[count]];
         Exchange {
@@ -117,9 +97,10 @@ impl Exchange {
                 // There is nothing to gather before the first step.
                 tickets: vec![None; buckets],
                 last: None,
-                last_ready: Instant::now(),
+                begun: now,
+                ended: now,
             },
-            early: Early::default(),
+            early: 0,
             shards,
         }
     }
@@ -130,14 +111,27 @@ impl Exchange {
 
     /// How many losses of all ranks count, and how the next sums are gathered.
     pub fn agree(&mut self, counted: u64) -> Result<u64> {
-        self.early.adapt(self.shards.of_weights().saturating_sub(1));
         let most = (1 << COUNTED_BITS) - 1;
-        let own = counted.min(most) | (self.early.buckets as u64) << COUNTED_BITS;
+        let own = counted.min(most) | ((self.early + self.idle_buckets()).div_ceil(2) as u64) << COUNTED_BITS;
         let of_ranks = self.ranks.numbers(own)?;
-        let early = (of_ranks[0] >> COUNTED_BITS) as usize;
-        let counted = of_ranks.iter().fold(0u64, |sum, of_rank| sum.saturating_add(of_rank & most));
-        self.early.buckets = early;
-        Ok(counted)
+        self.early = (of_ranks[0] >> COUNTED_BITS) as usize;
+        Ok(of_ranks.iter().fold(0u64, |sum, of_rank| sum.saturating_add(of_rank & most)))
+    }
+
+    /// How many buckets could have been gathered in the last step while the link had nothing to scatter.
+    fn idle_buckets(&self) -> usize {
+        let weights = self.shards.of_weights();
+        let took = |task: Task, buckets: Range<usize>| -> Duration {
+            let errands = self.errands.iter().filter(|errand| errand.task == task && buckets.contains(&errand.bucket));
+            errands.map(|errand| errand.took).sum()
+        };
+        let gather = took(Task::GatherSums, 0..weights) / weights as u32;
+        // The first weights are scattered when all is computed.
+        let idle = (self.step.ended - self.step.begun).saturating_sub(took(Task::Scatter, 1..weights));
+        match gather.is_zero() {
+            true => 0,
+            false => (idle.as_secs_f64() / gather.as_secs_f64()).min(weights as f64 - 1.0) as usize,
+        }
     }
 
     /// Tells the carrier where everything lies. Nothing may be under way.
@@ -161,13 +155,17 @@ impl Exchange {
             if !self.step.ready[next] {
                 break;
             }
-            self.step.last_ready = if next == 0 { Instant::now() } else { self.step.last_ready };
+            match next {
+                0 => self.step.ended = Instant::now(),
+                next if next + 1 == weights => self.step.begun = Instant::now(),
+                _ => {}
+            }
             self.step.last = Some(self.post(Task::Scatter, next));
             self.step.scattered += 1;
             if next == weights {
                 self.step.tickets[next] = Some(self.post(Task::GatherSums, next));
                 self.step.last = self.step.tickets[next];
-            } else if !self.parts.is_sharded() && is_gathered_early(self.step.scattered, weights, self.early.buckets) {
+            } else if !self.parts.is_sharded() && is_gathered_early(self.step.scattered, weights, self.early) {
                 self.gather_bucket(Task::GatherSums, next);
             }
         }
@@ -178,11 +176,7 @@ impl Exchange {
     pub fn scattered(&mut self, program: &mut Program) -> Result<()> {
         (0..=self.shards.of_weights()).try_for_each(|bucket| self.ready(bucket, program))?;
         self.step.ready.fill(false);
-        self.wait(self.step.last)?;
-        // What is gathered early costs what the first weights, whose gradients are there last, waited for it.
-        let begun = self.errands[0].begun;
-        self.early.waited_for_scatter = begun.saturating_duration_since(self.step.last_ready);
-        Ok(())
+        self.wait(self.step.last)
     }
 
     /// Gathers what is left: sums, or weights whose parts are new.
@@ -202,11 +196,8 @@ impl Exchange {
 
     /// Waits until a bucket is gathered.
     pub fn gathered(&mut self, bucket: usize) -> Result<()> {
-        let start = Instant::now();
         let ticket = self.step.tickets[bucket].take();
-        self.wait(ticket)?;
-        self.early.waited_for_gather += start.elapsed();
-        Ok(())
+        self.wait(ticket)
     }
 
     /// Waits until all is gathered that is on its way.

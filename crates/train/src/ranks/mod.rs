@@ -43,7 +43,7 @@ use std::time::Duration;
 const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
 
 /// Collectives that are on their way at most: more than a step posts.
-const POSTED: usize = 64;
+const POSTED: usize = 256;
 
 /// What the first rank says to those that wait for it.
 const AT_WORK: u8 = 0;

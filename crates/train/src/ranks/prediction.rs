@@ -14,6 +14,10 @@ use serde::Serialize;
 /// Small collectives of a step: what is decided together, the squares, and two for what is of no weight.
 const SMALL: f64 = 7.0;
 
+/// What the communication thread computes for a byte that a rank sends, in seconds: it packs, hands over to MPI, takes from it, adds up
+/// and puts in place. Where the rank's threads have all of its cores, they compute so much less meanwhile.
+const WORK: f64 = 1.0e-9;
+
 /// What a step on ranks takes, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct StepTime {
@@ -32,6 +36,8 @@ struct Paper<'a> {
     scatter: Vec<f64>,
     gather: Vec<f64>,
     small: f64,
+    /// By which computing takes longer while something is exchanged beside it.
+    slowed: f64,
 }
 
 impl StepConfig {
@@ -41,22 +47,29 @@ impl StepConfig {
         let traced = self.traced(backend)?;
         let Some(parts) = traced.parts else { return Ok(None) };
         let shards = parts.shards();
-        let sums = |tensor: usize| traced.summed[tensor].sums.len();
-        let most_sums = (0..traced.summed.len()).map(sums).max().unwrap_or(1);
+        let counts: Vec<usize> = traced.summed.iter().map(|summed| summed.sums.len()).collect();
+        let sums = |tensor: usize| counts[tensor];
         let blocks = self.lanes.blocks().len() as f64;
         let own_share = (ranks - 1) as f64 / ranks as f64;
-        let seconds = |bucket: usize, copies: f64, of: &dyn Fn(usize) -> usize| {
+        let bytes = |bucket: usize, copies: f64, of: &dyn Fn(usize) -> usize| {
             let bytes: usize = shards.bucket(bucket).map(|tensor| 4 * of(tensor) * traced.summed[tensor].numbers).sum();
-            let rounds = rounds_of(shards, most_sums, bucket) as f64;
-            rounds * link.latency.as_secs_f64() + copies * own_share * bytes as f64 / link.bytes_per_second
+            copies * own_share * bytes as f64
         };
         let buckets = 0..shards.of_weights();
+        let scattered: Vec<f64> = buckets.clone().map(|bucket| bytes(bucket, blocks, &sums)).collect();
+        let gathered: Vec<f64> = buckets
+            .map(|bucket| if self.sharded { bytes(bucket, 1.0, &|_| 1) } else { bytes(bucket, 1.0, &sums) })
+            .collect();
+        let sent: f64 = scattered.iter().chain(&gathered).sum();
+        let seconds = |(bucket, bytes): (usize, f64)| {
+            let rounds = rounds_of(shards, &counts, bucket) as f64;
+            rounds * link.latency.as_secs_f64() + bytes / link.bytes_per_second
+        };
         let paper = Paper {
-            scatter: buckets.clone().map(|bucket| seconds(bucket, blocks, &sums)).collect(),
-            gather: buckets
-                .map(|bucket| if self.sharded { seconds(bucket, 1.0, &|_| 1) } else { seconds(bucket, 1.0, &sums) })
-                .collect(),
+            scatter: scattered.into_iter().enumerate().map(seconds).collect(),
+            gather: gathered.into_iter().enumerate().map(seconds).collect(),
             small: SMALL * link.latency.as_secs_f64(),
+            slowed: 1.0 + WORK * sent / plan.seconds(),
             plan,
             config: self,
         };
@@ -86,7 +99,9 @@ impl Paper<'_> {
         let early = if config.sharded { 0 } else { early };
         let (Some(first), Some(update)) = (self.routine("first"), self.routine("update")) else { return f64::INFINITY };
         let lags = !config.sharded && update.apart;
-        let seconds = |name: &str| self.routine(name).map_or(0.0, PlannedRoutine::seconds);
+        let slowed = self.slowed;
+        let whole = |routine: &PlannedRoutine| slowed * routine.seconds();
+        let seconds = |name: &str| self.routine(name).map_or(0.0, whole);
         // What is left of the step before is gathered in the order of the weights.
         let mut link = self.small / SMALL;
         let is_early = |bucket: usize| is_gathered_early(weights - bucket, weights, early);
@@ -100,32 +115,31 @@ impl Paper<'_> {
         let mut now = self.small / SMALL;
         let mut awaited = |group: usize, now: &mut f64| {
             *now = now.max(gathered.get(group).copied().unwrap_or(0.0));
-            *now += if lags { piece_seconds(update, group, Moment::Await) } else { 0.0 };
+            *now += if lags { slowed * piece_seconds(update, group, Moment::Await) } else { 0.0 };
         };
         let folds: Vec<String> = config.lanes.folds().iter().filter_map(Fold::routine).collect();
         let joins = config.lanes.folds().last().and_then(Fold::routine).and_then(|name| self.routine(&name));
         let mut started = |group: usize, now: &mut f64| {
-            *now += joins.map_or(0.0, |joins| piece_seconds(joins, group, Moment::Start));
+            *now += joins.map_or(0.0, |joins| slowed * piece_seconds(joins, group, Moment::Start));
             ready.get_mut(group).into_iter().for_each(|ready| *ready = *now);
         };
         let (passes, hosted) = (config.passes(), config.lanes.hosted().len());
         if passes == 1 {
-            pass(first, &mut now, &mut awaited, &mut started);
+            pass(first, slowed, &mut now, &mut awaited, &mut started);
         } else {
             let further = (passes - hosted) as f64 * seconds("accumulate");
-            let folded =
-                folds.iter().map(|fold| seconds(fold)).sum::<f64>() - joins.map_or(0.0, PlannedRoutine::seconds);
+            let folded = folds.iter().map(|fold| seconds(fold)).sum::<f64>() - joins.map_or(0.0, whole);
             let last = if config.micro_batches == 1 { Some(first) } else { self.routine("accumulate") };
-            pass(first, &mut now, &mut awaited, &mut |_, _| ());
-            now += (hosted - 1) as f64 * first.seconds() + further + folded - last.map_or(0.0, PlannedRoutine::seconds);
-            last.into_iter().for_each(|last| pass(last, &mut now, &mut |_, _| (), &mut started));
+            pass(first, slowed, &mut now, &mut awaited, &mut |_, _| ());
+            now += (hosted - 1) as f64 * whole(first) + further + folded - last.map_or(0.0, whole);
+            last.into_iter().for_each(|last| pass(last, slowed, &mut now, &mut |_, _| (), &mut started));
         }
         for bucket in (0..weights).rev() {
             link = link.max(ready[bucket]) + self.scatter[bucket];
             link += if is_early(bucket) { self.gather[bucket] } else { 0.0 };
         }
-        let whole = if lags { prologue_seconds(update) } else { update.seconds() };
-        now.max(link) + self.small * (SMALL - 1.0) / SMALL + seconds("squares") + whole
+        let ending = slowed * if lags { prologue_seconds(update) } else { update.seconds() };
+        now.max(link) + self.small * (SMALL - 1.0) / SMALL + seconds("squares") + ending
     }
 }
 
@@ -138,11 +152,12 @@ fn prologue_seconds(update: &PlannedRoutine) -> f64 {
 /// Goes through the steps of a routine, and does something where it awaits and where it starts a bucket.
 fn pass(
     routine: &PlannedRoutine,
+    slowed: f64,
     now: &mut f64,
     awaited: &mut dyn FnMut(usize, &mut f64),
     started: &mut dyn FnMut(usize, &mut f64),
 ) {
-    let taken = |steps: &[Step]| steps.iter().map(|step| step.seconds).sum::<f64>();
+    let taken = |steps: &[Step]| slowed * steps.iter().map(|step| step.seconds).sum::<f64>();
     let mut done = 0;
     for mark in &routine.marks {
         *now += taken(&routine.steps[done..mark.at]);

@@ -4,7 +4,7 @@ use crate::lanes::SQUARES_TOGETHER;
 use std::ops::Range;
 
 /// Buckets of a model at most: so many that what is exchanged begins soon, and so few that messages stay large.
-const BUCKETS: usize = 16;
+const BUCKETS: usize = 96;
 /// Numbers of a bucket at least, but for the first weights.
 const BUCKET_NUMBERS: usize = 1 << 13;
 
@@ -183,8 +183,8 @@ mod tests {
     fn buckets_are_large_and_not_many() {
         assert!(buckets(&[]).is_empty());
         assert_eq!(buckets(&[5])[..], [0..1; 1]);
-        // The last is enough for a bucket; all others together are not more than one without the first.
-        assert_eq!(buckets(&[1 << 20, 3, 1 << 15, 7, 1 << 14, 1 << 17]), [0..5, 5..6]);
+        // Those that are not enough for a bucket are in one with others before them.
+        assert_eq!(buckets(&[1 << 20, 3, 1 << 15, 7, 1 << 14, 1 << 17]), [0..2, 2..4, 4..5, 5..6]);
         let even = buckets(&[1 << 18; 100]);
         assert!(even.len() <= BUCKETS && even.len() > BUCKETS / 2, "{even:?}");
         assert_eq!((even[0].start, even.last().unwrap().end), (0, 100));
