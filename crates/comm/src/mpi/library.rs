@@ -90,7 +90,7 @@ impl<H: Handle> Mpi<H> {
             if pause.waited() > patience {
                 return Err(Error::Alone { waited: patience });
             }
-            pause.sleep(Duration::ZERO);
+            pause.sleep();
         }
         // SAFETY: nothing is under way.
         self.check("MPI_Finalize", unsafe { (self.functions.finalize)() })
@@ -182,11 +182,10 @@ impl Pause {
         self.since.elapsed()
     }
 
-    /// Sleeps an eighth of what was waited, or as long as is said if that is more.
-    pub fn sleep(&self, least: Duration) {
+    pub fn sleep(&self) {
         match self.waited() {
-            waited if waited.max(least) < Pause::EAGER => std::thread::yield_now(),
-            waited => std::thread::sleep((waited / 8).max(least).min(Pause::LONGEST)),
+            waited if waited < Pause::EAGER => std::thread::yield_now(),
+            waited => std::thread::sleep((waited / 8).min(Pause::LONGEST)),
         }
     }
 }

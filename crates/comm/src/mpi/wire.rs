@@ -13,8 +13,6 @@ use std::time::Duration;
 const PIECE_BYTES: usize = 60 << 10;
 /// Pieces of a message under way.
 const WINDOW: usize = 32;
-/// The least that is reckoned with between pieces of a long message.
-const FASTEST: Duration = Duration::from_micros(20);
 /// How long it may take MPI to give up a message.
 const WITHDRAWAL: Duration = Duration::from_secs(1);
 
@@ -27,8 +25,6 @@ pub struct Messages<H: Handle> {
     /// By rank.
     sends: Vec<Stream<H>>,
     receives: Vec<Stream<H>>,
-    /// What is waited between pieces of long messages.
-    pace: Duration,
     /// Why there is no going on.
     failed: Option<Error>,
 }
@@ -37,8 +33,7 @@ impl<H: Handle> Messages<H> {
     pub fn new(mpi: &'static Mpi<H>, rank: usize, ranks: usize, patience: Duration) -> Messages<H> {
         let streams = |receives| (0..ranks).map(|_| Stream::new(mpi, receives)).collect();
         let peers = (0..ranks).map(Peer::unknown).collect();
-        let (sends, receives) = (streams(false), streams(true));
-        Messages { mpi, rank, patience, peers, sends, receives, pace: FASTEST, failed: None }
+        Messages { mpi, rank, patience, peers, sends: streams(false), receives: streams(true), failed: None }
     }
 
     /// Tells who the others are.
@@ -81,20 +76,16 @@ impl<H: Handle> Messages<H> {
             self.sends[rank].begin(outgoing.to(rank).map(<[u8]>::len));
             self.receives[rank].begin(incoming.from(rank).map(|room| room.len()));
         }
-        // Who asks whether a piece is there takes the core from who computes: so long messages are asked for twice a piece, about.
-        let is_long = self.sends.iter().chain(&self.receives).any(|stream| stream.pieces > 1);
         let mut pause = Pause::new();
         loop {
             let (moved, awaited) = self.advance(outgoing, incoming)?;
             let Some(awaited) = awaited else { return Ok(()) };
             if moved {
-                // Twofold at most: a rank that came late to a message says nothing of the pieces of the next.
-                self.pace = if is_long { pause.waited().clamp(FASTEST, 2 * self.pace) } else { self.pace };
                 pause = Pause::new();
             } else if pause.waited() > self.patience {
                 return Err(Error::Silent { peer: self.peers[awaited].clone(), waited: self.patience });
             }
-            pause.sleep(if is_long { self.pace / 2 } else { Duration::ZERO });
+            pause.sleep();
         }
     }
 
@@ -107,7 +98,7 @@ impl<H: Handle> Messages<H> {
                 eprintln!("error: {error}");
                 std::process::exit(2);
             }
-            pause.sleep(Duration::ZERO);
+            pause.sleep();
         }
     }
 }
