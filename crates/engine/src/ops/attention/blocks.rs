@@ -5,12 +5,16 @@ use super::*;
 
 /// Scores that a block has, at most, unless one query of every head has more.
 pub(super) const BLOCK_SCORES: usize = 1 << 22;
+/// Causal queries that a block has, at most: keys that none of them sees are left out. Products and chains of the blocks of GPT-2 124M
+/// over 256 tokens took 69 ms of a Hessian-vector product instead of 73, while all else took 8 % longer.
+const BLOCK_QUERIES: usize = 128;
 
 impl Attention {
     /// Blocks of queries, each with the keys that one of them sees, of so many scores at most.
     fn blocks(&self, q: &Shape, k: &Shape, scores: usize) -> Vec<[Range<usize>; 2]> {
         let (queries, keys) = (q[2], k[2]);
         let most = scores.checked_div(q[0] * q[1] * keys).unwrap_or(queries).clamp(1, queries.max(1));
+        let most = if self.causal { most.min(BLOCK_QUERIES) } else { most };
         // Of nearly one size.
         let count = queries.div_ceil(most).max(1);
         let block = |index: usize| {

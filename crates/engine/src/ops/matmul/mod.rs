@@ -199,12 +199,16 @@ impl Operation for Matmul {
     fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
         let [a, b] = [0, 1].map(|input| &at.inputs[input]);
         if self.column_sums {
-            // The sums are of the second operand alone.
+            // The sums are of the second operand alone; the other product goes on from this one's, so that nothing adds them up.
             let by_first = at.tangent(0).map(|a| a.matmul_as(b, self.types));
             let Some(by_second) = at.tangent(1).map(|b| a.trace().apply(*self, &[a, b])) else {
                 return vec![by_first, None];
             };
-            return vec![at.sum([by_first, Some(by_second[0].clone())]), Some(by_second[1].clone())];
+            let product = match &by_first {
+                Some(by_first) => accumulated(&[&by_second[0]], &[by_first]).remove(0),
+                None => by_second[0].clone(),
+            };
+            return vec![Some(product), Some(by_second[1].clone())];
         }
         let bias = if self.has_bias { at.tangent(2) } else { None };
         vec![match (at.tangent(0), at.tangent(1)) {
