@@ -1,6 +1,6 @@
 //! An optimizer over named tensors, by groups.
 
-use super::{Optimizer, Refresh, Refreshing, Update, WeightAverage};
+use super::{Optimizer, Refresh, Refreshing, Update, Updated, WeightAverage};
 use gradus_engine::{DType, Role, Routine, Shape, Tensor};
 use std::fmt;
 use std::sync::Arc;
@@ -229,6 +229,24 @@ impl GroupedOptimizer {
         assigned.fold(routine, |routine, (state, new)| routine.assign(state, new))
     }
 
+    /// By weight: those that are updated together with it, if it is the first of them that is met; else nothing.
+    fn batches(&self, weights: &[Part<'_>]) -> Vec<Vec<usize>> {
+        let mut batches = vec![vec![]; weights.len()];
+        for rule in self.rules() {
+            let of_rule =
+                |index: &usize| std::ptr::eq(self.rule_of(weights[*index].name, &weights[*index].shape), rule);
+            let members: Vec<usize> = (0..weights.len()).filter(of_rule).collect();
+            let shapes: Vec<Shape> = members.iter().map(|&member| weights[member].numbers.shape()).collect();
+            for batch in rule.together(&shapes) {
+                let batch: Vec<usize> = batch.iter().filter_map(|&at| members.get(at).copied()).collect();
+                if let Some(&first) = batch.iter().min() {
+                    batches[first] = batch;
+                }
+            }
+        }
+        batches
+    }
+
     /// The new value of every weight, and of every state that is remembered besides. `each` is told the number of a weight and
     /// its new value, before the next one is traced.
     #[track_caller]
@@ -252,7 +270,9 @@ impl GroupedOptimizer {
         if let Some(WeightAverage { decay }) = self.average.filter(|average| !(0.0..1.0).contains(&average.decay)) {
             count.parameter_error("average", format!("the decay is {decay}; give a number from 0 to below 1"));
         }
-        for (Part { name, shape, numbers: weight }, gradient) in weights.iter().zip(gradients) {
+        let weights = &weights[..weights.len().min(gradients.len())];
+        let mut prepared = vec![];
+        for Part { name, shape, numbers: weight } in weights {
             let rule = self.rule_of(name, shape);
             let (factor, weight_decay) = self.settings(name, shape);
             if !(0.0..=f32::MAX).contains(&factor) || !(0.0..=f32::MAX).contains(&weight_decay) {
@@ -263,11 +283,33 @@ impl GroupedOptimizer {
             let state = |(kind, shape): (&str, Shape)| {
                 trace.zero_state_with_role(&state_name(kind, name), Role::Optimizer, DType::F32, shape)
             };
-            let states: Vec<Tensor> = rule.states(&weight.shape()).into_iter().map(state).collect();
-            updated.remembered.push(states.clone());
-            let (states, learning_rate) = (&states[..], &rates.of(factor));
-            let scale = &numbers.scale;
-            let new = rule.update(Update { weight, gradient, states, learning_rate, weight_decay, scale, step });
+            updated.remembered.push(rule.states(&weight.shape()).into_iter().map(state).collect());
+            prepared.push((rates.of(factor), weight_decay));
+        }
+        let batches = self.batches(weights);
+        let mut new: Vec<Option<Updated>> = weights.iter().map(|_| None).collect();
+        for (index, Part { name, shape, numbers: weight }) in weights.iter().enumerate() {
+            let rule = self.rule_of(name, shape);
+            let states = &updated.remembered[index];
+            if new[index].is_none() {
+                let update = |&member: &usize| Update {
+                    weight: &weights[member].numbers,
+                    gradient: &gradients[member],
+                    states: &updated.remembered[member],
+                    learning_rate: &prepared[member].0,
+                    weight_decay: prepared[member].1,
+                    scale: &numbers.scale,
+                    step,
+                };
+                let members = &batches[index];
+                let results = rule.update_together(&members.iter().map(update).collect::<Vec<_>>());
+                members.iter().zip(results).for_each(|(&member, result)| new[member] = Some(result));
+            }
+            let Some(new) = new[index].take() else {
+                weight.parameter_error(rule.name(), format!("an update together with others leaves out {name:?}"));
+                updated.weights.push(weight.clone());
+                continue;
+            };
             if new.states.len() != states.len() {
                 let (stated, given) = (states.len(), new.states.len());
                 let problem = format!("an update of {name:?} gives {given} states of the {stated} that there are");

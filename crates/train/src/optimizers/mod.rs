@@ -58,6 +58,16 @@ pub trait Optimizer: Debug + Send + Sync {
     /// Moves a weight and its states on by one step.
     fn update(&self, at: Update<'_>) -> Updated;
 
+    /// Which weights, of all of these shapes, are updated together: their numbers, batch by batch. Each by itself, unless told.
+    fn together(&self, shapes: &[Shape]) -> Vec<Vec<usize>> {
+        (0..shapes.len()).map(|index| vec![index]).collect()
+    }
+
+    /// Moves the weights of a batch on, each as [`Optimizer::update`] would.
+    fn update_together(&self, all: &[Update<'_>]) -> Vec<Updated> {
+        all.iter().map(|at| self.update(*at)).collect()
+    }
+
     /// Whether what becomes of a number depends on its own gradient and states alone, all of which are of the weight's shape:
     /// then ranks can have a part of every weight each.
     fn is_element_wise(&self) -> bool {
