@@ -54,6 +54,9 @@ fn idle(stated: &TrainArgs, config: &TrainConfig) -> Vec<Idle> {
     if config.validation == Validation::Fraction(0.0) {
         add("eval-every", false, "--validation 0 holds nothing out to evaluate");
     }
+    if let Some(steps) = config.steps.filter(|&steps| steps < config.watch_curvature) {
+        add("watch-curvature", false, &format!("the run ends after {steps} steps, before the first that is measured"));
+    }
     if !config.compress.is_some() {
         let differs = stated.compress_warmup.is_some_and(|steps| steps > 0);
         add("compress-warmup", differs, "gradients are not compressed without --compress");
@@ -98,6 +101,7 @@ mod tests {
             ("--optimizer sgd --beta2 0.95", "--beta2 has no effect: sgd keeps no second moment"),
             ("--schedule constant --min-learning-rate-share 0.5", "--min-learning-rate-share has no effect"),
             ("--validation 0 --eval-every 5", "--eval-every has no effect"),
+            ("--steps 3 --watch-curvature 10", "--watch-curvature has no effect: the run ends after 3 steps"),
             ("--outer-momentum 0.5", "--outer-momentum has no effect: there is no outer step"),
             ("--compress-warmup 5", "--compress-warmup has no effect: gradients are not compressed"),
         ] {
@@ -112,6 +116,7 @@ mod tests {
             "--optimizer sgd --beta1 0.5 --weight-decay 0.1",
             "--optimizer adafactor --weight-decay 0.1",
             "--optimizer lion --beta1 0.8 --beta2 0.9",
+            "--steps 10 --watch-curvature 10",
         ] {
             assert_eq!(problem(line), None, "{line}");
         }
