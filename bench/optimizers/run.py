@@ -9,7 +9,7 @@
 three seeds, and looks with three seeds for shorter runs, with a learning rate that falls by their own end, that reach AdamW's loss.
 JOBS is a file of lines `case optimizer rate steps seed [option=value ...]`: an option in capitals is put into the environment, others are
 options of `gradus train`. FOLDER holds english.txt and tinyshakespeare.txt. Several runs share a device while losses are found, for they do not
-depend on that; steps are timed one run at a time (`times`, medians). Results are appended to FILE, a line of JSON each.
+depend on that; steps are timed one run at a time (`times`, medians and means). Results are appended to FILE, a line of JSON each.
 """
 
 import argparse
@@ -61,7 +61,8 @@ def command(args, work, out, case, optimizer, rate, steps, seed, options):
     line += ["--learning-rate", rate] if rate != "usual" else []
     line += BETAS.get(optimizer, "").split() if case == "shakespeare" else []
     line += f"--device {args.device} --precision {args.precision} --threads {args.threads} --health off --quiet".split()
-    line += f"--eval-every {max(int(steps) // 20, 1)} --sample-every 0 --save-every 0".split()
+    evaluations = 1 if args.what == "times" else 20
+    line += f"--eval-every {max(int(steps) // evaluations, 1)} --sample-every 0 --save-every 0".split()
     for option in options:
         name, value = option.split("=")
         line += [] if name.isupper() else [f"--{name}", value]
@@ -78,8 +79,9 @@ def run(args, work, job):
         lines = [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
     found = dict(case=case, optimizer=optimizer, rate=rate, steps=int(steps), seed=int(seed), options=options)
     found["losses"] = [[line["step"], line["validation_loss"]] for line in lines if line.get("validation_loss") is not None]
-    found["step_ms"] = statistics.median([line["step_ms"] for line in lines[20:]] or [0.0])
-    found["mean_ms"] = statistics.mean([line["step_ms"] for line in lines[20:]] or [0.0])
+    # The first steps find caches cold; what is done once in ten steps is in the mean.
+    warm = [line["step_ms"] for line in lines[min(20, int(steps) // 6):]] or [0.0]
+    found["step_ms"], found["mean_ms"] = statistics.median(warm), statistics.mean(warm)
     if ended.returncode != 0 or not found["losses"]:
         found["error"] = ended.stderr[-400:]
     with args.out.open("a") as out:
