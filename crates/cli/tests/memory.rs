@@ -153,12 +153,6 @@ fn watching_the_curvature_is_planned() {
     place.keeps_what_it_says_is_enough(&format!("{train} --out watched --watch-curvature 1"), "watched");
     place.keeps_what_it_says_is_enough(&format!("{train} --out plain"), "plain");
     assert!(same(&place.path("watched/model/model.safetensors"), &place.path("plain/model/model.safetensors")));
-    // Of a model that is nothing beside the program that looks at it, too.
-    let nano = "--preset nano --tokenizer byte --sequence 32 --batch 4 --steps 3 --quiet --threads 2";
-    for option in ["--watch-curvature 1", "--optimizer sophia"] {
-        let out = option.split(' ').nth(1).unwrap();
-        place.keeps_what_it_says_is_enough(&format!("train text.txt --out {out} {nano} {option}"), out);
-    }
     let look = "curvature plain/model text.txt --sequences 2 --steps 2 --samples 2 --threads 2 --json";
     place.keeps_what_it_says_is_enough(look, "nothing");
 }
