@@ -6,6 +6,7 @@ use gradus_train::data::{Corpus, Stories};
 use gradus_train::evaluate::{self, Evaluation, Window};
 use gradus_train::generate::{Generator, Sampling, Texts, Written};
 use gradus_train::memory::guard::{self, Doing};
+use gradus_train::memory::heap;
 use gradus_train::models::ModelConfig;
 use gradus_train::tokenizer::{Report, TextStream, Tokenizer, tokenize_report};
 use gradus_train::{Error, Result, device, export};
@@ -36,14 +37,18 @@ pub fn generate(model_folder: &Path, args: &GenerateArgs, prompt: &str, threads:
     guard::doing(Doing::Generating);
     export::check_vocabulary(&tokenizer, &config, export::USE_ITS_OWN_TOKENIZER)?;
     let prompt = prompt_tokens(model_folder, &tokenizer, prompt)?;
+    let stops = signed(&export::stop_tokens(model_folder, &tokenizer)?);
+    // Nothing is encoded from here on: what that takes is given back before there are weights.
+    let tokens = tokenizer.into_texts();
     let texts = Texts { count: args.count, prompt_tokens: prompt.len(), max_tokens: args.max_tokens };
     let mut generator = Generator::without_weights(&config, precision, backend, texts, &memory)?;
-    generator.allow_only(|token| tokenizer.knows(token))?;
+    generator.allow_only(|token| tokens.knows(token))?;
     export::read_model_weights(model_folder, &config, &mut generator)?;
+    heap::give_back();
+    heap::give_back_code();
     let sampling =
         Sampling { temperature: args.temperature as f32, top_k: args.top_k, top_p: args.top_p as f32, seed: args.seed };
-    let stops = signed(&export::stop_tokens(model_folder, &tokenizer)?);
-    let mut streams: Vec<_> = (0..args.count).map(|_| TextStream::after(&tokenizer, &prompt)).collect();
+    let mut streams: Vec<_> = (0..args.count).map(|_| TextStream::after(&tokens, &prompt)).collect();
     let mut written = |number: usize, written: Written| match written {
         Written::Token(token) => hear(number, &streams[number].push(token as u32)?, false),
         Written::End => hear(number, &streams[number].finish()?, true),

@@ -109,6 +109,28 @@ fn weights_are_held_once() {
     assert!(measured < weights + 40_000_000, "{measured} bytes to evaluate weights of {weights}");
 }
 
+/// What it takes to encode is gone before the weights are read: a tokenizer of 12,000 tokens takes 10 MB.
+#[test]
+fn writing_holds_no_more_of_a_large_tokenizer_than_of_a_small_one() {
+    let place = Place::new("tokenizer", 1_500_000);
+    let besides_weights = |run: &str, model: &str| {
+        place.peak(&format!(
+            "train text.txt --out {run} {model} --layers 1 --heads 4 --sequence 16 --batch 1 --steps 1 --quiet"
+        ));
+        let weights = size(&place.path(run).join("model/model.safetensors"));
+        assert!(
+            weights > 35_000_000,
+            "{run}: {weights}, where to open the tokenizer takes up to 20 MB more than it holds"
+        );
+        place.peak(&format!("generate {run}/model --prompt w1 --max-tokens 8 --threads 2")) - weights
+    };
+    let small = besides_weights("small", "--tokenizer byte --width 1024");
+    let large = besides_weights("large", "--vocab-size 12000 --width 768");
+    let vocabulary = fs::read_to_string(place.path("large/model/tokenizer.json")).unwrap().matches("\": ").count();
+    assert!(vocabulary > 12_000, "{vocabulary} lines with a token or a setting");
+    assert!(large < small + 4_000_000, "{large} bytes besides the weights with many tokens, {small} with few");
+}
+
 #[test]
 fn a_budget_that_cannot_be_kept_is_refused_before_anything_is_written() {
     let place = Place::new("refused", 100_000);

@@ -120,6 +120,28 @@ fn every_text_comes_back() {
 }
 
 #[test]
+fn texts_of_tokens_alone_decode_the_same() {
+    let (text, folder) = (hard_text(), Folder::new("texts"));
+    let templated = folder.write("templated.json", with_template(json!([{ "Sequence": { "id": "A", "type_id": 0 } }])));
+    let mut listed = json_of(&make("char", &text));
+    // Without a decoder, tokens are joined by spaces; an id in the middle may be nobody's.
+    listed["decoder"] = Value::Null;
+    listed["model"]["vocab"]["beyond"] = json!(listed["model"]["vocab"].as_object().unwrap().len() + 3);
+    let listed = folder.write("listed.json", listed);
+    let opened = [templated, listed].map(|path| Tokenizer::open(&path).unwrap());
+    for tokenizer in KINDS.map(|kind| make(kind, &text)).into_iter().chain(opened) {
+        let known: Vec<u32> = (0..tokenizer.vocabulary() as u32).filter(|&id| tokenizer.knows(id)).collect();
+        let of_tokens: Vec<_> = (0..=tokenizer.vocabulary() as u32).map(|id| tokenizer.token(id)).collect();
+        let (of_known, unknown) = (tokenizer.decode_text(&known).unwrap(), tokenizer.vocabulary() as u32);
+        let refused = refusal(tokenizer.decode_text(&[unknown]));
+        let tokens = tokenizer.into_texts();
+        assert!((0..).zip(&of_tokens).all(|(id, token)| tokens.token(id) == token.as_deref()));
+        assert_eq!(tokens.decode_text(&known).unwrap(), of_known);
+        assert_eq!(refusal(tokens.decode_text(&[unknown])), refused);
+    }
+}
+
+#[test]
 fn bytes_are_their_own_ids() {
     let tokenizer = Tokenizer::bytes();
     assert_eq!((tokenizer.vocabulary(), tokenizer.end_of_text()), (257, Some(256)));
@@ -328,11 +350,13 @@ fn text_comes_in_whole_characters_and_nothing_is_lost() {
     let tokenizer = Tokenizer::bytes();
     let bytes = [b"caf\xc3\xa9 \xff\xc3x".as_slice(), "\u{1f600}".as_bytes(), b"\xe2\x82"].concat();
     let ids: Vec<u32> = bytes.iter().map(|&byte| u32::from(byte)).collect();
-    let mut stream = TextStream::after(&tokenizer, &tokenizer.encode("a").unwrap());
+    let before = tokenizer.encode("a").unwrap();
+    let tokens = tokenizer.into_texts();
+    let mut stream = TextStream::after(&tokens, &before);
     let pushed: Vec<String> = ids.iter().map(|&id| stream.push(id).unwrap()).collect();
     assert_eq!(&pushed[3..6], ["", "\u{e9}", " "]);
     assert_eq!(pushed.concat() + &stream.finish().unwrap(), String::from_utf8_lossy(&bytes));
-    assert!(tokenizer.knows(256) && !tokenizer.knows(257));
+    assert!(tokens.knows(256) && !tokens.knows(257));
 }
 
 /// Bytes with special tokens before them, of which a template puts some around a text.

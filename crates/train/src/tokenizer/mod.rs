@@ -10,11 +10,13 @@ mod report;
 mod special;
 mod stream;
 mod tally;
+mod texts;
 mod train;
 mod word_table;
 
 pub use report::{Report, tokenize_report};
 pub use stream::TextStream;
+pub use texts::TokenTexts;
 pub use train::LEARNING_BYTES_MIN;
 
 pub(crate) use special::token_ids;
@@ -139,11 +141,7 @@ impl Tokenizer {
 
     fn decode_with(&self, ids: &[u32], leave_out_special: bool) -> Result<String> {
         if let Some(id) = ids.iter().find(|&&id| !self.knows(id)) {
-            let advice = "decode ids of a model that was trained with this tokenizer";
-            return Err(problem(
-                &self.name,
-                format!("it has no token {id} (it has {} tokens): {advice}", self.vocabulary),
-            ));
+            return Err(texts::no_token(&self.name, *id, self.vocabulary));
         }
         let decoded = self.library.decode(ids, leave_out_special);
         decoded.map_err(|error| problem(&self.name, format!("cannot decode: {error}")))

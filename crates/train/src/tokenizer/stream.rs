@@ -1,12 +1,12 @@
 //! Text from ids as they come.
 
-use super::Tokenizer;
+use super::TokenTexts;
 use crate::Result;
 
 /// The text of ids that come one after another, given out as soon as nothing that follows can change it. All that is
 /// given out, together, is the text of all ids together, special tokens left out.
 pub struct TextStream<'a> {
-    tokenizer: &'a Tokenizer,
+    tokens: &'a TokenTexts,
     ids: Vec<u32>,
     /// Where the ids begin that the next text depends on: a decoder may treat the first of them in its own way.
     context: usize,
@@ -16,8 +16,8 @@ pub struct TextStream<'a> {
 
 impl<'a> TextStream<'a> {
     /// The text that goes on from these ids.
-    pub fn after(tokenizer: &'a Tokenizer, prompt: &[u32]) -> TextStream<'a> {
-        TextStream { tokenizer, ids: prompt.to_vec(), context: 0, given: prompt.len() }
+    pub fn after(tokens: &'a TokenTexts, prompt: &[u32]) -> TextStream<'a> {
+        TextStream { tokens, ids: prompt.to_vec(), context: 0, given: prompt.len() }
     }
 
     /// One more id; gives the text that is certain by now.
@@ -32,8 +32,8 @@ impl<'a> TextStream<'a> {
     }
 
     fn give(&mut self, goes_on: bool) -> Result<String> {
-        let before = self.tokenizer.decode_text(&self.ids[self.context..self.given])?;
-        let text = self.tokenizer.decode_text(&self.ids[self.context..])?;
+        let before = self.tokens.decode_text(&self.ids[self.context..self.given])?;
+        let text = self.tokens.decode_text(&self.ids[self.context..])?;
         if goes_on && text.ends_with(char::REPLACEMENT_CHARACTER) {
             return Ok(String::new());
         }
@@ -47,8 +47,7 @@ impl<'a> TextStream<'a> {
 
     /// Whether the bytes of a token are decoded together with those of the tokens after it.
     fn may_change(&self, id: u32) -> bool {
-        self.tokenizer
-            .token(id)
-            .is_some_and(|token| token.len() == 6 && token.starts_with("<0x") && token.ends_with('>'))
+        let token = self.tokens.token(id);
+        token.is_some_and(|token| token.len() == 6 && token.starts_with("<0x") && token.ends_with('>'))
     }
 }
