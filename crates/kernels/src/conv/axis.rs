@@ -93,37 +93,8 @@ impl Axis {
 
     /// Of the source under a tap of target 0, the place among those that a step leaves out, and how many steps it is
     /// away.
-    fn split(&self, tap: Tap) -> (usize, isize) {
+    pub fn split(&self, tap: Tap) -> (usize, isize) {
         let step = self.source_step as isize;
         (tap.offset.rem_euclid(step) as usize, tap.offset.div_euclid(step))
-    }
-
-    /// Which of the places that a step leaves out are read at all.
-    pub fn residues(&self) -> Vec<usize> {
-        let mut residues: Vec<usize> = self.taps.iter().map(|&tap| self.split(tap).0).collect();
-        residues.sort_unstable();
-        residues.dedup();
-        residues
-    }
-
-    /// How many steps away the nearest and the farthest tap are.
-    pub fn shifts(&self) -> (isize, isize) {
-        let shifts = self.taps.iter().map(|&tap| self.split(tap).1);
-        shifts
-            .fold(None, |found, shift| match found {
-                None => Some((shift, shift)),
-                Some((low, high)) => Some((shift.min(low), shift.max(high))),
-            })
-            .unwrap_or((0, 0))
-    }
-
-    /// For each tap: which of the [`Axis::residues`] it reads, and how many steps it is behind the nearest.
-    pub fn places(&self) -> Vec<(usize, usize)> {
-        let (residues, (low, _)) = (self.residues(), self.shifts());
-        let place = |&tap: &Tap| {
-            let (residue, shift) = self.split(tap);
-            (residues.partition_point(|&other| other < residue), (shift - low) as usize)
-        };
-        self.taps.iter().map(place).collect()
     }
 }

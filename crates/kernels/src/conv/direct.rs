@@ -3,15 +3,17 @@
 use super::PART_PRODUCTS;
 use super::axis::Axis;
 use super::correlation::{Operands, Planes};
-use super::frame::Frame;
+use super::frame::{Frame, store_pairs};
 use super::tile::{LANES, Offsets, PanelProduct, widest_tile};
 use crate::{Element, chunk, parts_of};
 use std::ops::Range;
 
-/// Target planes of a unit.
+/// The most target planes of a unit.
 const BLOCK: usize = 128;
 /// Positions of a unit, about: with the sums of its block, what a second-level cache can hold.
-const POSITIONS: usize = 512;
+pub(super) const POSITIONS: usize = 512;
+/// Sums of a unit, about: where targets have many phases, it has fewer planes.
+const SUMS: usize = 128 * 1024;
 /// The widest rows that are not cut.
 const WIDEST: usize = 512;
 /// Numbers of a frame, about: what a second-level cache can hold besides.
@@ -27,13 +29,20 @@ const DEEP: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct Direct {
+    /// What all phases read.
+    frame: Frame,
+    /// Channels that are in a frame at once.
+    channels: usize,
+    /// Those of a row of phases one after another.
     phases: Vec<Phase>,
-    /// The phase and the rectangle of targets of each unit of a plane.
-    rectangles: Vec<(usize, [Range<usize>; 2])>,
-    /// The most numbers of a channel in a frame, times the channels in it.
-    frame: usize,
-    /// Sums of a target, with what is between rows.
+    /// Phases of a row.
+    across: usize,
+    /// Rectangles of targets, of every phase alike.
+    rectangles: Vec<[Range<usize>; 2]>,
+    /// Sums of a target in a phase, with what is between rows.
     lanes: usize,
+    /// Target planes of a unit.
+    block: usize,
     /// Packed weights of one panel for each of its planes.
     pub panel_depth: usize,
 }
@@ -41,79 +50,85 @@ pub(super) struct Direct {
 /// Targets that share their taps, and where their weights start in a panel.
 #[derive(Debug)]
 struct Phase {
-    frame: Frame,
+    axes: [Axis; 2],
     depth_start: usize,
-    /// Channels that are in a frame at once.
-    channels: usize,
-    /// Where the sources of each depth lie, for so many channels.
+    taps: usize,
+    /// Where the sources of each depth lie, for as many channels as are in a frame.
     offsets: Offsets,
 }
 
 impl Phase {
-    fn new(planes: &Planes, axes: [Axis; 2], depth_start: usize) -> Phase {
-        let frame = Frame::new(axes.clone(), rectangle(&axes));
-        let near = NEAR / (frame.rows_read() * ROW_BYTES).max(1);
-        let channels = (FRAME / frame.channel().max(1)).min(near).clamp(1, planes.sources.max(1));
-        let offsets = (0..channels).flat_map(|channel| frame.taps.iter().map(move |tap| (channel, tap)));
-        let offsets = offsets.map(|(channel, tap)| channel * frame.channel() + tap);
-        let offsets = Offsets::new(offsets.collect());
-        Phase { frame, depth_start, channels, offsets }
+    /// The part of a rectangle that is inside of the plane.
+    #[inline(always)]
+    fn inside(&self, [rows, columns]: &[Range<usize>; 2]) -> [Range<usize>; 2] {
+        let inside = |range: &Range<usize>, axis: &Axis| range.start.min(axis.count)..range.end.min(axis.count);
+        [inside(rows, &self.axes[0]), inside(columns, &self.axes[1])]
     }
 }
 
-/// The size of the rectangles that targets are cut into: of about equal size.
-pub(super) fn rectangle(axes: &[Axis; 2]) -> [usize; 2] {
+/// The size of the rectangles of about so many positions that targets are cut into: of about equal size.
+pub(super) fn rectangle(counts: [usize; 2], positions: usize) -> [usize; 2] {
     let even = |count: usize, most: usize| count.div_ceil(count.div_ceil(most).max(1)).max(1);
-    let columns = if axes[1].count <= WIDEST { axes[1].count.max(1) } else { even(axes[1].count, WIDEST / 2) };
-    [even(axes[0].count, (POSITIONS / columns).max(1)), columns]
+    let columns = if counts[1] <= WIDEST { counts[1].max(1) } else { even(counts[1], WIDEST / 2) };
+    [even(counts[0], (positions / columns).max(1)), columns]
+}
+
+/// All rectangles of this size.
+pub(super) fn rectangles(counts: [usize; 2], [height, width]: [usize; 2]) -> Vec<[Range<usize>; 2]> {
+    let cut = |count: usize, size: usize| (0..count).step_by(size).map(move |at| at..(at + size).min(count));
+    cut(counts[0], height).flat_map(|rows| cut(counts[1], width).map(move |columns| [rows.clone(), columns])).collect()
 }
 
 impl Direct {
     pub fn new(planes: &Planes, [vertical, horizontal]: [Vec<Axis>; 2]) -> Direct {
+        let most = |axes: &[Axis], of: fn(&Axis) -> usize| axes.iter().map(of).max().unwrap_or(0);
+        let counts = [most(&vertical, |axis| axis.count), most(&horizontal, |axis| axis.count)];
+        let count = vertical.len() * horizontal.len();
+        let size = rectangle(counts, 2 * POSITIONS / count.max(2));
+        let frame = Frame::new([&vertical, &horizontal], size);
+        let near = NEAR / (frame.rows_read(most(&vertical, |axis| axis.taps.len())) * ROW_BYTES).max(1);
+        let channels = (FRAME / frame.channel().max(1)).min(near).clamp(1, planes.sources.max(1));
         let mut phases = vec![];
-        let mut rectangles = vec![];
         let mut panel_depth = 0;
         for rows in &vertical {
             for columns in &horizontal {
+                let taps = frame.taps([rows, columns]);
+                let offsets = (0..channels).flat_map(|channel| taps.iter().map(move |tap| (channel, tap)));
+                let offsets = offsets.map(|(channel, tap)| channel * frame.channel() + tap).collect();
                 let axes = [rows.clone(), columns.clone()];
-                let [height, width] = rectangle(&axes);
-                for row in (0..rows.count).step_by(height) {
-                    for column in (0..columns.count).step_by(width) {
-                        let ends = [(row + height).min(rows.count), (column + width).min(columns.count)];
-                        rectangles.push((phases.len(), [row..ends[0], column..ends[1]]));
-                    }
-                }
-                let phase = Phase::new(planes, axes, panel_depth);
-                panel_depth += planes.sources * phase.frame.taps.len();
-                phases.push(phase);
+                phases.push(Phase { axes, depth_start: panel_depth, taps: taps.len(), offsets: Offsets::new(offsets) });
+                panel_depth += planes.sources * taps.len();
             }
         }
-        // What reads the same sources comes one after another.
-        rectangles.sort_by_key(|(phase, [rows, columns])| (rows.start, columns.start, *phase));
-        let lanes = |(phase, [rows, columns]): &(usize, [Range<usize>; 2])| {
-            (rows.len() - 1) * phases[*phase].frame.pitch + columns.len()
-        };
+        let lanes = ((size[0] - 1) * frame.pitch + size[1]).next_multiple_of(LANES);
+        let block = SUMS / (count.max(1) * lanes) / planes.panel * planes.panel;
         Direct {
-            frame: phases.iter().map(|phase| phase.channels * phase.frame.channel()).max().unwrap_or(0),
-            lanes: rectangles.iter().map(lanes).max().unwrap_or(0).next_multiple_of(LANES),
+            block: block.clamp(planes.panel, BLOCK.max(planes.panel)),
+            rectangles: rectangles(counts, size),
+            across: horizontal.len(),
+            frame,
+            channels,
             phases,
-            rectangles,
+            lanes,
             panel_depth,
         }
     }
 
     /// Units of all targets, and of a part.
     pub fn units(&self, planes: &Planes) -> (usize, usize) {
-        let units = planes.images * planes.groups * parts_of(planes.targets, BLOCK) * self.rectangles.len();
-        let depth = self.panel_depth / self.phases.len().max(1);
-        let products = (planes.targets.min(BLOCK) + 8) * self.lanes * depth.max(1);
+        let units = planes.images * planes.groups * parts_of(planes.targets, self.block) * self.rectangles.len();
+        let products = (planes.targets.min(self.block) + 8) * self.lanes * self.panel_depth.max(1);
         (units, parts_of(PART_PRODUCTS, products.max(1)))
+    }
+
+    /// Numbers of the sums of a phase.
+    fn phase_sums(&self, planes: &Planes) -> usize {
+        planes.targets.min(self.block).next_multiple_of(planes.panel) * self.lanes
     }
 
     /// Numbers of scratch for a frame, and for the sums of a block.
     pub fn scratch(&self, planes: &Planes) -> [usize; 2] {
-        let targets = planes.targets.min(BLOCK).next_multiple_of(planes.panel);
-        [self.frame + Frame::SLACK, targets * self.lanes]
+        [self.channels * self.frame.channel() + Frame::SLACK, self.phases.len() * self.phase_sums(planes)]
     }
 
     #[inline(always)]
@@ -125,9 +140,7 @@ impl Direct {
         packed: &mut [f32],
     ) {
         packed.fill(0.0);
-        for Phase { frame, depth_start, .. } in &self.phases {
-            let [rows, columns] = &frame.axes;
-            let taps = frame.taps.len();
+        for Phase { axes: [rows, columns], depth_start, taps, .. } in &self.phases {
             for first in (0..planes.sources).step_by(PACKED_SOURCES) {
                 let sources = first..(first + PACKED_SOURCES).min(planes.sources);
                 for lane in 0..planes.panel_targets(panel) {
@@ -156,90 +169,125 @@ impl Direct {
     pub unsafe fn unit<T: Element>(&self, operands: &Operands<'_, T>, unit: usize, scratch: &mut [f32]) {
         let planes = operands.planes;
         let (unit, at) = (unit / self.rectangles.len(), unit % self.rectangles.len());
-        let blocks = parts_of(planes.targets, BLOCK);
+        let blocks = parts_of(planes.targets, self.block);
         let (unit, block) = (unit / blocks, unit % blocks);
         let (image, group) = (unit / planes.groups, unit % planes.groups);
-        let targets = chunk(block, BLOCK, planes.targets);
-        let (phase, [rows, columns]) = &self.rectangles[at];
-        let phase = &self.phases[*phase];
+        let targets = chunk(block, self.block, planes.targets);
+        let [rows, columns] = &self.rectangles[at];
         let [frame, sums] = self.scratch(planes);
         let (frame, sums) = scratch[..frame + sums].split_at_mut(frame);
         // SAFETY: nothing writes the source while this job runs.
         let source = unsafe { operands.sources(image, group) };
-        let lanes = (rows.len() - 1) * phase.frame.pitch + columns.len();
-        let taps = phase.frame.taps.len();
-        if phase.offsets.len() == 0 || planes.sources == 0 {
-            sums.fill(0.0);
+        for (phase, sums) in self.phases.iter().zip(sums.chunks_exact_mut(self.phase_sums(planes))) {
+            if phase.taps == 0 || planes.sources == 0 {
+                sums.fill(0.0);
+            }
         }
-        for first in (0..planes.sources).step_by(phase.channels) {
-            let channels = first..(first + phase.channels).min(planes.sources);
+        for first in (0..planes.sources).step_by(self.channels) {
+            let channels = first..(first + self.channels).min(planes.sources);
             for (index, channel) in channels.clone().enumerate() {
                 let plane = &source[channel * planes.source_plane()..][..planes.source_plane()];
-                phase.frame.fill(plane, [rows, columns], &mut frame[index * phase.frame.channel()..]);
+                self.frame.fill(plane, [rows, columns], &mut frame[index * self.frame.channel()..]);
             }
-            let depths = (phase.depth_start + channels.start * taps)..(phase.depth_start + channels.end * taps);
-            let at_once = if depths.len() < DEEP { lanes } else { widest_tile(planes.panel) };
-            for lane in (0..lanes).step_by(at_once) {
-                for (index, target) in targets.clone().step_by(planes.panel).enumerate() {
-                    // SAFETY: nothing writes the packed weights while this job runs.
-                    let weights = unsafe { operands.weights(group, target / planes.panel) };
-                    let product = PanelProduct {
-                        isa: planes.isa,
-                        weights: &weights[depths.start * planes.panel..depths.end * planes.panel],
-                        panel: planes.panel,
-                        weight_step: planes.panel,
-                        source: &frame[lane..],
-                        offsets: &phase.offsets,
-                        depth: depths.len(),
-                        lanes: at_once.min(lanes - lane),
-                        continued: first > 0,
-                    };
-                    let sums = &mut sums[index * planes.panel * self.lanes + lane..];
-                    // SAFETY: the machine has the level.
-                    unsafe { (operands.multiply)(&product, sums, self.lanes) };
+            for (index, phase) in self.phases.iter().enumerate().filter(|(_, phase)| phase.taps > 0) {
+                let sums = &mut sums[index * self.phase_sums(planes)..];
+                let [rows, columns] = phase.inside(&self.rectangles[at]);
+                if !rows.is_empty() && !columns.is_empty() {
+                    let lanes = (rows.len() - 1) * self.frame.pitch + columns.len();
+                    // SAFETY: the caller's promise.
+                    unsafe { self.multiply(operands, phase, group, [&targets, &channels], [frame, sums], lanes) };
                 }
             }
         }
-        for (target, sums) in targets.zip(sums.chunks_exact(self.lanes)) {
+        for (index, target) in targets.enumerate() {
             let start = operands.target_start(image, group, target);
-            // SAFETY: these positions of this plane are the unit's own.
-            unsafe { phase.store(operands, start, [rows, columns], sums) };
+            for line in 0..self.phases.len() / self.across.max(1) {
+                let sums = &sums[line * self.across * self.phase_sums(planes) + index * self.lanes..];
+                // SAFETY: these positions of this plane are the unit's own.
+                unsafe { self.store(operands, start, [line, at], sums) };
+            }
         }
     }
-}
 
-impl Phase {
-    /// Writes the sums of a rectangle of the plane that starts there.
+    /// The products of a phase with some channels: of few lanes at a time, by which all panels of weights pass.
+    ///
+    /// # Safety
+    /// Nothing may write the packed weights, and the machine must have the level.
+    #[inline(always)]
+    unsafe fn multiply<T: Element>(
+        &self,
+        operands: &Operands<'_, T>,
+        phase: &Phase,
+        group: usize,
+        [targets, channels]: [&Range<usize>; 2],
+        [frame, sums]: [&mut [f32]; 2],
+        lanes: usize,
+    ) {
+        let panel = operands.planes.panel;
+        let start = |channel: usize| phase.depth_start + channel * phase.taps;
+        let depths = start(channels.start)..start(channels.end);
+        let at_once = if depths.len() < DEEP { lanes } else { widest_tile(panel) };
+        for lane in (0..lanes).step_by(at_once) {
+            for (index, target) in targets.clone().step_by(panel).enumerate() {
+                // SAFETY: the caller's promise.
+                let weights = unsafe { operands.weights(group, target / panel) };
+                let product = PanelProduct {
+                    isa: operands.planes.isa,
+                    weights: &weights[depths.start * panel..depths.end * panel],
+                    panel,
+                    weight_step: panel,
+                    source: &frame[lane..],
+                    offsets: &phase.offsets,
+                    depth: depths.len(),
+                    lanes: at_once.min(lanes - lane),
+                    continued: channels.start > 0,
+                };
+                // SAFETY: the caller's promise.
+                unsafe { (operands.multiply)(&product, &mut sums[index * panel * self.lanes + lane..], self.lanes) };
+            }
+        }
+    }
+
+    /// Writes the sums of a row of phases at a rectangle of the plane that starts there.
     ///
     /// # Safety
     /// The target must be alive, and nothing else may touch these positions of the plane.
     #[inline(always)]
-    unsafe fn store<T: Element>(
-        &self,
-        operands: &Operands<'_, T>,
-        plane: usize,
-        [rows, columns]: [&Range<usize>; 2],
-        sums: &[f32],
-    ) {
-        let [vertical, horizontal] = &self.frame.axes;
-        let width = operands.planes.target_size[1];
-        for (index, row) in rows.clone().enumerate() {
-            let sums = &sums[index * self.frame.pitch..][..columns.len()];
-            let line = plane + (vertical.start + row * vertical.step) * width;
-            if horizontal.step == 1 {
-                let start = line + horizontal.start + columns.start;
-                // SAFETY: the positions lie one after another and are the caller's own.
-                let target = unsafe { operands.target.slice(start..start + columns.len()) };
-                for (to, from) in target.iter_mut().zip(sums) {
-                    *to = T::from_f32(*from);
+    unsafe fn store<T: Element>(&self, operands: &Operands<'_, T>, plane: usize, [line, at]: [usize; 2], sums: &[f32]) {
+        let (width, apart) = (operands.planes.target_size[1], self.phase_sums(operands.planes));
+        let phases = &self.phases[line * self.across..(line + 1) * self.across];
+        let [rows, _] = phases[0].inside(&self.rectangles[at]);
+        let vertical = &phases[0].axes[0];
+        for (index, row) in rows.enumerate() {
+            let start = plane + (vertical.start + row * vertical.step) * width;
+            let columns = |phase: usize| phases[phase].inside(&self.rectangles[at])[1].clone();
+            let of_phase = |phase: usize| &sums[phase * apart + index * self.frame.pitch..][..columns(phase).len()];
+            let whole = |from: usize, count: usize| start + from..start + from + count;
+            match (phases.len(), phases[0].axes[1].step) {
+                (1, 1) => {
+                    // SAFETY: these positions are the caller's own.
+                    let target = unsafe { operands.target.slice(whole(columns(0).start, columns(0).len())) };
+                    for (to, from) in target.iter_mut().zip(of_phase(0)) {
+                        *to = T::from_f32(*from);
+                    }
                 }
-                continue;
-            }
-            for (column, sum) in columns.clone().zip(sums) {
-                let at = line + horizontal.start + column * horizontal.step;
-                debug_assert!(at < operands.target.len());
-                // SAFETY: the position is inside the plane and the caller's own; what lies between is not touched.
-                unsafe { *operands.target.as_ptr().add(at) = T::from_f32(*sum) };
+                (2, 2) => {
+                    let count = columns(0).len() + columns(1).len();
+                    // SAFETY: these positions are the caller's own.
+                    let target = unsafe { operands.target.slice(whole(2 * columns(0).start, count)) };
+                    store_pairs([of_phase(0), of_phase(1)], target);
+                }
+                _ => {
+                    for (index, phase) in phases.iter().enumerate() {
+                        let horizontal = &phase.axes[1];
+                        for (column, sum) in columns(index).zip(of_phase(index)) {
+                            let at = start + horizontal.start + column * horizontal.step;
+                            debug_assert!(at < operands.target.len());
+                            // SAFETY: the position is inside the plane and the caller's own.
+                            unsafe { *operands.target.as_ptr().add(at) = T::from_f32(*sum) };
+                        }
+                    }
+                }
             }
         }
     }

@@ -41,10 +41,6 @@ impl Offsets {
         }
         Offsets { places, farthest }
     }
-
-    pub fn len(&self) -> usize {
-        self.places.len()
-    }
 }
 
 /// A panel of weights times sources: `sums[row][lane] += weights[depth][row] * source[offsets[depth] + lane]`.

@@ -2,7 +2,8 @@
 //!
 //! Images are added in their order, whatever the cut, so a batch that comes in pieces gives the bits of the whole.
 
-use super::direct::rectangle;
+use super::axis::Axis;
+use super::direct::{POSITIONS, rectangle, rectangles};
 use super::frame::{Frame, load, zero};
 use super::tile::{DOTS, LANES, Lines, PANEL, RowsProduct, Transpose, products, transposes};
 use super::winograd_weights::WinogradWeights;
@@ -12,7 +13,8 @@ use crate::{Element, In, Isa, Job, Out, chunk, parts_of};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Filters of a unit.
+/// The most filters of a unit: more of them share a frame. Winograd's way has fewer.
+const FILTERS: usize = 128;
 pub(super) const BLOCK: usize = 64;
 /// Weights of one filter in a unit, about.
 const DEPTH: usize = 576;
@@ -30,9 +32,13 @@ const PART_ELEMENTS: usize = 4 * 1024;
 pub struct WeightGradientPlan {
     isa: Isa,
     geometry: Geometry,
+    axes: [Axis; 2],
     frame: Frame,
+    /// Elements of a filter that meet an input at all.
+    taps: usize,
     rectangles: Vec<[Range<usize>; 2]>,
-    /// Channels of a unit.
+    /// Filters and channels of a unit.
+    filters: usize,
     channels: usize,
     /// Where the inputs of each weight of a unit lie, with some of the last once more.
     offsets: Vec<usize>,
@@ -47,20 +53,17 @@ impl WeightGradientPlan {
     pub fn new(isa: Isa, geometry: &Geometry) -> Arc<WeightGradientPlan> {
         let axes = [geometry.axis(0).forward(), geometry.axis(1).forward()];
         let channels = (DEPTH / geometry.taps()).clamp(1, geometry.channels.max(1));
-        let [mut height, width] = rectangle(&axes);
-        while height > 1 && channels * Frame::new(axes.clone(), [height, width]).channel() > FRAME {
+        let counts = axes.each_ref().map(|axis| axis.count);
+        let frame_of = |size: [usize; 2]| Frame::new(axes.each_ref().map(std::slice::from_ref), size);
+        let [mut height, width] = rectangle(counts, POSITIONS);
+        while height > 1 && channels * frame_of([height, width]).channel() > FRAME {
             height = height.div_ceil(2);
         }
-        let mut rectangles = vec![];
-        for row in (0..axes[0].count).step_by(height) {
-            for column in (0..axes[1].count).step_by(width) {
-                rectangles.push([row..(row + height).min(axes[0].count), column..(column + width).min(axes[1].count)]);
-            }
-        }
         let winograd = WinogradWeights::of(isa, geometry, &axes);
-        let frame = Frame::new(axes, [height, width]);
+        let frame = frame_of([height, width]);
+        let taps = frame.taps(axes.each_ref());
         let mut offsets: Vec<usize> = (0..channels)
-            .flat_map(|channel| frame.taps.iter().map(move |tap| (channel, tap)))
+            .flat_map(|channel| taps.iter().map(move |tap| (channel, tap)))
             .map(|(channel, tap)| channel * frame.channel() + tap)
             .collect();
         let last = offsets.last().copied().unwrap_or(0);
@@ -70,7 +73,10 @@ impl WeightGradientPlan {
             isa,
             geometry: *geometry,
             frame,
-            rectangles,
+            taps: taps.len(),
+            filters: if winograd.is_some() { BLOCK } else { FILTERS },
+            rectangles: rectangles(counts, [height, width]),
+            axes,
             channels,
             offsets,
             positions,
@@ -98,7 +104,7 @@ impl WeightGradientPlan {
     }
 
     fn filter_blocks(&self) -> usize {
-        parts_of(self.geometry.filters, BLOCK)
+        parts_of(self.geometry.filters, self.filters)
     }
 
     fn channel_blocks(&self) -> usize {
@@ -112,7 +118,7 @@ impl WeightGradientPlan {
 
     fn units_per_part(&self) -> usize {
         let Geometry { filters, output, .. } = self.geometry;
-        let products = filters.min(BLOCK) * self.offsets.len() * output[0] * output[1];
+        let products = filters.min(self.filters) * self.offsets.len() * output[0] * output[1];
         parts_of(PART_PRODUCTS, products.max(1))
     }
 
@@ -125,7 +131,7 @@ impl WeightGradientPlan {
     fn lanes(&self) -> usize {
         match self.has_few_filters() {
             true => self.geometry.filters,
-            false => self.geometry.filters.min(BLOCK).next_multiple_of(LANES),
+            false => self.geometry.filters.min(self.filters).next_multiple_of(LANES),
         }
     }
 
@@ -244,7 +250,7 @@ impl<T: Element> WeightGradient<T> {
             // SAFETY: the machine has the level.
             return unsafe { winograd.add_image(&plan.geometry, [x, g], frame, sums, plan.lanes()) };
         }
-        let depth = unit.channels.len() * plan.frame.taps.len();
+        let depth = unit.channels.len() * plan.taps;
         for [rows, columns] in &plan.rectangles {
             for (index, plane) in x.chunks_exact(input).enumerate() {
                 plan.frame.fill(plane, [rows, columns], &mut frame[index * plan.frame.channel()..]);
@@ -279,7 +285,7 @@ impl WeightGradientPlan {
         Unit {
             images: if self.is_apart() { image..image + 1 } else { 0..self.geometry.images },
             group,
-            filters: chunk(filter_block, BLOCK, self.geometry.filters),
+            filters: chunk(filter_block, self.filters, self.geometry.filters),
             channels: chunk(channel_block, self.channels, self.geometry.channels),
         }
     }
@@ -291,7 +297,7 @@ impl WeightGradientPlan {
     /// The result must be alive, and these weights nobody else's.
     #[inline(always)]
     unsafe fn store<U: Element>(&self, unit: &Unit, sums: &[f32], to: &Out<U>, start: usize, continued: bool) {
-        if self.frame.taps.len() < self.geometry.taps() && !continued {
+        if self.taps < self.geometry.taps() && !continued {
             for filter in unit.filters.clone() {
                 // SAFETY: the caller's promise.
                 unsafe { to.slice(self.weights_of(unit, filter, start)) }.fill(U::from_f32(0.0));
@@ -321,8 +327,8 @@ impl WeightGradientPlan {
         start: usize,
         mut visit: impl FnMut(usize, &mut U),
     ) {
-        let (kept, lanes) = (self.frame.taps.len(), self.lanes());
-        let [rows, columns] = &self.frame.axes;
+        let (kept, lanes) = (self.taps, self.lanes());
+        let [rows, columns] = &self.axes;
         for (lane, filter) in unit.filters.clone().enumerate() {
             // SAFETY: the caller's promise.
             let to = unsafe { to.slice(self.weights_of(unit, filter, start)) };
