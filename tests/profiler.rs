@@ -130,10 +130,12 @@ fn check_sums(profile: &Profile) {
     let passes: f64 = parts[..3].iter().map(|part| part.seconds).sum();
     let by_name: f64 = profile.by(|operation| operation.name.to_string()).iter().map(|share| share.seconds).sum();
     assert!((by_name / passes - 1.0).abs() < 1e-9, "{by_name} of {passes}");
-    for worker in profile.workers() {
-        assert!(worker.busy > 0.0 && (worker.busy + worker.idle - step).abs() < 1e-9 * step, "{worker:?} of {step}");
+    let workers = profile.workers();
+    for worker in &workers {
+        assert!(worker.busy >= 0.0 && (worker.busy + worker.idle - step).abs() < 1e-9 * step, "{worker:?} of {step}");
     }
-    assert_eq!(profile.workers().len(), 2);
+    // Where others use the machine, one worker may have done all there was before the other had a turn.
+    assert!(workers.len() == 2 && workers.iter().any(|worker| worker.busy > 0.0), "{workers:?}");
 }
 
 fn nothing_is_said_of_a_training_in_order() {
