@@ -29,7 +29,7 @@ fn images_are_drawn_learned_from_and_told_apart_and_a_budget_is_kept_or_refused(
     for part in ["architecture", "images", "right", "progress", "ended", "loss by step"] {
         assert!(said.contains(part), "{part}: {said}");
     }
-    assert!(place.refused(&["eval", "runs/drawn-1", "runs/drawn-1/config.toml"]).contains("gradus classify"));
+    assert!(place.refused(&["generate", "runs/drawn-1", "--prompt", "a"]).contains("gradus classify"));
 
     // The same weights within less memory, and the least that works where there is too little.
     let refusal = place.refused(&["train-images", "--size", "32", "--batch", "8", "--memory", "5MB"]);
