@@ -40,5 +40,19 @@ fn line(answer: &Answer) -> String {
 fn object(answer: &Answer) -> String {
     let classes: Vec<_> =
         answer.classes.iter().map(|(name, share)| json!({"class": name, "probability": share})).collect();
-    format!("{}\n", json!({"image": answer.path, "classes": classes}))
+    // Names of files need not be text, and JSON is.
+    format!("{}\n", json!({"image": answer.path.to_string_lossy(), "classes": classes}))
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+    use std::os::unix::ffi::OsStrExt;
+
+    #[test]
+    fn a_name_that_is_no_text_is_told_as_far_as_it_is() {
+        let path = std::ffi::OsStr::from_bytes(b"a\xff.png").into();
+        let told = object(&Answer { path, classes: vec![("cat".into(), 1.0)] });
+        assert!(told.contains("a\u{fffd}.png") && told.contains("cat"), "{told}");
+    }
 }

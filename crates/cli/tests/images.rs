@@ -25,6 +25,12 @@ fn images_are_drawn_learned_from_and_told_apart_and_a_budget_is_kept_or_refused(
     assert!(said.starts_with("runs/drawn-1/confusion.png: ") && said.matches(" %").count() == 2, "{said}");
     assert!(place.refused(&["classify", "runs/drawn-1", "runs/drawn-1/config.toml"]).contains("--skip-broken"));
 
+    let said = place.printed(&["inspect", "runs/drawn-1"]);
+    for part in ["architecture", "images", "right", "progress", "ended", "loss by step"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    assert!(place.refused(&["generate", "runs/drawn-1", "--prompt", "a"]).contains("gradus classify"));
+
     // The same weights within less memory, and the least that works where there is too little.
     let refusal = place.refused(&["train-images", "--size", "32", "--batch", "8", "--memory", "5MB"]);
     assert!(refusal.contains("at least, so give --memory"), "{refusal}");
@@ -32,6 +38,8 @@ fn images_are_drawn_learned_from_and_told_apart_and_a_budget_is_kept_or_refused(
     assert!(within.status.success(), "{}", String::from_utf8_lossy(&within.stderr));
     let weights = |run: &str| std::fs::read(place.0.join(run).join("model/model.safetensors")).unwrap();
     assert!(weights("runs/drawn-1") == weights("runs/drawn-2"));
+    let said = place.printed(&["inspect", "runs/drawn-1", "runs/drawn-2"]);
+    assert!(said.contains("images/s") && said.contains("memory") && !said.contains("seed"), "{said}");
     for (options, part) in [
         (&["train-images", "--skip-broken"][..], "--skip-broken has no effect"),
         (&["train-images", "--resume", "runs/drawn-1", "--seed", "2"], "--seed cannot change"),

@@ -142,6 +142,15 @@ fn a_budget_that_cannot_be_kept_is_refused_before_anything_is_written() {
     place.keeps_what_it_says_is_enough("generate byte/model --prompt w --max-tokens 8", "nothing");
 }
 
+/// The figure does not depend on how far from it the budget is that is refused.
+#[test]
+fn what_is_said_to_be_enough_for_images_is() {
+    let place = Place::new("images", 0);
+    let train = "train-images --model resnet-tiny --batch 4 --steps 2 --quiet --threads 2";
+    place.keeps_what_it_says_is_enough(&format!("{train} --out run"), "run");
+    place.keeps_what_it_says_is_enough(&format!("{train} --out soap --optimizer soap"), "soap");
+}
+
 #[test]
 fn gradients_are_measured_where_there_is_room_and_else_not() {
     let place = Place::new("health", 20_000);
@@ -175,6 +184,10 @@ fn watching_the_curvature_is_planned() {
     place.keeps_what_it_says_is_enough(&format!("{train} --out watched --watch-curvature 1"), "watched");
     place.keeps_what_it_says_is_enough(&format!("{train} --out plain"), "plain");
     assert!(same(&place.path("watched/model/model.safetensors"), &place.path("plain/model/model.safetensors")));
+    // Of a model that is nothing beside its program, where two routines multiply with the Hessian.
+    let nano = "--preset nano --model llama --tokenizer byte --sequence 32 --batch 4 --steps 3 --quiet --threads 2";
+    let both = format!("train text.txt --out both {nano} --optimizer sophia --watch-curvature 1");
+    place.keeps_what_it_says_is_enough(&both, "both");
     let look = "curvature plain/model text.txt --sequences 2 --steps 2 --samples 2 --threads 2 --json";
     place.keeps_what_it_says_is_enough(look, "nothing");
 }

@@ -128,6 +128,29 @@ fn curvature_is_that_of_pytorch() {
     );
     let page = fs::read_to_string(place.0.join("page.html")).unwrap();
     assert!(page.starts_with("<!doctype html>") && page.contains("<svg"), "{page}");
+    // What was found is told although the page cannot be written.
+    let told = place.gradus(&[&arguments[..], &["--out", "missing/page.html"]].concat());
+    assert!(told.status.code() == Some(2) && String::from_utf8(told.stdout).unwrap().contains("sharpness"));
+}
+
+#[test]
+fn curvature_that_is_no_number_is_told() {
+    let place = place("models-curvature-diverged");
+    fs::write(place.0.join("text.txt"), "a few words and a few more").unwrap();
+    let path = place.0.join("model/model.safetensors");
+    let mut bytes = fs::read(&path).unwrap();
+    let (first, length) = {
+        let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        let head = tensors.tensor("lm_head.weight").unwrap();
+        assert_eq!(head.dtype(), safetensors::Dtype::F32);
+        (head.data().as_ptr() as usize - bytes.as_ptr() as usize, head.data().len())
+    };
+    bytes[first..first + length].chunks_exact_mut(4).for_each(|number| number.copy_from_slice(&3e38f32.to_le_bytes()));
+    fs::write(&path, bytes).unwrap();
+    let output = place.gradus(&["curvature", "model", "text.txt", "--sequences", "1", "--sequence", "4", "--json"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("grow beyond f32") && !said.contains(".rs"), "{said}");
 }
 
 #[test]

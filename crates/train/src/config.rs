@@ -8,7 +8,7 @@ mod speeds;
 pub(crate) use choices::OWN_EVENTS;
 pub use choices::{BatchSize, DeviceChoice, EventFolder, ExportDtype, Recomputation, Sharding};
 pub use compression::{Compression, LocalSteps};
-pub(crate) use limits::within;
+pub(crate) use limits::{within, written_as_text};
 pub use speeds::MeasuredSpeeds;
 
 use crate::lanes::Place;

@@ -8,6 +8,7 @@ use crate::memory::{Budget, Held, WORD_BYTES_MIN};
 use crate::models::CausalModel;
 use crate::parameters::Parameter;
 use crate::planning::InferenceMemory;
+use crate::step::is_not_finite;
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 use gradus_engine::backend::Backend;
@@ -129,7 +130,13 @@ pub fn curvature(
     export::read_model_weights(folder, &model, &mut program)?;
     guard::doing(Doing::Evaluating);
     let hessian = Hessian { program, weights, part, tokens, sequence, loss: 0.0 };
-    found(hessian, settings, progress)
+    found(hessian, settings, progress).map_err(|error| match is_not_finite(&error) {
+        true => Error::Diverged(
+            "the curvature of the loss is no number: the model's numbers grow beyond f32; use one from before it diverged"
+                .to_string(),
+        ),
+        false => error,
+    })
 }
 
 /// What the products tell.

@@ -204,6 +204,15 @@ fn folders_and_tables_are_trained_on_and_what_is_broken_is_refused_or_counted() 
     assert!(error.unwrap_err().to_string().contains("torn.png"));
     fs::remove_file(data.join("light/torn.png")).unwrap();
 
+    // What is no file is never waited for.
+    #[cfg(unix)]
+    {
+        assert!(std::process::Command::new("mkfifo").arg(data.join("pipe.png")).status().unwrap().success());
+        fs::write(folder.path("pipe.csv"), "data/pipe.png,dark\ndata/light/0.png,light\n").unwrap();
+        let said = refused(&of(&folder.path("pipe.csv"), "pipe"));
+        assert!(said.contains("pipe.png") && said.contains("it is no file"), "{said}");
+    }
+
     // A table, one with a file that is missing, and images that have changed.
     let table = data.join("all.csv");
     let line =
@@ -211,6 +220,11 @@ fn folders_and_tables_are_trained_on_and_what_is_broken_is_refused_or_counted() 
     let lines: String = (0..6).flat_map(|number| ["dark", "light"].map(|class| line(class, number))).collect();
     fs::write(&table, format!("path,label\n{lines}")).unwrap();
     trained(&ImagesConfig { steps: 1, ..of(&table, "table") });
+    // As spreadsheets write it; and nothing that names a file is taken for a title.
+    fs::write(&table, format!("\u{feff}{lines}")).unwrap();
+    trained(&ImagesConfig { steps: 1, ..of(&table, "marked") });
+    fs::write(&table, format!("dark/none.gif,dark\n{lines}")).unwrap();
+    assert!(refused(&of(&table, "titled")).contains("none.gif"));
     fs::write(&table, format!("{lines}dark/none.png,dark\n")).unwrap();
     let said = refused(&of(&table, "missing"));
     assert!(said.contains("all.csv") && said.contains("none.png") && said.contains("skip_broken"), "{said}");
@@ -246,6 +260,19 @@ fn sets_that_cannot_be_trained_on_are_refused_in_one_line() {
         let said = refused(&of(name));
         assert!(said.contains(part) && !said.contains('\n'), "{name}: {said}");
     }
+    // Names that no file of the run can hold.
+    #[cfg(target_os = "linux")]
+    {
+        use std::os::unix::ffi::OsStrExt;
+        let name = std::ffi::OsStr::from_bytes(b"\xff");
+        classes(&folder.path("names"), &["a", "b"], 2, (16, 16));
+        fs::rename(folder.path("names/b"), folder.path("names").join(name)).unwrap();
+        fs::rename(folder.path("one"), folder.0.join(name)).unwrap();
+        let said = refused(&of("names"));
+        assert!(said.contains("not UTF-8, so no file can state the class"), "{said}");
+        let said = refused(&ImagesConfig { images: Some(folder.0.join(name)), ..of("one") });
+        assert!(said.contains("the images") && said.contains("is not UTF-8"), "{said}");
+    }
     let said = refused(&ImagesConfig { size: Some(Size([30, 30])), ..config(&folder.path("run"), "vit-tiny") });
     assert!(said.contains("multiples of 8"), "{said}");
     trained(&ImagesConfig { size: Some(Size([20, 20])), steps: 1, ..of("sizes") });
@@ -269,7 +296,7 @@ fn both_layouts_are_read_back_and_say_the_same_of_an_image() {
             (answers.swap_remove(0), out.join("model"))
         };
         let (timm, folder_of_timm) = said(Layout::Timm, None, 2);
-        let (transformers, _) = said(Layout::Transformers, None, 2);
+        let (transformers, folder_of_transformers) = said(Layout::Transformers, None, 2);
         assert_eq!(timm, transformers, "{model}");
         // Nothing is learned in no steps: what is read is what was written.
         let (again, _) = said(Layout::Transformers, Some(folder_of_timm.clone()), 0);
@@ -277,7 +304,39 @@ fn both_layouts_are_read_back_and_say_the_same_of_an_image() {
         let path = folder_of_timm.join("config.json");
         let text = fs::read_to_string(&path).unwrap();
         fs::write(&path, text.replacen('{', "{\"antialias\": true,", 1)).unwrap();
-        let error = export::read_image_config(&folder_of_timm).unwrap_err().to_string();
+        let refused = |folder: &Path| export::read_image_config(folder).unwrap_err().to_string();
+        let error = refused(&folder_of_timm);
         assert!(error.contains("antialias is not understood"), "{error}");
+        // Classes without names, or others than there are.
+        fs::write(&path, text.replacen("\"dark\"", "1", 1)).unwrap();
+        assert!(refused(&folder_of_timm).contains("label_names holds what is no text"));
+        let path = folder_of_transformers.join("config.json");
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(&path, text.replace("\"1\": \"light\"", "\"7\": \"light\"")).unwrap();
+        assert!(refused(&folder_of_transformers).contains("id2label has 7 where 1 should be"));
     }
+}
+
+/// A variance below zero has no root.
+#[test]
+fn what_is_no_number_is_no_answer() {
+    let folder = Folder::new("nan");
+    let data = folder.path("data");
+    classes(&data, &["dark", "light"], 2, (16, 16));
+    let run = folder.path("run");
+    trained(&ImagesConfig { images: Some(data.clone()), size: None, steps: 1, ..config(&run, "resnet-tiny") });
+    let path = run.join("model/model.safetensors");
+    let mut bytes = fs::read(&path).unwrap();
+    let (first, length) = {
+        let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        let variance = tensors.tensor("bn1.running_var").unwrap();
+        (variance.data().as_ptr() as usize - bytes.as_ptr() as usize, variance.data().len())
+    };
+    bytes[first..first + length].chunks_exact_mut(4).for_each(|number| number.copy_from_slice(&(-5f32).to_le_bytes()));
+    fs::write(&path, bytes).unwrap();
+    let cpu = Cpu::new(1).unwrap();
+    let images = [data.join("dark/0.png")];
+    let said =
+        images::classify(&run.join("model"), &images, 2, &cpu, &mut |answer| answer.map(|answer| panic!("{answer:?}")));
+    assert!(said.unwrap_err().to_string().contains("0.png is no number"));
 }

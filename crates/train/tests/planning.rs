@@ -143,6 +143,20 @@ fn a_refusal_names_what_works(backend: &dyn Backend) {
     assert!(plans.fastest_within(refusal.smallest).unwrap().is_some());
     assert!(!refusal.changes.is_empty());
     assert!(refusal.changes.iter().all(|change| change.smallest < refusal.smallest), "{refusal:?}");
+    // A change is told by itself: with as many computed at once as are stated.
+    let stated = StepConfig { micro_batch: BATCH, micro_batches: 1, ..config };
+    let smallest =
+        |config: &StepConfig| StepPlans::new(config, BATCH, Recompute::Auto, backend).smallest().unwrap().arena();
+    let plans = StepPlans::new(&stated, BATCH, Recompute::Auto, backend);
+    let refusal = Refusal::of(&plans, &stated, BATCH, backend).unwrap();
+    let optimizer = OptimizerKind::Sgd.grouped(OptimizerKind::Sgd.usual());
+    for (options, changed) in [
+        ("`settings.optimizer` sgd", StepConfig { optimizer, ..stated.clone() }),
+        ("`settings.micro_batch` 1", StepConfig { micro_batch: 1, ..stated.clone() }),
+    ] {
+        let told = refusal.changes.iter().find(|change| change.options == options);
+        assert_eq!(told.map(|change| change.smallest), Some(smallest(&changed)), "{options}: {refusal:?}");
+    }
 }
 
 on_every_machine!(a_step_goes_on_under_another_plan);

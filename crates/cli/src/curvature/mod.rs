@@ -31,14 +31,14 @@ pub fn run(args: &CurvatureArgs) -> Result<()> {
         }
     };
     let found = curvature(&folder, &corpus, &*backend, settings, &mut tell)?;
-    if let Some(path) = &args.out {
-        atomic::write_file(path, page::html(&found).as_bytes())?;
+    match args.json {
+        true => print::out(format!("{}\n", json!(found)))?,
+        false => print::text(text(&found))?,
     }
-    if args.json {
-        return print::out(format!("{}\n", json!(found)));
-    }
-    print::text(text(&found))?;
-    args.out.as_ref().map_or(Ok(()), |path| print::text(format!("\nthe same as a page: {}\n", path.display())))
+    // What took long to find is told before anything is written that might fail.
+    let Some(path) = &args.out else { return Ok(()) };
+    atomic::write_file(path, page::html(&found).as_bytes())?;
+    if args.json { Ok(()) } else { print::text(format!("\nthe same as a page: {}\n", path.display())) }
 }
 
 fn text(found: &Curvature) -> String {

@@ -3,9 +3,10 @@
 use super::figures::Figures;
 use super::report::setting;
 use super::state::State;
+use super::stated::Stated;
 use crate::charts::{Glyphs, Plot, Series};
 use crate::numbers::{bytes, count, duration, short_time};
-use gradus_train::config::{CONFIG_FILE, TrainConfig};
+use gradus_train::config::CONFIG_FILE;
 use gradus_train::{Error, Result};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ const LETTERS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
 struct Run<'a> {
     letter: char,
     folder: &'a Path,
-    config: TrainConfig,
+    stated: Stated,
     figures: Figures,
 }
 
@@ -24,7 +25,7 @@ impl<'a> Run<'a> {
     fn read(letter: char, folder: &'a Path) -> Result<Run<'a>> {
         let problem = match (folder.is_dir(), folder.join(CONFIG_FILE).is_file()) {
             (true, true) => {
-                return Ok(Run { letter, folder, config: TrainConfig::read(folder)?, figures: Figures::read(folder)? });
+                return Ok(Run { letter, folder, stated: Stated::read(folder)?, figures: Figures::read(folder)? });
             }
             (true, false) => "not the folder of a run (it has no config.toml); several folders are compared as runs",
             (false, _) => "no such folder; check the path",
@@ -52,7 +53,7 @@ fn legend(runs: &[Run]) -> String {
     let width = runs.iter().map(|run| run.folder.display().to_string().chars().count()).max().unwrap_or(0);
     let line = |run: &Run| {
         let step = run.figures.last.as_ref().map(|last| last.step);
-        let state = State::of(run.folder, &run.config, &run.figures).in_short(step);
+        let state = State::of(run.folder, &run.stated, &run.figures).in_short(step);
         format!("{}  {:width$}  {state}\n", run.letter, run.folder.display().to_string())
     };
     runs.iter().map(line).collect()
@@ -71,8 +72,10 @@ fn plot(runs: &[Run], columns: usize, glyphs: Glyphs) -> String {
 /// Figures of each run, a line each.
 fn table(runs: &[Run]) -> String {
     let loss = |loss: Option<f32>| loss.map_or("-".into(), |loss| format!("{loss:.4}"));
+    // Of what each run is made of.
+    let rate = if runs.iter().all(|run| run.stated.examples == "images") { "images/s" } else { "tokens/s" };
     let mut rows: Vec<Vec<String>> = vec![
-        ["run", "loss", "best", "validation", "best", "tokens/s", "a step", "peak memory", "steps took"]
+        ["run", "loss", "best", "validation", "best", rate, "a step", "peak memory", "steps took"]
             .map(String::from)
             .to_vec(),
     ];
@@ -103,7 +106,7 @@ fn table(runs: &[Run]) -> String {
 
 /// Each setting that is not the same in all runs.
 fn differences(runs: &[Run]) -> String {
-    let tables: Vec<toml::Table> = runs.iter().map(|run| run.config.to_table()).collect();
+    let tables: Vec<&toml::Table> = runs.iter().map(|run| &run.stated.settings).collect();
     let mut keys: Vec<&String> = tables.iter().flat_map(|table| table.keys()).collect();
     keys.sort();
     keys.dedup();
@@ -190,8 +193,8 @@ mod tests {
         let place = Folder::new("states");
         let run = place.run("run", 1, 1.0);
         let state = || {
-            let (config, figures) = (TrainConfig::read(&run).unwrap(), Figures::read(&run).unwrap());
-            State::of(&run, &config, &figures)
+            let (stated, figures) = (Stated::read(&run).unwrap(), Figures::read(&run).unwrap());
+            State::of(&run, &stated, &figures)
         };
         assert_eq!(state(), State::Ended);
         let lock = fs::File::open(&run).unwrap();

@@ -15,6 +15,7 @@ pub struct Line {
     pub tokens: Option<u64>,
     pub loss: Option<f32>,
     pub validation_loss: Option<f32>,
+    pub validation_accuracy: Option<f32>,
     tokens_per_second: Option<f64>,
     step_ms: Option<f64>,
     pub peak_memory_bytes: Option<u64>,

@@ -4,6 +4,7 @@ mod compare;
 mod figures;
 mod report;
 mod state;
+mod stated;
 
 use crate::args::InspectArgs;
 use crate::charts::Glyphs;

@@ -2,9 +2,10 @@
 
 use super::figures::Figures;
 use super::state::State;
+use super::stated::Stated;
 use crate::charts::Glyphs;
 use crate::numbers::{bytes, count, duration, rounded};
-use gradus_train::config::{CONFIG_FILE, TrainConfig};
+use gradus_train::config::CONFIG_FILE;
 use gradus_train::memory::Budget;
 use gradus_train::{Error, Result};
 use safetensors::tensor::Metadata;
@@ -45,16 +46,16 @@ pub fn report(folder: &Path, columns: usize, glyphs: Glyphs) -> Result<String> {
 
 fn run_report(folder: &Path, (columns, glyphs): (usize, Glyphs), text: &mut String) -> Result<()> {
     line(text, "run", folder.display());
-    let config = TrainConfig::read(folder)?;
-    for (key, value) in config.to_table() {
-        line(text, &format!("  {key}"), setting(&key, &value));
+    let stated = Stated::read(folder)?;
+    for (key, value) in &stated.settings {
+        line(text, &format!("  {key}"), setting(key, value));
     }
     line(text, "files", "");
     for name in ["checkpoints", "model", "samples", "metrics.jsonl"] {
         line(text, &format!("  {name}"), bytes(size(&folder.join(name))));
     }
     let figures = Figures::read(folder)?;
-    progress_report(&figures, &State::of(folder, &config, &figures), text);
+    progress_report(&figures, &stated, &State::of(folder, &stated, &figures), text);
     if let Some(plot) = figures.plot(columns, glyphs) {
         writeln!(text, "loss by step{}", figures.legend(glyphs)).expect("a string takes every line");
         text.push_str(&plot);
@@ -72,7 +73,7 @@ fn run_report(folder: &Path, (columns, glyphs): (usize, Glyphs), text: &mut Stri
 }
 
 /// How a run stands, and its last figures.
-fn progress_report(figures: &Figures, state: &State, text: &mut String) {
+fn progress_report(figures: &Figures, stated: &Stated, state: &State, text: &mut String) {
     line(text, "progress", state);
     let Some(last) = &figures.last else { return };
     line(text, "  step", count(last.step));
@@ -81,13 +82,14 @@ fn progress_report(figures: &Figures, state: &State, text: &mut String) {
             line(text, &format!("  {name}"), value);
         }
     };
-    told("tokens", last.tokens.map(exact_and_rounded));
+    told(stated.examples, last.tokens.map(exact_and_rounded));
     told("loss", last.loss.map(|loss| format!("{loss:.4}")));
     told("best loss", figures.best_loss().map(|(step, loss)| format!("{loss:.4} (step {})", count(step))));
     told("validation loss", figures.validations.last().map(|(_, loss)| format!("{loss:.4}")));
     let best = figures.best_validation().filter(|_| figures.validations.len() > 1);
     told("best validation loss", best.map(|(step, loss)| format!("{loss:.4} (step {})", count(step))));
-    told("tokens a second", figures.tokens_per_second().map(|rate| count(rate.round() as u64)));
+    told("right", last.validation_accuracy.map(|share| format!("{:.1} %", 100.0 * share)));
+    told(&format!("{} a second", stated.examples), figures.tokens_per_second().map(|rate| count(rate.round() as u64)));
     told("peak memory", last.peak_memory_bytes.map(bytes));
 }
 

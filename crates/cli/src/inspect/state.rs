@@ -2,8 +2,8 @@
 
 use super::figures::Figures;
 use super::report::checkpoints;
+use super::stated::Stated;
 use crate::numbers::count;
-use gradus_train::config::TrainConfig;
 use serde_json::Value;
 use std::fmt;
 use std::fs::{self, File, TryLockError};
@@ -26,13 +26,13 @@ pub enum State {
 
 impl State {
     /// Of the run in a folder.
-    pub fn of(folder: &Path, config: &TrainConfig, figures: &Figures) -> State {
+    pub fn of(folder: &Path, stated: &Stated, figures: &Figures) -> State {
         match &figures.last {
             _ if is_locked(folder) => State::GoesOn,
             None => State::NotStarted,
             // Only a session that comes to its end accounts for its memory.
             Some(last) if last.account.is_none() => State::Killed,
-            Some(last) if is_done(folder, config, last.step) => State::Ended,
+            Some(last) if is_done(folder, stated, last.step) => State::Ended,
             Some(_) => State::Stopped,
         }
     }
@@ -46,16 +46,15 @@ fn is_locked(folder: &Path) -> bool {
 }
 
 /// Whether a run has come as far as its configuration states.
-fn is_done(folder: &Path, config: &TrainConfig, step: u64) -> bool {
-    let by_epochs = config.epochs.and(config.decay_steps);
-    if let Some(steps) = config.steps.or(by_epochs) {
+fn is_done(folder: &Path, stated: &Stated, step: u64) -> bool {
+    if let Some(steps) = stated.steps {
         return step >= steps;
     }
     let seconds = checkpoints(folder).last().and_then(|newest| {
         let state: Value = serde_json::from_slice(&fs::read(newest.join("state.json")).ok()?).ok()?;
         state["seconds"].as_f64()
     });
-    config.time_seconds.zip(seconds).is_none_or(|(time, seconds)| seconds >= time)
+    stated.seconds.zip(seconds).is_none_or(|(time, seconds)| seconds >= time)
 }
 
 impl fmt::Display for State {

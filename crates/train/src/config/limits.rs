@@ -144,13 +144,18 @@ impl TrainConfig {
         if let EventFolder::At(path) = &self.tensorboard {
             named.push(("`settings.tensorboard`", path));
         }
-        match named.iter().find(|(_, path)| path.to_str().is_none()) {
-            None => Ok(()),
-            Some((what, path)) => refused(format!(
-                "{what} {} is not UTF-8, and a run writes its paths down as text; rename it, or name a link to it",
-                path.display()
-            )),
-        }
+        written_as_text(&named)
+    }
+}
+
+/// Refuses paths that a `config.toml` cannot hold.
+pub(crate) fn written_as_text(named: &[(&str, &Path)]) -> Result<()> {
+    match named.iter().find(|(_, path)| path.to_str().is_none()) {
+        None => Ok(()),
+        Some((what, path)) => refused(format!(
+            "{what} {} is not UTF-8, and a run writes its paths down as text; rename it, or name a link to it",
+            path.display()
+        )),
     }
 }
 

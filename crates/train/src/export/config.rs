@@ -43,7 +43,11 @@ pub(super) fn stated_config(path: &Path) -> Result<ModelConfig> {
     let name = settings.text("model_type", "")?;
     let Some(family) = Family::of_name(name) else {
         let known: Vec<&str> = Family::ALL.iter().map(|family| family.name()).collect();
-        let problem = format!("models of type {name:?} are not known, only {}", known.join(", "));
+        let is_of_images = settings.values.contains_key("architecture") || ["vit", "resnet"].contains(&name);
+        let problem = match is_of_images {
+            true => "a model of images, which `gradus classify` takes".to_string(),
+            false => format!("models of type {name:?} are not known, only {}", known.join(", ")),
+        };
         return Err(settings.refuse(problem));
     };
     settings.check_keys(&[&[COMMON], family.architecture().published().keys].concat())?;

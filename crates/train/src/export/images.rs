@@ -278,8 +278,13 @@ fn read_timm(settings: &Settings) -> Result<Labelled> {
     let classes = settings.size("num_classes", 1000)?;
     let (mean, deviation) = (numbers(&input, "mean", MEAN)?, numbers(&input, "std", DEVIATION)?);
     let labels = match settings.values.get("label_names") {
-        Some(Value::Array(names)) => names.iter().map(|name| name.as_str().unwrap_or_default().to_string()).collect(),
-        _ => unnamed(classes),
+        None | Some(Value::Null) => unnamed(classes),
+        Some(Value::Array(names)) => {
+            let name = |name: &Value| name.as_str().map(str::to_string);
+            let names: Option<Vec<String>> = names.iter().map(name).collect();
+            names.ok_or_else(|| settings.refuse("label_names holds what is no text".to_string()))?
+        }
+        Some(_) => return Err(settings.refuse("label_names is no list of names".to_string())),
     };
     labelled(settings, ImageModel { architecture, classes, size, mean, deviation }, labels)
 }
@@ -329,10 +334,13 @@ fn read_transformers(folder: &Path, settings: &Settings) -> Result<Labelled> {
     if let Some(Value::Object(names)) = settings.values.get("id2label") {
         for (id, name) in names {
             let wrong = || settings.refuse(format!("id2label has {id:?}"));
-            labels.push((id.parse().map_err(|_| wrong())?, name.as_str().unwrap_or_default().to_string()));
+            labels.push((id.parse().map_err(|_| wrong())?, name.as_str().ok_or_else(wrong)?.to_string()));
         }
     }
     labels.sort();
+    if let Some((place, (id, _))) = labels.iter().enumerate().find(|(place, (id, _))| place != id) {
+        return Err(settings.refuse(format!("id2label has {id} where {place} should be")));
+    }
     let classes = if labels.is_empty() { settings.size("num_labels", 2)? } else { labels.len() };
     let labels = if labels.is_empty() { unnamed(classes) } else { labels.into_iter().map(|(_, name)| name).collect() };
     labelled(settings, ImageModel { architecture, classes, size, mean, deviation }, labels)

@@ -4,11 +4,11 @@ use super::decode;
 use super::draws::Draws;
 use super::view::{Augmentation, Lines, View};
 use super::{Classifier, IMAGE};
-use crate::Result;
 use crate::export;
 use crate::memory::guard::{self, Doing};
 use crate::parameters::Parameters;
 use crate::step::Inputs;
+use crate::{Error, Result};
 use gradus_engine::backend::Backend;
 use gradus_engine::{Routine, Trace};
 use std::path::{Path, PathBuf};
@@ -53,6 +53,12 @@ pub fn classify(
         program.write(IMAGE, &pixels)?;
         program.run("classify")?;
         let probabilities = program.read("probabilities")?.to_vec::<f32>()?;
+        if probabilities.iter().any(|probability| !probability.is_finite()) {
+            let image = path.display();
+            return Err(Error::Diverged(format!(
+                "what the model says of {image} is no number: its numbers grow beyond f32; use one from before it diverged"
+            )));
+        }
         let mut classes: Vec<(String, f32)> = labelled.labels.iter().cloned().zip(probabilities).collect();
         classes.sort_by(|a, b| b.1.total_cmp(&a.1));
         classes.truncate(count);

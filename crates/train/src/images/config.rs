@@ -3,7 +3,7 @@
 use super::view::Augmentation;
 use crate::config::{
     CONFIG_FILE, Clip, DeviceChoice, ExportDtype, HealthInterval, OptimizerKind, Precision, Recomputation,
-    ScheduleKind, within,
+    ScheduleKind, within, written_as_text,
 };
 use crate::export::Layout;
 use crate::files::atomic;
@@ -175,6 +175,9 @@ impl ImagesConfig {
         within("weight_decay", self.weight_decay, 0.0..=1e4)?;
         within("crop", self.augmentation.crop, 0.0..=0.95)?;
         within("colour", self.augmentation.colour, 0.0..=1.0)?;
-        within("mixup", self.augmentation.mixup, 0.0..=1.0)
+        within("mixup", self.augmentation.mixup, 0.0..=1.0)?;
+        let images = self.images.iter().map(|path| ("the images", path.as_path()));
+        let init = self.init.iter().map(|path| ("`settings.init`", path.as_path()));
+        written_as_text(&images.chain(init).collect::<Vec<_>>())
     }
 }

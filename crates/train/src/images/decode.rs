@@ -109,6 +109,10 @@ fn with_decoder<T>(
     path: &Path,
     read: impl FnOnce(Option<ImageFormat>, Box<dyn ImageDecoder + '_>) -> Result<T>,
 ) -> Result<T> {
+    // A pipe might never say anything.
+    if !std::fs::metadata(path).map_err(Error::io("read", path))?.is_file() {
+        return Err(broken(path, "it is no file"));
+    }
     let file = File::open(path).map_err(Error::io("read", path))?;
     let reader = ImageReader::new(BufReader::new(file)).with_guessed_format().map_err(Error::io("read", path))?;
     let format = reader.format();

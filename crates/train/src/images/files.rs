@@ -73,7 +73,10 @@ fn in_folder(folder: &Path) -> Result<Vec<Stated>> {
 fn in_classes(folder: &Path, held_out: Option<bool>) -> Result<Vec<Stated>> {
     let mut stated = vec![];
     for class in subfolders(folder)? {
-        let label = class.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let Some(label) = class.file_name().and_then(|name| name.to_str()).map(str::to_string) else {
+            let problem = "has a name that is not UTF-8, so no file can state the class; rename it";
+            return Err(Error::corpus(&class, problem));
+        };
         let images = entries(&class)?.into_iter().filter(|path| decode::is_image(path) && path.is_file());
         stated.extend(images.map(|path| Stated { path, label: label.clone(), held_out }));
     }
@@ -96,13 +99,14 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
 /// Lines of a path, a label, and if there is a third field `train` or `validation`. Paths are relative to the table.
 fn in_table(table: &Path) -> Result<Vec<Stated>> {
     let text = fs::read_to_string(table).map_err(Error::io("read", table))?;
+    // Spreadsheets mark UTF-8 at the beginning.
+    let text = text.trim_start_matches('\u{feff}');
     let beside = table.parent().unwrap_or(Path::new(""));
     let mut stated = vec![];
     for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let wrong = |problem: &str| Error::corpus(table, format!("line {}: {problem}", number + 1));
         let fields = fields(line).map_err(|problem| wrong(&problem))?;
-        let is_title = number == 0 && fields.first().is_some_and(|field| !decode::is_image(Path::new(field)));
-        if is_title && fields.len() >= 2 {
+        if number == 0 && fields.len() >= 2 && is_title(&fields[0], beside) {
             continue;
         }
         let [path, label, rest @ ..] = &fields[..] else {
@@ -121,6 +125,11 @@ fn in_table(table: &Path) -> Result<Vec<Stated>> {
         stated.push(Stated { path: beside.join(path), label: label.clone(), held_out });
     }
     Ok(stated)
+}
+
+/// Whether the first field of a table names its column, and no file.
+fn is_title(field: &str, beside: &Path) -> bool {
+    Path::new(field).extension().is_none() && !beside.join(field).exists()
 }
 
 /// The fields of a line, quoted or not.
@@ -182,7 +191,10 @@ pub fn found(
                 found.first_skipped.get_or_insert_with(|| error.to_string());
             }
             Err(error @ Error::Io { .. }) => {
-                return Err(Error::corpus(path, format!("{error}; or leave such out by `settings.skip_broken`")));
+                return Err(Error::corpus(
+                    path,
+                    format!("{error}; bring it back, or leave such out by `settings.skip_broken`"),
+                ));
             }
             Err(error) => return Err(error),
         }
@@ -208,24 +220,18 @@ pub fn found(
 }
 
 /// Which images of a class are held out: those that are stated, or a share, by a number made of the name of each, so that
-/// others that come to them change little.
+/// others that come to them change little. One that is stated several times is held out whole, or trained on.
 fn shared_out(images: Vec<(Stated, Header)>, share: f64) -> Vec<(bool, PathBuf, Header)> {
-    let open = images.iter().filter(|(stated, _)| stated.held_out.is_none()).count();
-    let wanted =
-        ((open as f64 * share).round() as usize).max(usize::from(share > 0.0 && open > 1)).min(open.saturating_sub(1));
-    let name = |stated: &Stated| {
+    let mut open: BTreeMap<(u64, &Path), Vec<usize>> = BTreeMap::new();
+    for (at, (stated, _)) in images.iter().enumerate().filter(|(_, (stated, _))| stated.held_out.is_none()) {
         let name = stated.path.file_name().unwrap_or_default();
-        Fingerprint::new().bytes(name.as_encoded_bytes()).value()
-    };
-    let mut order: Vec<(u64, usize)> = images
-        .iter()
-        .enumerate()
-        .filter(|(_, (stated, _))| stated.held_out.is_none())
-        .map(|(at, (stated, _))| (name(stated), at))
-        .collect();
-    order.sort_unstable();
+        let number = Fingerprint::new().bytes(name.as_encoded_bytes()).value();
+        open.entry((number, &stated.path)).or_default().push(at);
+    }
+    let count = open.len();
+    let wanted = ((count as f64 * share).round() as usize).max(usize::from(share > 0.0 && count > 1));
     let mut held_out: Vec<bool> = images.iter().map(|(stated, _)| stated.held_out == Some(true)).collect();
-    order.iter().take(wanted).for_each(|(_, at)| held_out[*at] = true);
+    open.into_values().take(wanted.min(count.saturating_sub(1))).flatten().for_each(|at| held_out[at] = true);
     images.into_iter().zip(held_out).map(|((stated, header), held_out)| (held_out, stated.path, header)).collect()
 }
 
@@ -243,6 +249,14 @@ mod tests {
     }
 
     #[test]
+    fn a_title_names_columns_and_no_file() {
+        let beside = std::env::temp_dir();
+        let is_title = |field: &str| is_title(field, &beside);
+        assert!(is_title("path") && is_title("file name") && is_title("\"image\""));
+        assert!(!is_title("a.png") && !is_title("photos/a.gif") && !is_title("."));
+    }
+
+    #[test]
     fn a_share_of_each_class_is_held_out_and_one_image_stays() {
         let header = Header { size: [1, 1], bytes: 3, besides: 0 };
         let images = |count: usize, held_out: Option<bool>| -> Vec<(Stated, Header)> {
@@ -254,5 +268,10 @@ mod tests {
         };
         assert_eq!((held(100, 0.1, None), held(2, 0.1, None), held(1, 0.9, None), held(5, 0.0, None)), (10, 1, 0, 0));
         assert_eq!((held(4, 0.5, Some(true)), held(4, 0.5, Some(false)), held(3, 0.99, None)), (4, 0, 2));
+        // What is stated twice is on one side.
+        let twice: Vec<_> = images(5, None).into_iter().chain(images(5, None)).collect();
+        let shared = shared_out(twice, 0.5);
+        assert_eq!(shared.iter().filter(|(held_out, ..)| *held_out).count(), 6);
+        assert!((0..5).all(|at| shared[at].0 == shared[at + 5].0), "{shared:?}");
     }
 }

@@ -2,11 +2,12 @@
 
 use super::{ProcessMemory, heap};
 use crate::Result;
-use crate::config::{Sharding, TokenizerKind, TrainConfig};
+use crate::config::{OptimizerKind, Sharding, TokenizerKind, TrainConfig};
 use crate::data::PIECE_BYTES;
 use crate::lanes::{Lanes, Place, SQUARES_TOGETHER};
 use crate::language::LanguageModel;
 use crate::models::{CausalModel, Parameter};
+use crate::optimizers::is_hidden_matrix;
 use crate::pipeline::{Cut, Stage, Transfer};
 use crate::ranks::{compressed_bytes, exchange_bytes};
 use crate::tokenizer::LEARNING_BYTES_MIN;
@@ -37,6 +38,12 @@ const MESSAGES_BYTES: u64 = 4_000_000;
 /// more than predicted were held without it; of 4, 8 and 16 layers of width 64, 1.4, 4.0 and 9.3 MB.
 const CURVATURE_BYTES: u64 = 1_500_000;
 const LAYER_CURVATURE_BYTES: u64 = 300 * STEP_BYTES;
+/// Steps of a rule for a weight beyond those of AdamW's, by how much more was held of models of 2, 8 and 24 layers of GPT-2 and Llama.
+const ADAFACTOR_MATRIX_STEPS: u64 = 20;
+const ADAFACTOR_VECTOR_STEPS: u64 = 8;
+const MUON_STEPS: u64 = 7;
+/// For a side of a matrix that SOAP turns.
+const SOAP_SIDE_STEPS: u64 = 56;
 /// What is left free at least, for the guard to see the limit before it is passed.
 const FREE_BYTES: u64 = 2_000_000;
 /// What a process holds when it begins, and what code its work needs, where the system does not say: as on x86-64 Linux.
@@ -82,10 +89,27 @@ impl Held {
     }
 }
 
-/// Whether a run computes products with the Hessian of its loss.
-fn takes_curvature(config: &TrainConfig) -> bool {
+/// In how many routines a run computes products with the Hessian of its loss.
+fn routines_of_curvature(config: &TrainConfig) -> u64 {
     let refresh = config.optimizer.grouped(config.optimizer.usual()).refresh();
-    config.watch_curvature > 0 || refresh.is_some_and(|refresh| refresh.by_curvature)
+    u64::from(config.watch_curvature > 0) + u64::from(refresh.is_some_and(|refresh| refresh.by_curvature))
+}
+
+/// What the optimizer's rule takes of a plan beyond what AdamW's does.
+fn rule_bytes(optimizer: OptimizerKind, weights: &[Parameter]) -> u64 {
+    let rules = optimizer.grouped(optimizer.usual());
+    let steps = |weight: &Parameter| match optimizer {
+        OptimizerKind::Adamw | OptimizerKind::Sgd | OptimizerKind::Lion | OptimizerKind::Sophia => 0,
+        OptimizerKind::Adafactor if weight.shape.rank() < 2 => ADAFACTOR_VECTOR_STEPS,
+        OptimizerKind::Adafactor => ADAFACTOR_MATRIX_STEPS,
+        OptimizerKind::Muon => MUON_STEPS * u64::from(is_hidden_matrix(&weight.name, &weight.shape)),
+        OptimizerKind::Soap => {
+            // Besides Adam's two, a side has its moments and its basis.
+            let sides = (rules.states_of(&weight.name, &weight.shape).len() - 2) / 2;
+            SOAP_SIDE_STEPS * sides as u64
+        }
+    };
+    weights.iter().map(steps).sum::<u64>() * STEP_BYTES
 }
 
 /// Bytes of a run besides its arena, while it trains.
@@ -116,11 +140,13 @@ impl Outside {
             Some(blocks) => blocks * (LAYER_BYTES + LAYER_FORWARD_BYTES),
         };
         let messages = messages_bytes(config.place);
-        let curvature = match takes_curvature(config) {
-            true => CURVATURE_BYTES + config.model.layers as u64 * LAYER_CURVATURE_BYTES,
-            false => 0,
+        let curvature =
+            routines_of_curvature(config) * (CURVATURE_BYTES + config.model.layers as u64 * LAYER_CURVATURE_BYTES);
+        let rule = match cut.as_ref() {
+            None => rule_bytes(config.optimizer, &config.model.parameters()),
+            Some(cut) => rule_bytes(config.optimizer, &cut.weights[stage.index]),
         };
-        let runtime = held.with_threads(config.threads) + plan + curvature + messages + config.observer_bytes;
+        let runtime = held.with_threads(config.threads) + plan + rule + curvature + messages + config.observer_bytes;
         Outside { data, runtime }
     }
 

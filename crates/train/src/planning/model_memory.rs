@@ -27,8 +27,8 @@ pub struct ModelMemory {
 }
 
 impl ModelMemory {
-    /// Within what is stated and what the machine has.
-    pub fn of(config: &StepConfig, settings: &Settings, backend: &dyn Backend) -> Result<ModelMemory> {
+    /// Within what is stated and what the machine has, of a process that held so much before anything was planned.
+    pub fn of(config: &StepConfig, settings: &Settings, held: Held, backend: &dyn Backend) -> Result<ModelMemory> {
         let (batch, stated) = (settings.batch, settings.memory);
         if let Some(device) = backend.memory()? {
             let outside = Outside { data: 0, runtime: device.besides };
@@ -42,7 +42,7 @@ impl ModelMemory {
             (Batch::size(&traced.fields, config.lanes.rows(batch).len()), Batch::size(&traced.fields, 1));
         let steps = traced.trace.to_graph().nodes().len() as u64 * STEPS_PER_NODE;
         let messages = messages_bytes(config.place());
-        let runtime = Held::now_resident().with_threads(backend.workers()) + steps * STEP_BYTES + messages;
+        let runtime = held.with_threads(backend.workers()) + steps * STEP_BYTES + messages;
         let most_sums = traced.summed.iter().map(|summed| summed.sums.len()).max().unwrap_or(1);
         let numbers = traced.summed.iter().map(|summed| summed.numbers).collect();
         let shapes: Vec<Shape> = traced.parameters.iter().map(|parameter| parameter.shape.clone()).collect();

@@ -67,12 +67,13 @@ impl Refusal {
 
 /// What could be changed: each a choice that users make, by itself.
 fn changes_to(config: &StepConfig) -> Vec<(String, StepConfig)> {
-    // One sequence at a time needs least, whatever was stated.
-    let base = StepConfig { micro_batch: 1, ..config.clone() };
+    let one_at_once = StepConfig { micro_batch: 1, ..config.clone() };
     let mut changes = vec![];
     if config.micro_batch > 1 {
-        changes.push(("`settings.micro_batch` 1".to_string(), base.clone()));
+        changes.push(("`settings.micro_batch` 1".to_string(), one_at_once.clone()));
     }
+    // Where it is open how many are computed at once, one needs least.
+    let base = if config.micro_batch == 0 { one_at_once } else { config.clone() };
     // Optimizers that remember less.
     let (adamw, others) =
         (("adamw", OptimizerKind::Adamw), [("lion", OptimizerKind::Lion), ("sgd", OptimizerKind::Sgd)]);

@@ -48,7 +48,7 @@ pub use settings::Settings;
 
 use crate::checkpoint::Store;
 use crate::memory::guard::{self, Doing};
-use crate::memory::heap;
+use crate::memory::{Held, heap};
 use crate::parameters::Parameters;
 use crate::pipeline;
 use crate::planning::{Chosen, ModelMemory};
@@ -67,8 +67,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// A step within the memory there is.
-fn planned(config: &StepConfig, settings: &Settings, backend: &dyn Backend) -> Result<(ModelMemory, Chosen)> {
-    let memory = ModelMemory::of(config, settings, backend)?;
+fn planned(
+    config: &StepConfig,
+    settings: &Settings,
+    held: Held,
+    backend: &dyn Backend,
+) -> Result<(ModelMemory, Chosen)> {
+    let memory = ModelMemory::of(config, settings, held, backend)?;
     let chosen = memory.choose(config, settings.batch, settings.recompute, backend)?;
     Ok((memory, chosen))
 }
@@ -110,10 +115,11 @@ impl Trainer {
         ranks::check(place, &*backend)?;
         pipeline::check_ranks(place.ranks, settings.stages)?;
         let config = settings.step(objective, place);
-        let (memory, chosen) = match planned(&config, &settings, &*backend) {
+        let held = Held::now_resident();
+        let (memory, chosen) = match planned(&config, &settings, held, &*backend) {
             // Measuring is left out where it would not fit.
             Err(Error::Config(_)) if settings.health == HealthInterval::Auto => {
-                planned(&StepConfig { health: false, ..config }, &settings, &*backend)?
+                planned(&StepConfig { health: false, ..config }, &settings, held, &*backend)?
             }
             planned => planned?,
         };
