@@ -9,7 +9,7 @@ use super::{CONFIG, WEIGHTS, decimal, read_json, write_json};
 use crate::config::ExportDtype;
 use crate::files::atomic;
 use crate::files::tensors::{self, Entry, TensorFile, Tensors, first_not_finite};
-use crate::images::Classifier;
+use crate::images::{Classifier, Filter, Fit, Framing};
 use crate::models::vision::{Architecture, Block, DEVIATION, ImageModel, MEAN, ResNet, Vit};
 use crate::parameters::Parameters;
 use crate::step::Inputs;
@@ -34,13 +34,15 @@ pub enum Layout {
     Transformers,
 }
 
-/// What an image model is called, and its classes.
+/// An image model, its classes, and how images are shown to it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Labelled {
     /// The model.
     pub model: ImageModel,
     /// The names of its classes.
     pub labels: Vec<String>,
+    /// How images are brought to its size. What is written is how a run does it: the middle, by a triangle.
+    pub framing: Framing,
 }
 
 /// The weights of an image model, and its statistics: shapes by name.
@@ -81,19 +83,29 @@ fn write_image_settings(folder: &Path, labelled: &Labelled, layout: Layout, dtyp
     if layout == Layout::Timm {
         return Ok(());
     }
-    let name =
-        if matches!(model.architecture, Architecture::Vit(_)) { "ViTImageProcessor" } else { "ConvNextImageProcessor" };
-    let processor = json!({
-        "image_processor_type": name, "do_resize": true, "do_rescale": true, "do_normalize": true,
-        "size": {"height": height, "width": width}, "image_mean": mean, "image_std": deviation,
-        "resample": 2, "rescale_factor": 1.0 / 255.0,
+    // One processor shows the middle, of small squares only; the usual one all of an image, whatever its form.
+    let (name, shown) = match height == width && height < SQUASHED_FROM {
+        true => ("ConvNextImageProcessor", json!({"shortest_edge": height})),
+        false => ("ViTImageProcessor", json!({"height": height, "width": width})),
+    };
+    let mut processor = json!({
+        "image_processor_type": name, "do_resize": true, "do_rescale": true, "do_normalize": true, "size": shown,
+        "image_mean": mean, "image_std": deviation, "resample": BILINEAR, "rescale_factor": 1.0 / 255.0,
     });
+    if processor["size"].get("shortest_edge").is_some() {
+        processor["crop_pct"] = json!(1.0);
+    }
     write_json(&folder.join(PROCESSOR), &processor)
 }
 
 const PROCESSOR: &str = "preprocessor_config.json";
+/// The least side from which on ConvNeXT's processor shows all of an image.
+const SQUASHED_FROM: usize = 384;
+/// Pillow's numbers of filters.
+const BILINEAR: u64 = 2;
+const BICUBIC: u64 = 3;
 
-fn timm_config(Labelled { model, labels }: &Labelled) -> Value {
+fn timm_config(Labelled { model, labels, .. }: &Labelled) -> Value {
     let [height, width] = model.size;
     let (name, features, args) = match &model.architecture {
         Architecture::Resnet(resnet) => {
@@ -132,7 +144,7 @@ fn timm_config(Labelled { model, labels }: &Labelled) -> Value {
     config
 }
 
-fn transformers_config(Labelled { model, labels }: &Labelled, dtype: ExportDtype) -> Value {
+fn transformers_config(Labelled { model, labels, .. }: &Labelled, dtype: ExportDtype) -> Value {
     let names: Map<String, Value> =
         labels.iter().enumerate().map(|(id, label)| (id.to_string(), json!(label))).collect();
     let ids: Map<String, Value> = labels.iter().enumerate().map(|(id, label)| (label.clone(), json!(id))).collect();
@@ -172,9 +184,10 @@ const TIMM_ARGS: Keys = &[
     (Any, &["num_classes", "drop_rate", "drop_path_rate"]),
 ];
 const TIMM_INPUT: Keys = &[
-    (Read, &["input_size", "mean", "std"]),
-    (Any, &["fixed_input_size", "min_input_size", "test_input_size", "interpolation", "crop_pct", "test_crop_pct"]),
-    (Any, &["crop_mode", "num_classes", "first_conv", "classifier", "pool_size", "url", "hf_hub_id", "tag", "source"]),
+    (Read, &["input_size", "mean", "std", "interpolation", "crop_pct"]),
+    (Only(&["\"center\"", "null"]), &["crop_mode"]),
+    (Any, &["fixed_input_size", "min_input_size", "test_input_size", "test_crop_pct"]),
+    (Any, &["num_classes", "first_conv", "classifier", "pool_size", "url", "hf_hub_id", "tag", "source"]),
     (Any, &["architecture", "license", "origin_url", "paper_name", "paper_ids", "notes", "custom_load", "file"]),
     (Any, &["hf_hub_filename", "state_dict", "label_offset", "label_names", "label_descriptions", "test_crop_mode"]),
 ];
@@ -197,21 +210,16 @@ const RESNET: Keys = &[
     (Only(&["false"]), &["downsample_in_first_stage", "downsample_in_bottleneck"]),
 ];
 const PROCESSING: Keys = &[
-    (Read, &["image_mean", "image_std", "size"]),
+    (
+        Read,
+        &["image_mean", "image_std", "size", "resample", "crop_pct", "image_processor_type", "feature_extractor_type"],
+    ),
     (
         Any,
-        &[
-            "image_processor_type",
-            "feature_extractor_type",
-            "do_resize",
-            "resample",
-            "crop_pct",
-            "do_convert_rgb",
-            "data_format",
-        ],
+        &["do_convert_rgb", "data_format", "rescale_factor", "crop_size", "default_to_square", "_valid_processor_keys"],
     ),
-    (Only(&["true", "null"]), &["do_rescale", "do_normalize"]),
-    (Any, &["rescale_factor", "do_center_crop", "crop_size", "default_to_square", "_valid_processor_keys"]),
+    (Only(&["true", "null"]), &["do_rescale", "do_normalize", "do_resize"]),
+    (Only(&["false", "null"]), &["do_center_crop"]),
 ];
 
 /// The image model that a folder states, and whose layout it has. What is not understood is refused.
@@ -286,7 +294,59 @@ fn read_timm(settings: &Settings) -> Result<Labelled> {
         }
         Some(_) => return Err(settings.refuse("label_names is no list of names".to_string())),
     };
-    labelled(settings, ImageModel { architecture, classes, size, mean, deviation }, labels)
+    let filter = match input.text("interpolation", "bicubic")? {
+        "bilinear" => Filter::Bilinear,
+        "bicubic" => Filter::Bicubic,
+        other => {
+            return Err(input.refuse(format!("interpolation {other:?} is not supported, only bilinear and bicubic")));
+        }
+    };
+    let framing = Framing { fit: Fit::Crop(share(&input, 0.875)?), filter };
+    labelled(settings, ImageModel { architecture, classes, size, mean, deviation }, labels, framing)
+}
+
+/// The share of an image's shorter side that is shown.
+fn share(settings: &Settings, usual: f64) -> Result<f64> {
+    match settings.values.get("crop_pct") {
+        None | Some(Value::Null) => Ok(usual),
+        Some(value) => value
+            .as_f64()
+            .filter(|share| *share > 0.0 && *share <= 1.0)
+            .ok_or_else(|| settings.refuse(format!("crop_pct is {value} and should be a share, above 0 and up to 1"))),
+    }
+}
+
+/// How a processor of `transformers` shows images, and the size that it states.
+fn read_processor(processor: &Settings) -> Result<(Framing, Option<[usize; 2]>)> {
+    let kind =
+        processor.text("image_processor_type", processor.text("feature_extractor_type", "ViTImageProcessor")?)?;
+    let shows_the_middle = kind.starts_with("ConvNext");
+    let filter = match processor.values.get("resample").and_then(Value::as_u64) {
+        None if shows_the_middle => Filter::Bicubic,
+        None | Some(BILINEAR) => Filter::Bilinear,
+        Some(BICUBIC) => Filter::Bicubic,
+        Some(other) => {
+            return Err(
+                processor.refuse(format!("resample {other} is not supported, only 2 and 3: bilinear and bicubic"))
+            );
+        }
+    };
+    let stated = processor.values.get("size");
+    let number = |value: &Value| value.as_u64().map(|side| side as usize);
+    let side = |key: &str| stated.and_then(|size| size.get(key)).and_then(number);
+    let both = side("height").zip(side("width")).map(|(height, width)| [height, width]);
+    let shorter = side("shortest_edge").or(stated.and_then(number));
+    let size = both.or(shorter.map(|side| [side; 2]));
+    let fit = match shorter {
+        Some(side) if shows_the_middle && side < SQUASHED_FROM => Fit::Crop(share(processor, 0.875)?),
+        Some(_) if !shows_the_middle && side("shortest_edge").is_some() => {
+            return Err(processor.refuse(format!("{kind} with a shortest_edge is not supported")));
+        }
+        // Processors of this kind have no height and width: such a folder is one of ours from before they had none.
+        None if shows_the_middle => Fit::Crop(1.0),
+        _ => Fit::Squash,
+    };
+    Ok((Framing { fit, filter }, size))
 }
 
 fn read_transformers(folder: &Path, settings: &Settings) -> Result<Labelled> {
@@ -327,9 +387,8 @@ fn read_transformers(folder: &Path, settings: &Settings) -> Result<Labelled> {
     let processor = self::settings(&path, "", values);
     processor.check_keys(&[PROCESSING])?;
     let (mean, deviation) = (numbers(&processor, "image_mean", MEAN)?, numbers(&processor, "image_std", DEVIATION)?);
-    let side = |key: &str| processor.values.get("size").and_then(|size| size.get(key)).and_then(Value::as_u64);
-    let processed = side("height").zip(side("width")).or(side("shortest_edge").map(|side| (side, side)));
-    let size = stated.or(processed.map(|(height, width)| [height as usize, width as usize])).unwrap_or([224; 2]);
+    let (framing, processed) = if path.exists() { read_processor(&processor)? } else { Default::default() };
+    let size = stated.or(processed).unwrap_or([224; 2]);
     let mut labels: Vec<(usize, String)> = vec![];
     if let Some(Value::Object(names)) = settings.values.get("id2label") {
         for (id, name) in names {
@@ -343,16 +402,16 @@ fn read_transformers(folder: &Path, settings: &Settings) -> Result<Labelled> {
     }
     let classes = if labels.is_empty() { settings.size("num_labels", 2)? } else { labels.len() };
     let labels = if labels.is_empty() { unnamed(classes) } else { labels.into_iter().map(|(_, name)| name).collect() };
-    labelled(settings, ImageModel { architecture, classes, size, mean, deviation }, labels)
+    labelled(settings, ImageModel { architecture, classes, size, mean, deviation }, labels, framing)
 }
 
 fn unnamed(classes: usize) -> Vec<String> {
     (0..classes).map(|class| format!("LABEL_{class}")).collect()
 }
 
-fn labelled(settings: &Settings, model: ImageModel, labels: Vec<String>) -> Result<Labelled> {
+fn labelled(settings: &Settings, model: ImageModel, labels: Vec<String>, framing: Framing) -> Result<Labelled> {
     match labels.len() == model.classes {
-        true => Ok(Labelled { model, labels }),
+        true => Ok(Labelled { model, labels, framing }),
         false => Err(settings.refuse(format!("{} labels are stated for {} classes", labels.len(), model.classes))),
     }
 }

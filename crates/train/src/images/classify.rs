@@ -1,8 +1,7 @@
 //! What a trained model says of images.
 
 use super::decode;
-use super::draws::Draws;
-use super::view::{Augmentation, Lines, View};
+use super::view::{Lines, View};
 use super::{Classifier, IMAGE};
 use crate::export;
 use crate::memory::guard::{self, Doing};
@@ -43,7 +42,7 @@ pub fn classify(
     let (mut bytes, mut lines, mut pixels) = (vec![], Lines::default(), vec![0; size[0] * size[1]]);
     for path in images {
         let shown = decode::decode(path, &mut bytes).map(|image| {
-            let view = View::new(image.size, size, &Augmentation::NONE, &mut Draws::new(0, 0, 0));
+            let view = View::framed(image.size, size, &labelled.framing);
             view.show(image.size, |row, column| image.at(row, column), (size, &mut pixels), &mut lines);
         });
         if let Err(error) = shown {

@@ -8,6 +8,7 @@ mod drawn;
 mod draws;
 mod files;
 mod font;
+mod framing;
 mod objective;
 mod run;
 mod set;
@@ -16,6 +17,7 @@ mod view;
 
 pub use classify::{Answer, classify};
 pub use config::{ImagesConfig, Size};
+pub use framing::{Filter, Fit, Framing};
 pub use objective::Classifier;
 pub use run::train;
 pub use set::ImageSet;

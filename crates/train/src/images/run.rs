@@ -2,6 +2,7 @@
 
 use super::config::{ImagesConfig, Size};
 use super::confusion::Confusion;
+use super::framing::Framing;
 use super::objective::{AHEAD, Classifier, LIKELIEST, LOSSES};
 use super::set::ImageSet;
 use super::source::{ImageSource, Loading};
@@ -154,7 +155,7 @@ fn resolved(config: &ImagesConfig, set: &ImageSet, resume: bool) -> Result<(Imag
         // gradients over those first: so these are a choice, and not the memory's.
         config.micro_batch = config.batch;
     }
-    Ok((config, Labelled { model, labels: set.classes.clone() }))
+    Ok((config, Labelled { model, labels: set.classes.clone(), framing: Framing::default() }))
 }
 
 /// The settings of the trainer.

@@ -1,6 +1,7 @@
 //! What of an image is shown to a model, and how: a part of it, mirrored or not, in changed colours, at the model's size.
 
 use super::draws::Draws;
+use super::framing::{Filter, Framing};
 use crate::models::vision::pixel;
 use serde::{Deserialize, Serialize};
 
@@ -33,26 +34,32 @@ pub struct View {
     flip: bool,
     /// What brightness, contrast and saturation are multiplied by.
     colour: [f32; 3],
+    filter: Filter,
 }
 
 impl View {
+    /// What of an image of this height and width is shown at another size, just as it is.
+    pub fn framed(from: [usize; 2], size: [usize; 2], framing: &Framing) -> View {
+        let [start, extent] = framing.part(from, size);
+        View { start, extent, flip: false, colour: [1.0; 3], filter: framing.filter }
+    }
+
     /// The middle of an image of this height and width, as much as has the form of another size; or a part of that, by chance.
-    pub fn new([height, width]: [usize; 2], size: [usize; 2], augmentation: &Augmentation, draws: &mut Draws) -> View {
-        let [height, width] = [height as f32, width as f32];
-        let scale = (width / size[1] as f32).min(height / size[0] as f32);
+    pub fn new(from: [usize; 2], size: [usize; 2], augmentation: &Augmentation, draws: &mut Draws) -> View {
         // All numbers are drawn, whether they are used or not.
         let numbers: [f32; 7] = std::array::from_fn(|_| draws.unit());
-        let kept = (1.0 - augmentation.crop as f32 * numbers[0]).sqrt();
-        let extent = [size[1] as f32 * scale * kept, size[0] as f32 * scale * kept];
-        let [across, down] = if augmentation.crop > 0.0 { [numbers[1], numbers[2]] } else { [0.5, 0.5] };
-        let start = [(width - extent[0]) * across, (height - extent[1]) * down];
-        let factor = |number: f32| 1.0 + augmentation.colour as f32 * (2.0 * number - 1.0);
-        View {
-            start,
-            extent,
-            flip: augmentation.flip && numbers[3] < 0.5,
-            colour: [factor(numbers[4]), factor(numbers[5]), factor(numbers[6])],
+        let mut view = View::framed(from, size, &Framing::default());
+        if augmentation.crop > 0.0 {
+            let [height, width] = from.map(|side| side as f32);
+            let scale = (width / size[1] as f32).min(height / size[0] as f32);
+            let kept = (1.0 - augmentation.crop as f32 * numbers[0]).sqrt();
+            view.extent = [size[1] as f32 * scale * kept, size[0] as f32 * scale * kept];
+            view.start = [(width - view.extent[0]) * numbers[1], (height - view.extent[1]) * numbers[2]];
         }
+        let factor = |number: f32| 1.0 + augmentation.colour as f32 * (2.0 * number - 1.0);
+        view.flip = augmentation.flip && numbers[3] < 0.5;
+        view.colour = [factor(numbers[4]), factor(numbers[5]), factor(numbers[6])];
+        view
     }
 
     /// Whether an image of this height and width is shown just as it is at this size.
@@ -76,8 +83,8 @@ impl View {
             }
             return;
         }
-        lines.across.aim(self.start[0], self.extent[0], width, from[1]);
-        lines.down.aim(self.start[1], self.extent[1], size[0], from[0]);
+        lines.across.aim(self.filter, (self.start[0], self.extent[0]), width, from[1]);
+        lines.down.aim(self.filter, (self.start[1], self.extent[1]), size[0], from[0]);
         let (first, end) = lines.across.span();
         lines.sums.clear();
         lines.sums.resize(end - first, [0.0; 3]);
@@ -129,8 +136,8 @@ impl Lines {
     }
 }
 
-/// For each place along an axis, the places of the image that it is a mean of, and their weights: a triangle that is as wide as
-/// a place, or as two places of the image where those are larger.
+/// For each place along an axis, the places of the image that it is a mean of, and their weights: a filter that is stretched where
+/// places of the image are smaller. Places beyond the image's edge count for nothing.
 #[derive(Debug, Default)]
 struct Taps {
     ends: Vec<usize>,
@@ -138,22 +145,20 @@ struct Taps {
 }
 
 impl Taps {
-    fn aim(&mut self, start: f32, extent: f32, places: usize, length: usize) {
+    fn aim(&mut self, filter: Filter, (start, extent): (f32, f32), places: usize, length: usize) {
         self.ends.clear();
         self.taps.clear();
         let scale = extent / places as f32;
-        let reach = scale.max(1.0);
+        let stretch = scale.max(1.0);
+        let reach = filter.reach() * stretch;
         for place in 0..places {
             let centre = start + (place as f32 + 0.5) * scale - 0.5;
             let first = self.taps.len();
-            let mut total = 0.0;
-            for source in (centre - reach).ceil() as isize..=(centre + reach).floor() as isize {
-                let weight = 1.0 - (source as f32 - centre).abs() / reach;
-                if weight > 0.0 {
-                    total += weight;
-                    self.taps.push((source.clamp(0, length as isize - 1) as usize, weight));
-                }
-            }
+            let sources =
+                (centre - reach).ceil().max(0.0) as usize..((centre + reach).floor() as usize + 1).min(length);
+            let weighed = sources.map(|source| (source, filter.weight((source as f32 - centre) / stretch)));
+            self.taps.extend(weighed.filter(|(_, weight)| *weight != 0.0));
+            let total: f32 = self.taps[first..].iter().map(|(_, weight)| weight).sum();
             self.taps[first..].iter_mut().for_each(|(_, weight)| *weight /= total);
             self.ends.push(self.taps.len());
         }
