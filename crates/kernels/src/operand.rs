@@ -68,6 +68,23 @@ impl<T> In<T> {
         a < b + other.length * size_of::<U>() && b < a + self.length * size_of::<T>()
     }
 
+    /// Asks the cache for elements that are read soon, where the order in which they are is none that the machine foresees. They
+    /// need not be there.
+    #[inline(always)]
+    pub(crate) fn ask_for(&self, range: Range<usize>) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            const CACHE_LINE: usize = 64;
+            for element in range.step_by((CACHE_LINE / size_of::<T>().max(1)).max(1)) {
+                // SAFETY: asking for an address that is not there does nothing; every x86-64 has the instruction.
+                unsafe { _mm_prefetch::<_MM_HINT_T0>(self.pointer.wrapping_add(element).cast()) };
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = range;
+    }
+
     /// Borrows a range of the elements.
     ///
     /// # Safety

@@ -8,6 +8,13 @@ use std::ops::Range;
 /// Elements of a part, of the larger planes.
 const PART_ELEMENTS: usize = 16 * 1024;
 
+/// Windows that are looked at together: a vector of the widest level.
+const BLOCK: usize = 16;
+
+/// Lines that are asked for ahead. Those of a row of windows are read side by side, which the machine does not foresee: 1,024
+/// planes of 112 x 112 took 3 ms so, and 12 without.
+const LINES_AHEAD: usize = 8;
+
 /// The sizes of a pooling. Pairs are (vertical, horizontal).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Windows {
@@ -122,70 +129,101 @@ impl<T: Element> MaxPool<T> {
     }
 }
 
-job_over_planes!(MaxPool, |windows| windows.output[1]);
+job_over_planes!(MaxPool, |_windows| 0);
 
-/// Takes `x` and its position where it is larger than what was found before, or the first that is not a number.
+/// Whether an element is taken instead of what was found before: it is larger, or the first that is not a number.
 #[inline(always)]
-fn take_one<T: Element>(x: T, at: i32, largest: &mut f32, index: &mut i32) {
-    let x = x.to_f32();
-    let is_larger = (x > *largest) | (x.is_nan() & !largest.is_nan());
-    *largest = if is_larger { x } else { *largest };
-    *index = if is_larger { at } else { *index };
+fn is_better(x: f32, found: f32) -> bool {
+    (x > found) | (x.is_nan() & !found.is_nan())
 }
 
-/// One element for each window, from `first` on and so far apart as is known here, so that the loop is over vectors.
+/// The windows of a row that lie in the plane's lines from end to end.
 #[inline(always)]
-fn take_larger<T: Element, const APART: usize>(x: &[T], first: usize, largest: &mut [f32], indices: &mut [i32]) {
-    let whole = largest.len().min((x.len() - first) / APART);
-    let (whole_largest, last_largest) = largest.split_at_mut(whole);
-    let (whole_indices, last_indices) = indices.split_at_mut(whole);
-    let places = whole_largest.iter_mut().zip(whole_indices).zip(x[first..].chunks_exact(APART));
-    let mut at = first as i32;
-    for ((largest, index), x) in places {
-        take_one(x[0], at, largest, index);
-        at += APART as i32;
-    }
-    take_larger_apart(x, first + whole * APART, APART, last_largest, last_indices);
+fn whole_windows(windows: &Windows) -> Range<usize> {
+    let (stride, padding) = (windows.stride[1], windows.padding[1]);
+    let first = padding.div_ceil(stride);
+    let end = (windows.input[1] + padding).checked_sub(windows.kernel[1]).map_or(0, |room| room / stride + 1);
+    first..end.min(windows.output[1]).max(first)
 }
 
-/// The same for any distance.
+/// The largest element of a window and its position, whatever part of it lies in the plane: these lines and columns. Of nothing
+/// larger than minus infinity it is the first element's.
 #[inline(always)]
-fn take_larger_apart<T: Element>(x: &[T], first: usize, apart: usize, largest: &mut [f32], indices: &mut [i32]) {
-    for (step, (largest, index)) in largest.iter_mut().zip(indices).enumerate() {
-        let at = first + step * apart;
-        take_one(x[at], at as i32, largest, index);
+fn largest<T: Element>(x: &[T], width: usize, lines: Range<usize>, columns: Range<usize>) -> (f32, usize) {
+    let mut found = (f32::NEG_INFINITY, lines.start * width + columns.start);
+    for line in lines {
+        for column in columns.clone() {
+            let at = line * width + column;
+            let x = x[at].to_f32();
+            found = if is_better(x, found.0) { (x, at) } else { found };
+        }
     }
+    found
+}
+
+/// The same of windows side by side that lie so far apart, whole in their lines; the first begins at `first`. What was found so
+/// far stays in registers.
+#[inline(always)]
+fn largest_of_block<T: Element, const APART: usize>(
+    x: &[T],
+    width: usize,
+    first: usize,
+    [lines, columns]: [usize; 2],
+) -> ([f32; BLOCK], [i32; BLOCK]) {
+    let position = |at: usize, window: usize| at as i32 + (window * APART) as i32;
+    let mut found = [f32::NEG_INFINITY; BLOCK];
+    let mut places: [i32; BLOCK] = std::array::from_fn(|window| position(first, window));
+    for line in 0..lines {
+        for column in 0..columns {
+            let at = first + line * width + column;
+            let x = &x[at..at + APART * (BLOCK - 1) + 1];
+            let x: [f32; BLOCK] = std::array::from_fn(|window| x[window * APART].to_f32());
+            let better: [bool; BLOCK] = std::array::from_fn(|window| is_better(x[window], found[window]));
+            found = std::array::from_fn(|window| if better[window] { x[window] } else { found[window] });
+            places = std::array::from_fn(|window| if better[window] { position(at, window) } else { places[window] });
+        }
+    }
+    (found, places)
 }
 
 multiversion! {
-    /// The planes of a part, a row of windows at a time.
-    fn max_of<T: Element>(job: &MaxPool<T>, part: usize, largest: &mut [f32]) {
+    /// The planes of a part, a row of windows at a time: blocks of those that lie whole in their lines, and the others one by one.
+    fn max_of<T: Element>(job: &MaxPool<T>, part: usize, _scratch: &mut [f32]) {
         let windows = &job.windows;
-        let [stride, width] = [windows.stride[1], windows.output[1]];
+        let Windows { input: [height, width], kernel, stride, padding, output, .. } = *windows;
+        let whole = whole_windows(windows);
+        let in_blocks = if whole.len() >= BLOCK && stride[1] <= 2 { whole } else { 0..0 };
+        // What a window has in the plane along an axis.
+        let inside = |window: usize, axis: usize, size: usize| {
+            let start = window * stride[axis];
+            start.saturating_sub(padding[axis])..(start + kernel[axis]).saturating_sub(padding[axis]).min(size)
+        };
         for plane in windows.part(part) {
             let range = windows.output_range(plane);
             // SAFETY: nothing writes the operand, and these planes of the results are this part's own.
             let (x, values, indices) = unsafe {
                 (job.x.slice(windows.input_range(plane)), job.values.slice(range.clone()), job.indices.slice(range))
             };
-            let rows = values.chunks_exact_mut(width).zip(indices.chunks_exact_mut(width));
+            let rows = values.chunks_exact_mut(output[1]).zip(indices.chunks_exact_mut(output[1]));
             for (row, (values, indices)) in rows.enumerate() {
-                // A window of nothing larger than minus infinity has its first element's position.
-                largest.fill(f32::NEG_INFINITY);
-                let line = (row * windows.stride[0]).saturating_sub(windows.padding[0]) * windows.input[1];
-                for (column, index) in indices.iter_mut().enumerate() {
-                    *index = (line + (column * stride).saturating_sub(windows.padding[1])) as i32;
+                let lines = inside(row, 0, height);
+                let ahead = windows.input_range(plane).start + (lines.end + LINES_AHEAD) * width;
+                job.x.ask_for(ahead..ahead + stride[0] * width);
+                for window in (0..in_blocks.start).chain(in_blocks.end..output[1]) {
+                    let (value, at) = largest(x, width, lines.clone(), inside(window, 1, width));
+                    (values[window], indices[window]) = (T::from_f32(value), at as i32);
                 }
-                windows.visit_row(row, |columns, first| {
-                    let (largest, indices) = (&mut largest[columns.clone()], &mut indices[columns]);
-                    match stride {
-                        1 => take_larger::<T, 1>(x, first, largest, indices),
-                        2 => take_larger::<T, 2>(x, first, largest, indices),
-                        _ => take_larger_apart(x, first, stride, largest, indices),
-                    }
-                });
-                for (value, largest) in values.iter_mut().zip(&*largest) {
-                    *value = T::from_f32(*largest);
+                for start in in_blocks.clone().step_by(BLOCK) {
+                    // The last block may begin among windows that are done.
+                    let start = start.min(in_blocks.end - BLOCK);
+                    let first = lines.start * width + start * stride[1] - padding[1];
+                    let sizes = [lines.len(), kernel[1]];
+                    let (found, places) = match stride[1] {
+                        1 => largest_of_block::<T, 1>(x, width, first, sizes),
+                        _ => largest_of_block::<T, 2>(x, width, first, sizes),
+                    };
+                    values[start..start + BLOCK].copy_from_slice(&found.map(T::from_f32));
+                    indices[start..start + BLOCK].copy_from_slice(&places);
                 }
             }
         }
@@ -376,6 +414,9 @@ mod tests {
             (2, [7, 7], [2, 3], [3, 4], [1, 0]),
             (0, [4, 4], [2, 2], [2, 2], [0, 0]),
             (90, [23, 37], [3, 2], [1, 2], [1, 1]),
+            (2, [5, 70], [3, 3], [2, 2], [1, 1]),
+            (2, [4, 41], [2, 3], [1, 1], [0, 1]),
+            (2, [1, 24], [1, 1], [1, 2], [0, 0]),
         ];
         let with_output = |(planes, input, kernel, stride, padding): (usize, [usize; 2], [usize; 2], _, _)| {
             let (stride, padding): ([usize; 2], [usize; 2]) = (stride, padding);

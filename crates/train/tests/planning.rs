@@ -134,6 +134,25 @@ fn every_limit_is_kept_and_more_memory_never_takes_more_time(backend: &dyn Backe
     assert!(curve.len() > 3 && curve.is_sorted_by(|a, b| a.arena < b.arena && a.seconds > b.seconds), "{curve:?}");
 }
 
+on_every_machine!(a_thrifty_plan_is_smaller_and_about_as_fast);
+
+fn a_thrifty_plan_is_smaller_and_about_as_fast(backend: &dyn Backend) {
+    let config = StepConfig { micro_batch: BATCH, micro_batches: 1, ..config(Family::Gpt2) };
+    let plans = StepPlans::new(&config, BATCH, Recompute::Auto, backend).kept().unwrap();
+    let [fastest, thrifty] = [plans.fastest_within(usize::MAX), plans.thrifty_within(usize::MAX)];
+    let [fastest, thrifty] = [fastest, thrifty].map(|chosen| chosen.unwrap().unwrap());
+    let allowed = fastest.seconds() * 1.02;
+    assert!(thrifty.arena() <= fastest.arena() && thrifty.seconds() <= allowed);
+    // Nothing much smaller is as fast.
+    let smallest = plans.smallest().unwrap();
+    let smaller = thrifty.arena() - (fastest.arena() - smallest.arena()) / 512;
+    let found = plans.fastest_within(smaller).unwrap();
+    assert!(found.is_none_or(|found| found.seconds() > allowed));
+    assert!(plans.thrifty_within(smallest.arena() - 1).unwrap().is_none());
+    let tight = plans.thrifty_within(smallest.arena()).unwrap().unwrap();
+    assert_eq!(tight.arena(), smallest.arena());
+}
+
 on_every_machine!(a_refusal_names_what_works);
 
 fn a_refusal_names_what_works(backend: &dyn Backend) {

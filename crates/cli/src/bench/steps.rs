@@ -4,12 +4,13 @@ use super::entry::{Entry, Group, OperationTime, Sample, Setting, Work};
 use super::kernels::tokens;
 use super::vision;
 use gradus_engine::DType;
-use gradus_engine::plan::Step;
+use gradus_engine::plan::{Recompute, Step};
 use gradus_kernels::limits::Limit;
 use gradus_train::config::Precision;
 use gradus_train::language::{TARGETS, TOKENS};
 use gradus_train::memory::ProcessMemory;
 use gradus_train::models::ModelConfig;
+use gradus_train::planning::StepPlans;
 use gradus_train::profiler::Benchmark;
 use gradus_train::step::{StepConfig, StepScalars, TrainingStep};
 use gradus_train::{Error, Result};
@@ -60,6 +61,7 @@ fn entry(configuration: Configuration, precision: Precision) -> Entry {
     let amount = Amount { count: tokens as f64, unit: "tokens/s", operations: operations_per_token(&model) };
     step_entry(name, precision, heavy, amount, move || Stepped {
         config: StepConfig { precision, ..StepConfig::plain(model.clone(), batch) },
+        is_thrifty: false,
         data: text(tokens, model.vocabulary),
     })
 }
@@ -74,6 +76,8 @@ pub struct Amount {
 /// A step, and the numbers that it is given each time.
 pub struct Stepped {
     pub config: StepConfig,
+    /// Whether it is planned as a run without a budget is, rather than with everything kept for the gradient.
+    pub is_thrifty: bool,
     pub data: Vec<(&'static str, Vec<i32>)>,
 }
 
@@ -132,8 +136,16 @@ fn measure_apart(name: &str, setting: &Setting) -> Result<Sample> {
 }
 
 /// Measures in this process, which must have done nothing else.
-fn measure(Stepped { config, data }: Stepped, setting: &Setting) -> Result<Sample> {
-    let mut step = TrainingStep::new(config, &*setting.backend)?;
+fn measure(Stepped { config, is_thrifty, data }: Stepped, setting: &Setting) -> Result<Sample> {
+    let backend = &*setting.backend;
+    let thrifty = match is_thrifty {
+        true => StepPlans::new(&config, config.micro_batch, Recompute::Auto, backend).thrifty_within(usize::MAX)?,
+        false => None,
+    };
+    let mut step = match thrifty {
+        Some(chosen) => TrainingStep::link(chosen, backend)?,
+        None => TrainingStep::new(config, backend)?,
+    };
     step.initialize(1)?;
     let mut given = step.batch();
     for (name, numbers) in data {

@@ -25,7 +25,8 @@ fn entry(name: &'static str) -> Entry {
     step_entry(name, Precision::F32, true, amount, move || {
         let objective = Rc::new(Classifier { model: model.clone(), label_smoothing: 0.0, mixes: false });
         let adamw = OptimizerKind::Adamw;
-        Stepped { config: StepConfig::new(objective, BATCH, adamw.grouped(adamw.usual())), data: images() }
+        let config = StepConfig::new(objective, BATCH, adamw.grouped(adamw.usual()));
+        Stepped { config, is_thrifty: true, data: images() }
     })
 }
 

@@ -29,9 +29,18 @@ impl Tensor {
             let output = self.parameter_error("batch_norm", problem);
             return BatchNorm { output, mean: poisoned(), variance: poisoned() };
         }
+        let share = 1.0 / axes.iter().map(|&axis| self.size(axis)).product::<usize>() as f32;
         let x = self.cast(DType::F32);
-        let (mean, variance) = (x.mean(&axes), x.variance(&axes));
+        let mean = x.mean(&axes);
+        let variance = (&x - mean.along_channels(&channels)).sum_of_squares(&axes) * share;
         let output = x.channel_norm(&channels, &mean, &variance, gain, bias, epsilon).cast(self.dtype());
+        // Differentiating what it is made of would take more passes over the tensor, among them two for sums that are zero.
+        let gradient = move |operands: &[Tensor], results: &[Tensor], gradients: &[Tensor]| {
+            gradient(operands, results, gradients, Statistics { channels: &channels, axes: &axes, share, epsilon })
+        };
+        let [output, mean, variance] = custom_gradient(&[self, gain, bias], |_| vec![output, mean, variance], gradient)
+            .try_into()
+            .expect("three results");
         BatchNorm { output, mean, variance }
     }
 
@@ -109,6 +118,39 @@ impl Tensor {
             }
         }
     }
+}
+
+/// Over what statistics are taken.
+struct Statistics<'a> {
+    /// The shape that repeats a number for each channel.
+    channels: &'a Shape,
+    axes: &'a [isize],
+    /// One, divided by the numbers of a channel.
+    share: f32,
+    epsilon: f32,
+}
+
+/// The gradients of tensor, gain and bias, from those of the normalized tensor, the mean and the variance: two sums for each
+/// channel, and what is the same for all numbers of a channel is worked out before the tensor is.
+fn gradient(
+    operands: &[Tensor],
+    results: &[Tensor],
+    gradients: &[Tensor],
+    Statistics { channels, axes, share, epsilon }: Statistics<'_>,
+) -> Vec<Option<Tensor>> {
+    let [x, gain, bias] = operands else { unreachable!("three operands") };
+    let [_, mean, variance] = results else { unreachable!("three results") };
+    let [of_output, of_mean, of_variance] = gradients else { unreachable!("a gradient for each result") };
+    let g = &of_output.cast(DType::F32);
+    let centered = &(x.cast(DType::F32) - mean.along_channels(channels));
+    let inverse = &(1.0 / (variance + epsilon).sqrt());
+    let (sum, along) = (&g.sum(axes), &(g * centered).sum(axes));
+    let scale = &(inverse * gain.cast(DType::F32));
+    let slope = of_variance * (2.0 * share) - scale * inverse * inverse * along * share;
+    let shift = of_mean * share - scale * sum * share;
+    let of_x =
+        g * scale.along_channels(channels) + centered * slope.along_channels(channels) + shift.along_channels(channels);
+    vec![Some(of_x.cast(x.dtype())), Some((along * inverse).cast(gain.dtype())), Some(sum.cast(bias.dtype()))]
 }
 
 /// The shape `[c, 1, ...]` if the first type has channels and the others one number for each.

@@ -333,7 +333,7 @@ macro_rules! part {
 }
 part!(part_neon, Neon, "aarch64", "neon", 8 x 8);
 part!(part_avx2, Avx2, "x86_64", "avx2,fma,f16c", 6 x 16);
-part!(part_avx512, Avx512, "x86_64", "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c", 8 x 32);
+part!(part_avx512, Avx512, "x86_64", "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c", 12 x 32);
 part!(part_avx512_bf16, Avx512Bf16, "x86_64", "avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c", 8 x 32);
 
 #[cfg(target_arch = "x86_64")]

@@ -71,6 +71,8 @@ impl ModelMemory {
         recompute: Recompute,
         backend: &dyn Backend,
     ) -> Result<Chosen> {
+        // On a device, what making again takes was not measured.
+        let is_thrifty = config.micro_batch > 0 && backend.memory()?.is_none();
         let config = &match self.limit.is_stated() {
             true => config.clone(),
             false => config.with_usual_micro_batch(batch, recompute, backend)?,
@@ -80,6 +82,7 @@ impl ModelMemory {
         let arena = arena_besides(&self.limit, besides);
         let chosen = match self.limit.is_stated() {
             true => plans.fastest_within(arena)?,
+            false if is_thrifty => plans.thrifty_within(arena)?,
             false => plans.frugal_within(arena)?,
         };
         let needed = |arena: usize| counted(arena) + besides;

@@ -153,7 +153,8 @@ fn rule(
         (Erf, _) => g * ((-(x(0) * x(0))).exp() * FRAC_2_SQRT_PI as f32),
         (Sin, _) => g * x(0).cos(),
         (Cos, _) => -(g * x(0).sin()),
-        (Relu, _) => g * x(0).greater(&x(0).full_like(0.0)),
+        // The result is above zero where the argument is, and is there anyway.
+        (Relu, _) => g * y.greater(&y.full_like(0.0)),
         (Silu, _) => {
             let s = x(0).sigmoid();
             g * (&s * (1.0 + x(0) * (1.0 - &s)))
