@@ -211,7 +211,7 @@ impl Direct {
                     let lanes = (rows.len() - 1) * self.frame.pitch + columns.len();
                     // SAFETY: the caller's promise.
                     unsafe {
-                        self.multiply(operands, phase, group, [&targets, &channels], [frame, sums], lanes, &mut ahead)
+                        self.multiply(operands, phase, [group, lanes], [&targets, &channels], [frame, sums], &mut ahead)
                     };
                 }
             }
@@ -271,10 +271,9 @@ impl Direct {
         &self,
         operands: &Operands<'_, T>,
         phase: &Phase,
-        group: usize,
+        [group, lanes]: [usize; 2],
         [targets, channels]: [&Range<usize>; 2],
         [frame, sums]: [&mut [f32]; 2],
-        lanes: usize,
         ahead: &mut Ahead<'_, T>,
     ) {
         let panel = operands.planes.panel;

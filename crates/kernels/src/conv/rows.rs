@@ -58,7 +58,7 @@ fn convert_blocks<T: Copy, U: Copy, const N: usize>(source: &[T], target: &mut [
     for (from, to) in source.as_chunks().0.iter().zip(target.as_chunks_mut().0) {
         block(from, to);
     }
-    if let (true, Some(from), Some(to)) = (target.len() % N > 0, source.last_chunk(), target.last_chunk_mut()) {
+    if let (Some(from), Some(to)) = (source.last_chunk(), target.last_chunk_mut()) {
         block(from, to);
     }
 }
