@@ -18,6 +18,9 @@ pub(crate) use x86::{
     transposed_lines_avx512,
 };
 
+/// Bytes of a line of the cache.
+pub(crate) const CACHE_LINE: usize = 64;
+
 /// Columns where they lie, from the first number on: f32, bf16 or f16, which are made words as they are loaded.
 #[derive(Clone, Copy)]
 pub(crate) enum ColumnsInPlace<T> {
@@ -25,4 +28,36 @@ pub(crate) enum ColumnsInPlace<T> {
     SideBySide(*const T, usize),
     /// Each is dense, and they lie this far apart, in bytes.
     Dense(*const T, usize),
+}
+
+/// Asks the first-level cache for what will be read, while something else is computed.
+#[inline(always)]
+pub(crate) fn ask_for<T>(elements: &[T]) {
+    #[cfg(target_arch = "x86_64")]
+    for offset in (0..size_of_val(elements)).step_by(CACHE_LINE) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: asking for an address does nothing else, and every x86-64 has the instruction.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(elements.as_ptr().cast::<i8>().wrapping_add(offset)) };
+    }
+    #[cfg(target_arch = "aarch64")]
+    for offset in (0..size_of_val(elements)).step_by(CACHE_LINE) {
+        prefetch(elements.as_ptr().cast::<u8>().wrapping_add(offset));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let _ = elements;
+}
+
+/// Asks the second-level cache for what lies at an address, which need not be there: it will not be needed at once.
+#[inline(always)]
+pub(crate) fn ask_far<T>(address: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        // SAFETY: asking for an address does nothing else, and every x86-64 has the instruction.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) };
+    }
+    #[cfg(target_arch = "aarch64")]
+    prefetch(address.cast());
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let _ = address;
 }

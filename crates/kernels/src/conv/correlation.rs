@@ -6,7 +6,8 @@ use super::direct::Direct;
 use super::tile::{MultiplyPanel, PANEL, multiply_panels, panel_rows};
 use super::winograd::Winograd;
 use crate::isa::multiversion;
-use crate::{Element, In, Isa, Job, Out, chunk, parts_of};
+use crate::strided::Writer;
+use crate::{Element, In, Isa, Job, Out, chunk, parts_of, streaming};
 use std::sync::Arc;
 
 /// Weights that a part of [`PackWeights`] moves.
@@ -258,6 +259,7 @@ multiversion! {
             packed: job.packed,
             panel_elements: job.plan.panel_elements(),
             target: job.target,
+            writer: Writer::new(planes.isa, job.target),
             multiply: multiply_panels(planes.isa),
         };
         for unit in chunk(part, units_per_part, units) {
@@ -269,6 +271,7 @@ multiversion! {
                 }
             }
         }
+        streaming::fence();
     }
 }
 
@@ -279,6 +282,7 @@ pub(super) struct Operands<'a, T> {
     packed: In<f32>,
     panel_elements: usize,
     pub target: Out<T>,
+    pub writer: Writer,
     pub multiply: MultiplyPanel,
 }
 

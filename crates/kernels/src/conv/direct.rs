@@ -1,9 +1,11 @@
 //! Correlation by its definition: each product once, read where a [`Frame`] has the sources.
 
 use super::PART_PRODUCTS;
+use super::ahead::Ahead;
 use super::axis::Axis;
 use super::correlation::{Operands, Planes};
-use super::frame::{Frame, store_pairs};
+use super::frame::Frame;
+use super::rows::{store, store_pairs};
 use super::tile::{LANES, Offsets, PanelProduct, widest_tile};
 use crate::{Element, chunk, parts_of};
 use std::ops::Range;
@@ -11,7 +13,10 @@ use std::ops::Range;
 /// The most target planes of a unit.
 const BLOCK: usize = 128;
 /// Positions of a unit, about: with the sums of its block, what a second-level cache can hold.
-pub(super) const POSITIONS: usize = 512;
+const POSITIONS: usize = 1024;
+/// Fewer targets than these have more positions in a unit, about: so many all together.
+const FEW: usize = 4;
+const FEW_POSITIONS: usize = 4096;
 /// Sums of a unit, about: where targets have many phases, it has fewer planes.
 const SUMS: usize = 128 * 1024;
 /// The widest rows that are not cut.
@@ -24,8 +29,15 @@ const NEAR: usize = 16 * 1024;
 const ROW_BYTES: usize = 192;
 /// Sources whose weights are packed at a time, so that a first-level cache holds them while all targets of a panel pass by.
 const PACKED_SOURCES: usize = 16;
-/// Depths from which on it pays that all panels of weights pass by the lanes of a tile before the next.
+/// Depths from which on it pays that all panels of weights pass by the lanes of a tile before the next, and how many lanes they pass
+/// by where products are shallower.
 const DEEP: usize = 64;
+const SHALLOW_LANES: usize = 512;
+
+/// Lanes of products with a panel of so many rows that all panels pass by before the next.
+fn lanes_at_once(panel: usize, depth: usize) -> usize {
+    if depth < DEEP { SHALLOW_LANES } else { widest_tile(panel) }
+}
 
 #[derive(Debug)]
 pub(super) struct Direct {
@@ -84,7 +96,9 @@ impl Direct {
         let most = |axes: &[Axis], of: fn(&Axis) -> usize| axes.iter().map(of).max().unwrap_or(0);
         let counts = [most(&vertical, |axis| axis.count), most(&horizontal, |axis| axis.count)];
         let count = vertical.len() * horizontal.len();
-        let size = rectangle(counts, 2 * POSITIONS / count.max(2));
+        // The fewer the targets, the more of their positions a first-level cache holds.
+        let positions = if planes.targets < FEW { FEW_POSITIONS / planes.targets.max(1) } else { POSITIONS };
+        let size = rectangle(counts, 2 * positions / count.max(2));
         let frame = Frame::new([&vertical, &horizontal], size);
         let near = NEAR / (frame.rows_read(most(&vertical, |axis| axis.taps.len())) * ROW_BYTES).max(1);
         let channels = (FRAME / frame.channel().max(1)).min(near).clamp(1, planes.sources.max(1));
@@ -168,17 +182,15 @@ impl Direct {
     #[inline(always)]
     pub unsafe fn unit<T: Element>(&self, operands: &Operands<'_, T>, unit: usize, scratch: &mut [f32]) {
         let planes = operands.planes;
-        let (unit, at) = (unit / self.rectangles.len(), unit % self.rectangles.len());
-        let blocks = parts_of(planes.targets, self.block);
-        let (unit, block) = (unit / blocks, unit % blocks);
-        let (image, group) = (unit / planes.groups, unit % planes.groups);
+        let [image, group, block, at] = self.place(planes, unit);
         let targets = chunk(block, self.block, planes.targets);
         let [rows, columns] = &self.rectangles[at];
         let [frame, sums] = self.scratch(planes);
+        let phase_sums = self.phase_sums(planes);
         let (frame, sums) = scratch[..frame + sums].split_at_mut(frame);
         // SAFETY: nothing writes the source while this job runs.
         let source = unsafe { operands.sources(image, group) };
-        for (phase, sums) in self.phases.iter().zip(sums.chunks_exact_mut(self.phase_sums(planes))) {
+        for (phase, sums) in self.phases.iter().zip(sums.chunks_exact_mut(phase_sums)) {
             if phase.taps == 0 || planes.sources == 0 {
                 sums.fill(0.0);
             }
@@ -186,27 +198,68 @@ impl Direct {
         for first in (0..planes.sources).step_by(self.channels) {
             let channels = first..(first + self.channels).min(planes.sources);
             for (index, channel) in channels.clone().enumerate() {
-                let plane = &source[channel * planes.source_plane()..][..planes.source_plane()];
+                let plane = &source[channel * planes.source_plane()..];
                 self.frame.fill(plane, [rows, columns], &mut frame[index * self.frame.channel()..]);
             }
+            let next = if channels.end < planes.sources { (unit, channels.end) } else { (unit + 1, 0) };
+            // SAFETY: the caller's promise.
+            let mut ahead = unsafe { self.ahead(operands, next, targets.len()) };
             for (index, phase) in self.phases.iter().enumerate().filter(|(_, phase)| phase.taps > 0) {
-                let sums = &mut sums[index * self.phase_sums(planes)..];
+                let sums = &mut sums[index * phase_sums..];
                 let [rows, columns] = phase.inside(&self.rectangles[at]);
                 if !rows.is_empty() && !columns.is_empty() {
                     let lanes = (rows.len() - 1) * self.frame.pitch + columns.len();
                     // SAFETY: the caller's promise.
-                    unsafe { self.multiply(operands, phase, group, [&targets, &channels], [frame, sums], lanes) };
+                    unsafe {
+                        self.multiply(operands, phase, [group, lanes], [&targets, &channels], [frame, sums], &mut ahead)
+                    };
                 }
             }
         }
         for (index, target) in targets.enumerate() {
             let start = operands.target_start(image, group, target);
             for line in 0..self.phases.len() / self.across.max(1) {
-                let sums = &sums[line * self.across * self.phase_sums(planes) + index * self.lanes..];
+                let sums = &sums[line * self.across * phase_sums + index * self.lanes..];
                 // SAFETY: these positions of this plane are the unit's own.
-                unsafe { self.store(operands, start, [line, at], sums) };
+                unsafe { self.store(operands, start, [line, at], sums, phase_sums) };
             }
         }
+    }
+
+    /// Image, group, block of targets and rectangle of a unit.
+    #[inline(always)]
+    fn place(&self, planes: &Planes, unit: usize) -> [usize; 4] {
+        let (unit, at) = (unit / self.rectangles.len(), unit % self.rectangles.len());
+        let blocks = parts_of(planes.targets, self.block);
+        let (unit, block) = (unit / blocks, unit % blocks);
+        [unit / planes.groups, unit % planes.groups, block, at]
+    }
+
+    /// The sources of a unit from a channel on that will be copied next, in as many portions as there are products of so many targets
+    /// before.
+    ///
+    /// # Safety
+    /// Nothing may write the source while this is used.
+    #[inline(always)]
+    unsafe fn ahead<'a, T: Element>(
+        &self,
+        operands: &'a Operands<'_, T>,
+        (unit, channel): (usize, usize),
+        targets: usize,
+    ) -> Ahead<'a, T> {
+        let planes = operands.planes;
+        let [image, group, _, at] = self.place(planes, unit);
+        if image == planes.images {
+            return Ahead::new(&[], [0; 3], 1);
+        }
+        // SAFETY: the caller's promise.
+        let sources = unsafe { operands.sources(image, group) };
+        let rows = self.frame.source_rows(&self.rectangles[at][0]);
+        let start = channel * planes.source_plane() + rows.start * planes.source_size[1];
+        let runs = self.channels.min(planes.sources - channel);
+        let at_once = lanes_at_once(planes.panel, runs * self.phases[0].taps);
+        let products = self.phases.len() * parts_of(targets, planes.panel) * parts_of(self.lanes, at_once);
+        Ahead::new(&sources[start..], [runs, rows.len() * planes.source_size[1], planes.source_plane()], products)
     }
 
     /// The products of a phase with some channels: of few lanes at a time, by which all panels of weights pass.
@@ -218,17 +271,18 @@ impl Direct {
         &self,
         operands: &Operands<'_, T>,
         phase: &Phase,
-        group: usize,
+        [group, lanes]: [usize; 2],
         [targets, channels]: [&Range<usize>; 2],
         [frame, sums]: [&mut [f32]; 2],
-        lanes: usize,
+        ahead: &mut Ahead<'_, T>,
     ) {
         let panel = operands.planes.panel;
         let start = |channel: usize| phase.depth_start + channel * phase.taps;
         let depths = start(channels.start)..start(channels.end);
-        let at_once = if depths.len() < DEEP { lanes } else { widest_tile(panel) };
+        let at_once = lanes_at_once(panel, depths.len());
         for lane in (0..lanes).step_by(at_once) {
             for (index, target) in targets.clone().step_by(panel).enumerate() {
+                ahead.ask();
                 // SAFETY: the caller's promise.
                 let weights = unsafe { operands.weights(group, target / panel) };
                 let product = PanelProduct {
@@ -248,13 +302,20 @@ impl Direct {
         }
     }
 
-    /// Writes the sums of a row of phases at a rectangle of the plane that starts there.
+    /// Writes the sums of a row of phases, which lie so far apart, at a rectangle of the plane that starts there.
     ///
     /// # Safety
     /// The target must be alive, and nothing else may touch these positions of the plane.
     #[inline(always)]
-    unsafe fn store<T: Element>(&self, operands: &Operands<'_, T>, plane: usize, [line, at]: [usize; 2], sums: &[f32]) {
-        let (width, apart) = (operands.planes.target_size[1], self.phase_sums(operands.planes));
+    unsafe fn store<T: Element>(
+        &self,
+        operands: &Operands<'_, T>,
+        plane: usize,
+        [line, at]: [usize; 2],
+        sums: &[f32],
+        apart: usize,
+    ) {
+        let width = operands.planes.target_size[1];
         let phases = &self.phases[line * self.across..(line + 1) * self.across];
         let [rows, _] = phases[0].inside(&self.rectangles[at]);
         let vertical = &phases[0].axes[0];
@@ -264,12 +325,14 @@ impl Direct {
             let of_phase = |phase: usize| &sums[phase * apart + index * self.frame.pitch..][..columns(phase).len()];
             let whole = |from: usize, count: usize| start + from..start + from + count;
             match (phases.len(), phases[0].axes[1].step) {
+                (1, 1) if operands.writer.should_stream() => {
+                    // SAFETY: these positions are the caller's own.
+                    unsafe { operands.writer.stream(start + columns(0).start, of_phase(0)) };
+                }
                 (1, 1) => {
                     // SAFETY: these positions are the caller's own.
                     let target = unsafe { operands.target.slice(whole(columns(0).start, columns(0).len())) };
-                    for (to, from) in target.iter_mut().zip(of_phase(0)) {
-                        *to = T::from_f32(*from);
-                    }
+                    store(of_phase(0), target);
                 }
                 (2, 2) => {
                     let count = columns(0).len() + columns(1).len();

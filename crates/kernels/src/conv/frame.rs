@@ -6,7 +6,7 @@
 //! of a tap where they lie.
 
 use super::axis::Axis;
-use super::tile::LANES;
+use super::rows::{load, load_halves, load_pairs, zero};
 use crate::Element;
 use crate::window::inside;
 use std::ops::Range;
@@ -80,197 +80,97 @@ impl Frame {
         filter_rows * self.residues[1].len()
     }
 
+    /// The rows of a source plane that so many targets read, about.
+    #[inline(always)]
+    pub fn source_rows(&self, targets: &Range<usize>) -> Range<usize> {
+        let first = targets.start as isize + self.low[0];
+        let inside = |row: isize| (row * self.source_step[0] as isize).clamp(0, self.sources[0] as isize) as usize;
+        inside(first)..inside(first + self.rows as isize)
+    }
+
     /// Numbers behind the last channel that a product may read, and a copy may write.
     pub const SLACK: usize = 64;
 
-    /// Copies what a rectangle of targets reads of a channel's plane. Whole blocks are written from left to right, each
-    /// over the excess of the one before, since most rows are too short for anything finer to pay.
+    /// Copies what a rectangle of targets reads of a channel's plane: row by row, where zeros are written over the begin of what
+    /// is written next.
     #[inline(always)]
     pub fn fill<T: Element>(&self, plane: &[T], rectangle: [&Range<usize>; 2], out: &mut [f32]) {
         let first = |axis: usize, residue: usize| {
             (rectangle[axis].start as isize + self.low[axis]) * self.source_step[axis] as isize + residue as isize
         };
-        let size = self.rows * self.pitch;
         let in_pairs = self.source_step[1] == 2 && self.residues[1].len() == 2;
+        let at_once = if in_pairs { &self.residues[1][..1] } else { &self.residues[1] };
+        let size = self.rows * self.pitch;
         let mut at = 0;
         for &row_residue in &self.residues[0] {
-            if in_pairs {
-                self.fill_pair(plane, [first(0, row_residue), first(1, 0)], &mut out[at..at + 2 * size]);
-                at += 2 * size;
-                continue;
-            }
-            for &column_residue in &self.residues[1] {
-                self.fill_plane(plane, [first(0, row_residue), first(1, column_residue)], &mut out[at..]);
-                at += size;
+            let first_row = first(0, row_residue);
+            let rows = inside(self.source_step[0], first_row, self.sources[0], self.rows);
+            for &column_residue in at_once {
+                let first_column = first(1, column_residue);
+                let columns = |first: isize| inside(self.source_step[1], first, self.sources[1], self.pitch);
+                let found = [columns(first_column), columns(first_column + 1)];
+                let planes = if in_pairs { 2 } else { 1 };
+                let out = &mut out[at..];
+                for plane in 0..planes {
+                    zero(&mut out[plane * size..], rows.start * self.pitch + found[0].start);
+                }
+                for row in rows.clone() {
+                    let line = (row * self.source_step[0]).wrapping_add_signed(first_row) * self.sources[1];
+                    let source = &plane[line..line + self.sources[1]];
+                    match in_pairs {
+                        true => self.fill_pair(source, first_column, &found, out.split_at_mut(size), row),
+                        false => self.fill_row(source, first_column, &found[0], &mut out[row * self.pitch..]),
+                    }
+                }
+                for plane in 0..planes {
+                    let end = plane * size + rows.end * self.pitch;
+                    zero(&mut out[end..], size - rows.end * self.pitch);
+                }
+                at += planes * size;
             }
         }
     }
 
-    /// The source row of a row of a plane that begins at this source; `None` outside.
+    /// The sources of a row from this one on, a step apart: there are some at these places. Behind them are zeros, up to those of
+    /// the next row.
     #[inline(always)]
-    fn source_row<'a, T>(&self, plane: &'a [T], first_row: isize, row: usize) -> Option<&'a [T]> {
-        let row = first_row + (row * self.source_step[0]) as isize;
-        (0..self.sources[0] as isize).contains(&row).then(|| &plane[row as usize * self.sources[1]..])
-    }
-
-    /// The sources from this one on, a step apart.
-    #[inline(always)]
-    fn fill_plane<T: Element>(&self, plane: &[T], [first_row, first_column]: [isize; 2], out: &mut [f32]) {
+    fn fill_row<T: Element>(&self, source: &[T], first: isize, found: &Range<usize>, out: &mut [f32]) {
         let step = self.source_step[1];
-        let found = inside(step, first_column, self.sources[1], self.pitch);
-        for row in 0..self.rows {
-            let out = &mut out[row * self.pitch..];
-            match self.source_row(plane, first_row, row).filter(|_| !found.is_empty()) {
-                None => zero(out, self.pitch),
-                Some(source) => {
-                    let column = (found.start * step).wrapping_add_signed(first_column);
-                    zero(out, found.start);
-                    load(&source[column..], step, &mut out[found.start..], found.len());
-                    zero(&mut out[found.end..], self.pitch - found.end);
-                }
+        if !found.is_empty() {
+            let column = (found.start * step).wrapping_add_signed(first);
+            let (source, out) = (&source[column..], &mut out[found.clone()]);
+            match step {
+                1 => load(source, out),
+                2 => load_halves(source, out),
+                _ => out.iter_mut().zip(source.iter().step_by(step)).for_each(|(to, from)| *to = from.to_f32()),
             }
         }
+        zero(&mut out[found.end..], self.pitch - found.end + found.start);
     }
 
-    /// The sources from this one on: every other one, and those between.
+    /// The sources of a row from this one on: every other one, and those between.
     #[inline(always)]
-    fn fill_pair<T: Element>(&self, plane: &[T], [first_row, first_column]: [isize; 2], out: &mut [f32]) {
-        let (even, odd) = out.split_at_mut(self.rows * self.pitch);
-        let found = inside(2, first_column, self.sources[1], self.pitch);
+    fn fill_pair<T: Element>(
+        &self,
+        source: &[T],
+        first: isize,
+        [found, others]: &[Range<usize>; 2],
+        (even, odd): (&mut [f32], &mut [f32]),
+        row: usize,
+    ) {
+        let at = row * self.pitch;
         // Where the last source has no other beside it, the other is zero.
-        let pairs = found.start..inside(2, first_column + 1, self.sources[1], self.pitch).end.max(found.start);
-        for row in 0..self.rows {
-            let (even, odd) = (&mut even[row * self.pitch..], &mut odd[row * self.pitch..]);
-            let Some(source) = self.source_row(plane, first_row, row).filter(|_| !found.is_empty()) else {
-                zero(even, self.pitch);
-                zero(odd, self.pitch);
-                continue;
-            };
-            let column = (2 * found.start).wrapping_add_signed(first_column);
-            zero(even, found.start);
-            zero(odd, found.start);
-            load_pairs(&source[column..], [&mut even[pairs.start..], &mut odd[pairs.start..]], pairs.len());
-            zero(&mut even[pairs.end..], self.pitch - pairs.end);
-            zero(&mut odd[pairs.end..], self.pitch - pairs.end);
-            if pairs.end < found.end {
-                even[pairs.end] = source[column + 2 * pairs.len()].to_f32();
-            }
+        let pairs = found.start..others.end.max(found.start);
+        let (even, odd) = (&mut even[at..], &mut odd[at..]);
+        if !found.is_empty() {
+            let source = &source[(2 * found.start).wrapping_add_signed(first)..];
+            load_pairs(&source[..2 * pairs.len()], [&mut even[pairs.clone()], &mut odd[pairs.clone()]]);
+        }
+        let zeros = self.pitch - pairs.end + found.start;
+        zero(&mut even[pairs.end..], zeros);
+        zero(&mut odd[pairs.end..], zeros);
+        if pairs.end < found.end {
+            even[pairs.end] = source[source.len() - 1].to_f32();
         }
     }
-}
-
-/// Zeros at the first `count` places, and maybe some more.
-#[inline(always)]
-pub(super) fn zero(target: &mut [f32], count: usize) {
-    for start in (0..count).step_by(LANES) {
-        match target[start..].first_chunk_mut::<LANES>() {
-            Some(block) => *block = [0.0; LANES],
-            None => target[start..count].fill(0.0),
-        }
-    }
-}
-
-/// Every `step`-th element, as f32, at the first `count` places, and maybe some more.
-#[inline(always)]
-pub(super) fn load<T: Element>(source: &[T], step: usize, target: &mut [f32], count: usize) {
-    match step {
-        1 => load_blocks::<T, LANES>(source, target, count, |numbers| *numbers),
-        2 => load_blocks::<T, { 2 * LANES }>(source, target, count, |numbers| parted(numbers)[0]),
-        _ => {
-            for (to, from) in target[..count].iter_mut().zip(source.iter().step_by(step)) {
-                *to = from.to_f32();
-            }
-        }
-    }
-}
-
-/// Elements in turn, as f32, to the first `count` places of either half, and maybe some more.
-#[inline(always)]
-fn load_pairs<T: Element>(source: &[T], [even, odd]: [&mut [f32]; 2], count: usize) {
-    for start in (0..count).step_by(LANES) {
-        let (source, even, odd) = (&source[2 * start..], &mut even[start..], &mut odd[start..]);
-        let whole = source.first_chunk::<{ 2 * LANES }>();
-        match (whole, even.first_chunk_mut::<LANES>(), odd.first_chunk_mut::<LANES>()) {
-            (Some(from), Some(even), Some(odd)) => {
-                let (from, mut numbers) = (*from, [0.0; 2 * LANES]);
-                for lane in 0..2 * LANES {
-                    numbers[lane] = from[lane].to_f32();
-                }
-                [*even, *odd] = parted(&numbers);
-            }
-            _ => {
-                let pairs = source.as_chunks::<2>().0.iter().take(LANES.min(count - start));
-                for (index, [first, second]) in pairs.enumerate() {
-                    (even[index], odd[index]) = (first.to_f32(), second.to_f32());
-                }
-            }
-        }
-    }
-}
-
-/// Writes numbers in turn, of which the first may be one more than the second.
-#[inline(always)]
-pub(super) fn store_pairs<T: Element>([even, odd]: [&[f32]; 2], target: &mut [T]) {
-    let (blocks, last) = target.as_chunks_mut::<{ 2 * LANES }>();
-    let whole = blocks.len() * LANES;
-    let halves = even.as_chunks::<LANES>().0.iter().zip(odd.as_chunks::<LANES>().0);
-    for (to, (even, odd)) in blocks.iter_mut().zip(halves) {
-        *to = joined(&[*even, *odd]).map(T::from_f32);
-    }
-    for (to, from) in last.iter_mut().step_by(2).zip(&even[whole..]) {
-        *to = T::from_f32(*from);
-    }
-    for (to, from) in last.iter_mut().skip(1).step_by(2).zip(&odd[whole..]) {
-        *to = T::from_f32(*from);
-    }
-}
-
-/// What is taken of `SPAN` elements at a time.
-#[inline(always)]
-fn load_blocks<T: Element, const SPAN: usize>(
-    source: &[T],
-    target: &mut [f32],
-    count: usize,
-    take: impl Fn(&[f32; SPAN]) -> [f32; LANES],
-) {
-    let step = SPAN / LANES;
-    for start in (0..count).step_by(LANES) {
-        let (source, target) = (&source[start * step..], &mut target[start..]);
-        if let (Some(from), Some(to)) = (source.first_chunk::<SPAN>(), target.first_chunk_mut::<LANES>()) {
-            // Loaded before they are stored: for all that the compiler knows, source and target might be the same, and it
-            // would move one number at a time.
-            let (from, mut numbers) = (*from, [0.0; SPAN]);
-            for lane in 0..SPAN {
-                numbers[lane] = from[lane].to_f32();
-            }
-            *to = take(&numbers);
-        } else {
-            for (to, from) in target[..LANES.min(count - start)].iter_mut().zip(source.iter().step_by(step)) {
-                *to = from.to_f32();
-            }
-        }
-    }
-}
-
-/// The numbers at even and at odd places: halves of words, which vectors have instructions for.
-#[inline(always)]
-pub(super) fn parted(numbers: &[f32; 2 * LANES]) -> [[f32; LANES]; 2] {
-    let words: [u64; LANES] = bytemuck::cast(*numbers);
-    let mut halves = [[0.0; LANES]; 2];
-    for lane in 0..LANES {
-        let word = words[lane].to_le();
-        halves[0][lane] = f32::from_bits(word as u32);
-        halves[1][lane] = f32::from_bits((word >> 32) as u32);
-    }
-    halves
-}
-
-/// Numbers in turn: the reverse of [`parted`].
-#[inline(always)]
-pub(super) fn joined([even, odd]: &[[f32; LANES]; 2]) -> [f32; 2 * LANES] {
-    let mut words = [0u64; LANES];
-    for lane in 0..LANES {
-        words[lane] = (even[lane].to_bits() as u64 | (odd[lane].to_bits() as u64) << 32).to_le();
-    }
-    bytemuck::cast(words)
 }

@@ -8,11 +8,13 @@
 //! of 3 x 3 that move by one, and their gradients, are computed in fewer products (`winograd`, `winograd_weights`). Filters
 //! of one element are matrix products ([`Pointwise`]).
 
+mod ahead;
 mod axis;
 mod correlation;
 mod direct;
 mod frame;
 mod pointwise;
+mod rows;
 mod tile;
 mod vector;
 mod weight_gradient;

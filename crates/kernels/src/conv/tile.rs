@@ -381,14 +381,23 @@ unsafe fn dots_of<V: Vector, const VECTORS: usize>(
             }
         }
     }
-    sums.map(|mut lanes| {
-        for half in [8, 4, 2, 1] {
-            for lane in 0..half {
-                lanes[lane] += lanes[lane + half];
-            }
-        }
-        lanes[0]
-    })
+    // Not by `map`, which is compiled for what every machine has.
+    let mut dots = [0.0; DOTS];
+    for (dot, lanes) in dots.iter_mut().zip(&sums) {
+        let quarters: [f32; 2] = halved::<2, 4>(&halved::<4, 8>(&halved::<8, LANES>(lanes)));
+        *dot = quarters[0] + quarters[1];
+    }
+    dots
+}
+
+/// The first half of some lanes plus the second.
+#[inline(always)]
+fn halved<const HALF: usize, const WHOLE: usize>(lanes: &[f32; WHOLE]) -> [f32; HALF] {
+    let mut sums = [0.0; HALF];
+    for lane in 0..HALF {
+        sums[lane] = lanes[lane] + lanes[lane + HALF];
+    }
+    sums
 }
 
 /// [`LANES`] lines, of which so many numbers lie so far apart, and where their numbers go.

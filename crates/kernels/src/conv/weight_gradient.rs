@@ -2,10 +2,12 @@
 //!
 //! Images are added in their order, whatever the cut, so a batch that comes in pieces gives the bits of the whole.
 
+use super::ahead::Ahead;
 use super::axis::Axis;
-use super::direct::{POSITIONS, rectangle, rectangles};
-use super::frame::{Frame, load, zero};
-use super::tile::{DOTS, LANES, Lines, PANEL, RowsProduct, Transpose, products, transposes};
+use super::direct::{rectangle, rectangles};
+use super::frame::Frame;
+use super::rows::{load, store, zero};
+use super::tile::{DOTS, LANES, Lines, PANEL, Product, RowsProduct, Transpose, products, transposes};
 use super::winograd_weights::WinogradWeights;
 use super::{APART, Geometry, PART_PRODUCTS};
 use crate::isa::multiversion;
@@ -16,6 +18,10 @@ use std::sync::Arc;
 /// The most filters of a unit: more of them share a frame. Winograd's way has fewer.
 const FILTERS: usize = 128;
 pub(super) const BLOCK: usize = 64;
+/// With so many units, twice as many filters share one.
+const UNITS: usize = 16;
+/// Positions of a rectangle, about.
+const POSITIONS: usize = 512;
 /// Weights of one filter in a unit, about.
 const DEPTH: usize = 576;
 /// Numbers of a frame, about: what a second-level cache can hold besides gradients and sums.
@@ -69,12 +75,17 @@ impl WeightGradientPlan {
         let last = offsets.last().copied().unwrap_or(0);
         offsets.resize(offsets.len().next_multiple_of(PANEL * DOTS), last);
         let positions = height * width.next_multiple_of(LANES);
+        let blocks = |filters| geometry.filters / filters * parts_of(geometry.channels, channels);
         Arc::new(WeightGradientPlan {
             isa,
             geometry: *geometry,
             frame,
             taps: taps.len(),
-            filters: if winograd.is_some() { BLOCK } else { FILTERS },
+            filters: match winograd {
+                Some(_) => BLOCK,
+                None if blocks(2 * FILTERS) >= UNITS => 2 * FILTERS,
+                None => FILTERS,
+            },
             rectangles: rectangles(counts, [height, width]),
             axes,
             channels,
@@ -99,6 +110,7 @@ impl WeightGradientPlan {
     }
 
     /// Weights of one filter.
+    #[inline(always)]
     fn depth(&self) -> usize {
         self.geometry.channels * self.geometry.taps()
     }
@@ -127,6 +139,12 @@ impl WeightGradientPlan {
         self.geometry.filters < FEW_FILTERS
     }
 
+    /// Weights of a filter in a unit that meet an input.
+    #[inline(always)]
+    fn depth_of(&self, unit: &Unit) -> usize {
+        unit.channels.len() * self.taps
+    }
+
     /// Sums of one weight, for each filter of a block.
     fn lanes(&self) -> usize {
         match self.has_few_filters() {
@@ -137,7 +155,8 @@ impl WeightGradientPlan {
 
     /// Numbers of scratch for the inputs, the output's gradients, and the sums.
     fn scratch(&self) -> [usize; 3] {
-        let sums = self.lanes() * self.offsets.len();
+        // With what is read when the last of them are transposed.
+        let sums = self.lanes() * (self.offsets.len() + LANES);
         if self.winograd.is_some() {
             return [WinogradWeights::scratch(), 0, sums];
         }
@@ -189,6 +208,7 @@ impl<T: Element> Job for WeightGradient<T> {
 
 /// A block of filters by a block of their weights.
 struct Unit {
+    index: usize,
     images: Range<usize>,
     group: usize,
     filters: Range<usize>,
@@ -250,39 +270,84 @@ impl<T: Element> WeightGradient<T> {
             // SAFETY: the machine has the level.
             return unsafe { winograd.add_image(&plan.geometry, [x, g], frame, sums, plan.lanes()) };
         }
-        let depth = unit.channels.len() * plan.taps;
-        for [rows, columns] in &plan.rectangles {
-            for (index, plane) in x.chunks_exact(input).enumerate() {
-                plan.frame.fill(plane, [rows, columns], &mut frame[index * plan.frame.channel()..]);
+        let depth = plan.depth_of(unit);
+        let (multiply, at_once): (Product, usize) = match plan.has_few_filters() {
+            true => (products(plan.isa, false), depth.max(1)),
+            false => (products(plan.isa, true), PANEL),
+        };
+        for (at, [rows, columns]) in plan.rectangles.iter().enumerate() {
+            // SAFETY: the caller's promise.
+            let mut ahead = unsafe { self.ahead(unit, [image, at], parts_of(depth, at_once)) };
+            ahead.iter_mut().for_each(Ahead::ask);
+            for channel in 0..unit.channels.len() {
+                let frame = &mut frame[channel * plan.frame.channel()..];
+                plan.frame.fill(&x[channel * input..], [rows, columns], frame);
             }
-            let product = RowsProduct {
-                isa: plan.isa,
-                source: frame,
-                offsets: &plan.offsets,
-                depth,
-                rows: rows.len(),
-                columns: columns.len(),
-                pitch: plan.frame.pitch,
-                lanes: plan.lanes(),
-            };
-            let g = g.chunks_exact(output).map(|plane| &plane[rows.start * width + columns.start..]);
+            let g = (0..unit.filters.len()).map(|plane| &g[plane * output + rows.start * width + columns.start..]);
             match plan.has_few_filters() {
                 true => load_rows(g, [rows.len(), columns.len()], width, gradients),
                 false => load_columns(plan.isa, g, [rows.len(), columns.len()], width, plan.lanes(), gradients),
             }
             let gradients = if plan.has_few_filters() { &gradients[..] } else { &gradients[LANES * LINE..] };
-            // SAFETY: the machine has the level.
-            unsafe { products(plan.isa, !plan.has_few_filters())(&product, gradients, sums) };
+            for first in (0..depth).step_by(at_once) {
+                ahead.iter_mut().for_each(Ahead::ask);
+                let product = RowsProduct {
+                    isa: plan.isa,
+                    source: frame,
+                    offsets: &plan.offsets[first..],
+                    depth: at_once.min(depth - first),
+                    rows: rows.len(),
+                    columns: columns.len(),
+                    pitch: plan.frame.pitch,
+                    lanes: plan.lanes(),
+                };
+                // SAFETY: the machine has the level.
+                unsafe { multiply(&product, gradients, &mut sums[first * plan.lanes()..]) };
+            }
         }
+    }
+
+    /// The planes of the rectangle that comes next, in so many portions.
+    ///
+    /// # Safety
+    /// The operands must be alive, and nothing may write them.
+    #[inline(always)]
+    unsafe fn ahead(&self, unit: &Unit, [image, at]: [usize; 2], portions: usize) -> [Ahead<'_, T>; 2] {
+        let plan = &*self.plan;
+        let Geometry { groups, channels, filters, input, output, .. } = plan.geometry;
+        let next;
+        let (unit, image, at) = if at + 1 < plan.rectangles.len() {
+            (unit, image, at + 1)
+        } else if image + 1 < unit.images.end {
+            (unit, image + 1, 0)
+        } else if unit.index + 1 < plan.units() {
+            next = plan.unit(unit.index + 1);
+            (&next, next.images.start, 0)
+        } else {
+            return [Ahead::new(&[], [0; 3], 1), Ahead::new(&[], [0; 3], 1)];
+        };
+        let rows = &plan.rectangles[at][0];
+        let run = |of: &In<T>, [planes, first, count]: [usize; 3], rows: Range<usize>, [height, width]: [usize; 2]| {
+            let start = ((image * groups + unit.group) * planes + first) * height * width;
+            // SAFETY: the caller's promise.
+            let planes = unsafe { of.slice(start..start + count * height * width) };
+            Ahead::new(&planes[rows.start * width..], [count, rows.len() * width, height * width], portions)
+        };
+        [
+            run(&self.x, [channels, unit.channels.start, unit.channels.len()], plan.frame.source_rows(rows), input),
+            run(&self.g, [filters, unit.filters.start, unit.filters.len()], rows.clone(), output),
+        ]
     }
 }
 
 impl WeightGradientPlan {
+    #[inline(always)]
     fn unit(&self, index: usize) -> Unit {
-        let (index, channel_block) = (index / self.channel_blocks(), index % self.channel_blocks());
-        let (index, filter_block) = (index / self.filter_blocks(), index % self.filter_blocks());
-        let (image, group) = (index / self.geometry.groups, index % self.geometry.groups);
+        let (block, channel_block) = (index / self.channel_blocks(), index % self.channel_blocks());
+        let (block, filter_block) = (block / self.filter_blocks(), block % self.filter_blocks());
+        let (image, group) = (block / self.geometry.groups, block % self.geometry.groups);
         Unit {
+            index,
             images: if self.is_apart() { image..image + 1 } else { 0..self.geometry.images },
             group,
             filters: chunk(filter_block, self.filters, self.geometry.filters),
@@ -303,8 +368,43 @@ impl WeightGradientPlan {
                 unsafe { to.slice(self.weights_of(unit, filter, start)) }.fill(U::from_f32(0.0));
             }
         }
+        if self.taps == self.geometry.taps() && !self.has_few_filters() {
+            // SAFETY: the caller's promise.
+            return unsafe { self.store_rows(unit, sums, to, start) };
+        }
         // SAFETY: the caller's promise.
         unsafe { self.exchange(unit, to, start, |kept, weight| *weight = U::from_f32(sums[kept])) };
+    }
+
+    /// Writes the sums of a unit where each weight has one: filters are rows there, and lanes here.
+    ///
+    /// # Safety
+    /// The result must be alive, these weights nobody else's, and the machine must have the level.
+    #[inline(always)]
+    unsafe fn store_rows<U: Element>(&self, unit: &Unit, sums: &[f32], to: &Out<U>, start: usize) {
+        let (lanes, depth) = (self.lanes(), self.depth_of(unit));
+        let transpose: Transpose = transposes(self.isa);
+        let mut square = [0.0; LANES * LANES];
+        for lane in (0..unit.filters.len()).step_by(LANES) {
+            let to_first = self.weights_of(unit, unit.filters.start + lane, start).start;
+            for first in (0..depth).step_by(LANES) {
+                let weights = first..depth.min(first + LANES);
+                let lines = Lines {
+                    isa: self.isa,
+                    from: &sums[first * lanes + lane..],
+                    pitch: lanes,
+                    numbers: LANES.min(lanes - lane),
+                    step: LANES,
+                };
+                // SAFETY: the caller's promise.
+                unsafe { transpose(&lines, &mut square) };
+                for (filter, row) in square.as_chunks::<LANES>().0.iter().enumerate().take(unit.filters.len() - lane) {
+                    let first = to_first + filter * self.depth() + weights.start;
+                    // SAFETY: the caller's promise.
+                    store(row, unsafe { to.slice(first..first + weights.len()) });
+                }
+            }
+        }
     }
 
     /// The weights of a filter that are a unit's.
@@ -357,7 +457,7 @@ fn load_rows<'a, T: Element>(
     let mut at = 0;
     for plane in planes {
         for row in 0..rows {
-            load(&plane[row * width..], 1, &mut to[at..], columns);
+            load(&plane[row * width..], &mut to[at..at + columns]);
             zero(&mut to[at + columns..], pitch - columns);
             at += pitch;
         }
@@ -377,13 +477,15 @@ fn load_columns<'a, T: Element>(
 ) {
     let transpose: Transpose = transposes(isa);
     let (lines, to) = scratch.split_at_mut(LANES * LINE);
+    // Whole rows are one.
+    let [rows, columns] = if columns == width { [1, rows * columns] } else { [rows, columns] };
     for row in 0..rows {
         for start in (0..columns).step_by(LINE) {
             let numbers = LINE.min(columns - start);
             let mut planes = planes.clone();
             for group in (0..step).step_by(LANES) {
                 for (line, plane) in lines.chunks_exact_mut(LINE).zip(&mut planes) {
-                    load(&plane[row * width + start..], 1, line, numbers);
+                    load(&plane[row * width + start..], &mut line[..numbers]);
                 }
                 let lines = Lines { isa, from: lines, pitch: LINE, numbers, step };
                 // SAFETY: the machine has the level, since whoever built the plan took it from `Isa::available`.

@@ -10,8 +10,9 @@
 
 use super::axis::Axis;
 use super::correlation::{Operands, Planes};
-use super::frame::{joined, load, parted, zero};
+use super::rows::{joined, load, parted, store, zero};
 use super::tile::{LANES, Offsets, PANEL, PanelProduct};
+use crate::vectors::ask_for;
 use crate::window::inside;
 use crate::{Element, chunk, parts_of};
 use std::ops::Range;
@@ -182,14 +183,21 @@ impl Winograd {
     ) {
         let planes = operands.planes;
         let sources = &transformed[place * (transformed.len() / PLACES)..];
+        let panels = targets.start / PANEL..parts_of(targets.end, PANEL);
         for first in (0..planes.sources).step_by(CHANNELS) {
             let depth = CHANNELS.min(planes.sources - first);
-            for panel in targets.start / PANEL..parts_of(targets.end, PANEL) {
+            let weights = |panel: usize| {
                 // SAFETY: the caller's promise.
                 let weights = unsafe { operands.weights(group, panel) };
+                &weights[(place * planes.sources + first) * PANEL..][..depth * PANEL]
+            };
+            for panel in panels.clone() {
+                if panel + 1 < panels.end {
+                    ask_for(weights(panel + 1));
+                }
                 let product = PanelProduct {
                     isa: planes.isa,
-                    weights: &weights[(place * planes.sources + first) * PANEL..][..depth * PANEL],
+                    weights: weights(panel),
                     panel: PANEL,
                     weight_step: PANEL,
                     source: &sources[first * TILES..],
@@ -252,7 +260,7 @@ impl Winograd {
                 } else {
                     let column = found.start.wrapping_add_signed(first);
                     zero(row, found.start);
-                    load(&plane[line as usize * width + column..], 1, &mut row[found.start..], found.len());
+                    load(&plane[line as usize * width + column..], &mut row[found.clone()]);
                     zero(&mut row[found.end..], count - found.end);
                 }
             }
@@ -317,9 +325,7 @@ impl Winograd {
                     let start = plane + line * width;
                     // SAFETY: these positions are the caller's own.
                     let to = unsafe { operands.target.slice(start + columns.start..start + columns.end) };
-                    for (to, from) in to.iter_mut().zip(&row[2 * run.at..]) {
-                        *to = T::from_f32(*from);
-                    }
+                    store(&row[2 * run.at..], to);
                 }
             }
         }

@@ -5,7 +5,7 @@
 //! Channels and filters lie in lanes, so that the transforms are sums of vectors, whatever the size of the planes.
 
 use super::axis::Axis;
-use super::frame::{load, zero};
+use super::rows::{load, zero};
 use super::tile::{LANES, Lines, MultiplyPanel, Offsets, PANEL, PanelProduct, Transpose, multiply_panels, transposes};
 use super::vector::{Plain, Vector};
 use super::winograd::{FEWEST, PLACES, neighbours, pays};
@@ -159,7 +159,7 @@ impl<T: Element> Positions<'_, T> {
                     }
                     let start = at as usize * width + found.start.wrapping_add_signed(first[1]);
                     zero(line, found.start);
-                    load(&plane[start..], 1, &mut line[found.start..], found.len());
+                    load(&plane[start..], &mut line[found.clone()]);
                     zero(&mut line[found.end..], counts[1] - found.end);
                 }
                 let lines = Lines { isa, from: lines, pitch: LINE, numbers: counts[1], step: BLOCK };

@@ -1,6 +1,6 @@
 //! The vectors of x86-64.
 
-use super::ColumnsInPlace;
+use super::{CACHE_LINE, ColumnsInPlace};
 use crate::{Element, bf16, f16};
 use std::any::TypeId;
 use std::arch::x86_64::*;
@@ -181,9 +181,6 @@ accumulate_in_place!(
     _mm512_set1_ps,
     multiply_pairs
 );
-
-/// Bytes of a line of the cache.
-const CACHE_LINE: usize = 64;
 
 fn is<T: 'static, U: 'static>() -> bool {
     TypeId::of::<T>() == TypeId::of::<U>()
