@@ -18,7 +18,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 #[derive(Clone)]
 pub struct SharedDevice {
     inner: Arc<dyn Backend + Send + Sync>,
-    places: Arc<Mutex<HashMap<Vec<u8>, Vec<Option<Ends>>>>>,
+    /// By where ranks meet: the ends that are not taken yet.
+    places: Arc<Mutex<HashMap<Vec<u8>, Untaken>>>,
     traffic: Arc<Traffic>,
 }
 
@@ -38,6 +39,8 @@ struct Ends {
     thanks: Vec<Sender<()>>,
     thanked: Vec<Receiver<()>>,
 }
+
+type Untaken = Vec<Option<Ends>>;
 
 impl SharedDevice {
     /// A machine's memory, which ranks share.
@@ -175,7 +178,7 @@ impl Executable for Hidden {
 }
 
 impl Ends {
-    fn of_all(ranks: usize) -> Vec<Option<Ends>> {
+    fn of_all(ranks: usize) -> Untaken {
         let none = || Ends { offers: vec![], offered: vec![], thanks: vec![], thanked: vec![] };
         let mut ends: Vec<Ends> = (0..ranks).map(|_| none()).collect();
         for (from, to) in (0..ranks).flat_map(|from| (0..ranks).map(move |to| (from, to))) {
