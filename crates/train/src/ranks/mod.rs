@@ -159,7 +159,7 @@ impl Ranks {
         let mut text = text.into_bytes();
         text.resize(usize::from_le_bytes(length), 0);
         self.transport.broadcast(&mut text, failed)?;
-        Err(Error::Stopped(format!("{}: {}", self.transport.peer(failed), String::from_utf8_lossy(&text))))
+        Err(Error::Config(format!("{}: {}", self.transport.peer(failed), String::from_utf8_lossy(&text))))
     }
 
     /// The least of the numbers of all ranks.
