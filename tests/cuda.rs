@@ -2,6 +2,8 @@
 
 #[path = "cuda/precision.rs"]
 mod precision;
+#[path = "cuda/ranks.rs"]
+mod ranks;
 
 use gradus::backend::{Backend, Cpu, Cuda, GpuKind, Reference, Timing};
 use gradus::models::ModelConfig;

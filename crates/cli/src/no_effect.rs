@@ -4,7 +4,7 @@ use crate::args::TrainArgs;
 use crate::numbers::shortest;
 use clap::ArgMatches;
 use clap::parser::ValueSource;
-use gradus_train::config::{LocalSteps, OptimizerKind, ScheduleKind, TrainConfig, Validation};
+use gradus_train::config::{DeviceChoice, LocalSteps, OptimizerKind, ScheduleKind, TrainConfig, Validation};
 use gradus_train::models::ModelConfig;
 use gradus_train::{Error, Result};
 
@@ -56,6 +56,9 @@ fn idle(stated: &TrainArgs, config: &TrainConfig) -> Vec<Idle> {
     }
     if let Some(steps) = config.steps.filter(|&steps| steps < config.watch_curvature) {
         add("watch-curvature", false, &format!("the run ends after {steps} steps, before the first that is measured"));
+    }
+    if let DeviceChoice::Cuda(_) = config.device {
+        add("overlap", false, "ranks on GPUs exchange in turns with what they compute");
     }
     if !config.compress.is_some() {
         let differs = stated.compress_warmup.is_some_and(|steps| steps > 0);

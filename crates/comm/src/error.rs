@@ -84,6 +84,12 @@ pub enum Error {
         /// How long it was waited for them.
         waited: Duration,
     },
+    /// Devices between which nothing comes or goes any longer.
+    #[error("{reason}")]
+    Devices {
+        /// What one of them said.
+        reason: String,
+    },
     /// Variables of a launcher that cannot be.
     #[error("{variables} in the environment make no sense; start the ranks with mpirun, or remove these variables")]
     Environment {
@@ -158,7 +164,8 @@ pub enum Error {
 impl Error {
     /// Whether another rank had a fault, so that the same run may well go on without it.
     pub fn is_fault(&self) -> bool {
-        matches!(self, Error::Gone { .. } | Error::Silent { .. } | Error::Lost { .. } | Error::Alone { .. })
+        use Error::{Alone, Devices, Gone, Lost, Silent};
+        matches!(self, Gone { .. } | Silent { .. } | Lost { .. } | Alone { .. } | Devices { .. })
     }
 
     /// The rank that it is about, if it is about one.

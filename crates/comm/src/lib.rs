@@ -24,6 +24,6 @@ pub use exchange::{Collective, Exchange, Ticket, Times, Work};
 pub use in_process::{in_process, in_process_within};
 pub use link::Link;
 #[cfg(unix)]
-pub use mpi::{Implementation, PATIENCE_VARIABLE, Place, host_name, place};
-pub use mpi::{join, leave};
-pub use transport::{PATIENCE, Transport};
+pub use mpi::{Implementation, Place, host_name, place};
+pub use mpi::{join, leave, rank_here};
+pub use transport::{PATIENCE, PATIENCE_VARIABLE, Transport, patience};

@@ -12,3 +12,8 @@ pub fn join() -> Result<Option<Box<dyn Transport>>> {
 pub fn leave() -> Result<()> {
     Ok(())
 }
+
+/// The only rank here.
+pub fn rank_here() -> usize {
+    0
+}

@@ -9,6 +9,16 @@ use std::time::Duration;
 /// while another is done already. A process that is killed or stopped is known to its supervisor long before.
 pub const PATIENCE: Duration = Duration::from_secs(300);
 
+/// The environment variable that states it in seconds.
+pub const PATIENCE_VARIABLE: &str = "GRADUS_PATIENCE";
+
+/// How long a wait between ranks may last without a byte coming or going.
+pub fn patience() -> Result<Duration> {
+    let Ok(text) = std::env::var(PATIENCE_VARIABLE) else { return Ok(PATIENCE) };
+    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.001..1e9).contains(seconds));
+    seconds.map(Duration::from_secs_f64).ok_or(Error::Patience { variable: PATIENCE_VARIABLE, text })
+}
+
 /// One rank's end of a group of ranks. Every call is collective: all ranks make the same calls in the same order, except for
 /// `send`, `receive` and `swap`, which two of them make. Nothing is allocated by a call. Every wait has an end: a peer that is gone
 /// or silent is an error that names it, and the group is of no more use then.

@@ -83,6 +83,17 @@ pub enum Error {
         /// What it said.
         reason: String,
     },
+    /// Devices of other ranks with which nothing can be exchanged.
+    #[error(
+        "the GPUs of the other ranks cannot be reached: {call} says: {reason}; give each rank a GPU of its own (leave \
+         CUDA_VISIBLE_DEVICES out), see what NCCL_DEBUG=WARN tells, and go on from the last checkpoint"
+    )]
+    Peers {
+        /// What was called.
+        call: &'static str,
+        /// What it said.
+        reason: String,
+    },
     /// Anything else that a library refused.
     #[error("{call} failed: {reason}")]
     Call {
@@ -136,4 +147,4 @@ fn is_lost(code: CUresult) -> bool {
 }
 
 /// As [`std::result::Result`].
-pub type Result<T> = std::result::Result<T, Error>;
+pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,6 +1,7 @@
 //! NVIDIA's libraries, loaded when they are first needed.
 
 use crate::error::{Error, Result};
+use libloading::Library;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
@@ -11,16 +12,21 @@ fn folders() -> Vec<PathBuf> {
     roots.flat_map(|root| [root.join("lib64"), root.join("lib"), root.join("targets/x86_64-linux/lib")]).collect()
 }
 
+/// A library from where the system looks, or from where toolkits put it.
+pub(crate) fn open(file: &str) -> Option<Library> {
+    // SAFETY: the initializers of NVIDIA's libraries have no demands on whoever loads them.
+    unsafe { Library::new(file) }.ok().or_else(|| in_toolkit(file))
+}
+
+fn in_toolkit(file: &str) -> Option<Library> {
+    // SAFETY: as above.
+    folders().iter().find_map(|folder| unsafe { Library::new(folder.join(file)) }.ok())
+}
+
 /// Loads a library from where toolkits put it, so that looking for it by name finds it loaded.
 fn load(file: &str) {
-    for folder in folders() {
-        // SAFETY: the initializers of NVIDIA's libraries have no demands on whoever loads them.
-        if let Ok(library) = unsafe { libloading::Library::new(folder.join(file)) } {
-            // It stays for as long as the process: others find it by its name.
-            std::mem::forget(library);
-            return;
-        }
-    }
+    // It stays for as long as the process.
+    std::mem::forget(in_toolkit(file));
 }
 
 /// The driver.

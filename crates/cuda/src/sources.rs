@@ -55,6 +55,7 @@ sources! {
     SOFTMAX = "softmax.cu",
     SORT = "sort.cu",
     TOP_K = "top_k.cu",
+    TREE_SUM = "tree_sum.cu",
     UNIFORM = "uniform.cu",
     UPDATE = "update.cu",
     WGMMA = "wgmma.cuh",

@@ -41,6 +41,15 @@ impl Event {
         unsafe { result::event::synchronize(self.0) }.map_err(Error::call("cuEventSynchronize"))
     }
 
+    /// Whether it has passed.
+    pub fn has_passed(&self) -> Result<bool> {
+        // SAFETY: the event is there.
+        match unsafe { sys::cuEventQuery(self.0) } {
+            sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            other => other.result().map(|()| true).map_err(Error::call("cuEventQuery")),
+        }
+    }
+
     pub fn record(&self, stream: sys::CUstream) -> Result<()> {
         // SAFETY: both are there.
         unsafe { result::event::record(self.0, stream) }.map_err(Error::call("cuEventRecord"))

@@ -281,6 +281,15 @@ impl Program {
         Ok(self.executable.look_mut(buffer).map(std::ptr::from_mut))
     }
 
+    /// Where a state, an input or an output of the routine that ran last lies in a device's memory, if the host cannot see it. It
+    /// moves when another plan is linked.
+    pub fn address<'a>(&self, key: impl Into<TensorKey<'a>>) -> Result<Option<u64>> {
+        let operand = self.readable(key.into())?;
+        let start = (operand.layout.offset * operand.dtype.size()) as u64;
+        let buffer = self.executable.address(operand.buffer).filter(|_| operand.layout.is_dense());
+        Ok(buffer.map(|buffer| buffer + start))
+    }
+
     /// Room for what the steps of a routine take.
     pub fn timing<'a>(&self, routine: impl Into<RoutineKey<'a>>) -> Result<Timing> {
         let index = self.routine(routine.into())?;

@@ -13,9 +13,22 @@ pub fn backend(device: DeviceChoice, threads: usize) -> Result<Arc<dyn Backend>>
     backend_with(device, threads, None)
 }
 
-/// The device of a run, planned for as the run states.
+/// The device of a run, planned for as the run states. Each rank of a host has a GPU of its own: from the one that is stated on, in
+/// their order.
 pub fn backend_of(config: &TrainConfig) -> Result<Arc<dyn Backend>> {
-    backend_with(config.device, config.threads, config.speeds.as_ref())
+    let (rank, speeds) = (gradus_comm::rank_here(), config.speeds.as_ref());
+    match config.device.resolved() {
+        DeviceChoice::Cuda(first) if config.place.ranks > 1 => {
+            let own = backend_with(DeviceChoice::Cuda(first + rank), config.threads, speeds);
+            own.map_err(|error| {
+                Error::Config(format!(
+                    "{error}; ranks have a GPU each, and this is number {rank} of its host: start no more than there are \
+                     GPUs from device {first} on, or choose `settings.device` cpu"
+                ))
+            })
+        }
+        _ => backend_with(config.device, config.threads, speeds),
+    }
 }
 
 fn backend_with(device: DeviceChoice, threads: usize, speeds: Option<&MeasuredSpeeds>) -> Result<Arc<dyn Backend>> {

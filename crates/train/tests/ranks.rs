@@ -3,7 +3,8 @@
 mod support;
 
 use gradus_comm::{Transport, in_process};
-use gradus_engine::backend::Cpu;
+use gradus_engine::backend::{Backend, Cpu};
+use gradus_engine::testing::SharedDevice;
 use gradus_engine::{DType, Role, Tensor};
 use gradus_train::Result;
 use gradus_train::config::{Clip, HealthInterval, OptimizerKind, Precision, ScheduleKind, Sharding, TrainConfig};
@@ -20,6 +21,7 @@ use gradus_train::training::{follow, train_on};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use support::{Folder, Watcher, tiny};
 
@@ -76,9 +78,13 @@ fn settings() -> Settings {
 
 /// What all ranks come to, which must be the same.
 fn trained(ranks: usize, threads: usize, settings: &Settings) -> (States, Summary) {
+    trained_on(&|| Arc::new(Cpu::new(threads).unwrap()), ranks, settings)
+}
+
+/// The same on devices, each of which is made for a rank.
+fn trained_on(device: &(dyn Fn() -> Arc<dyn Backend> + Sync), ranks: usize, settings: &Settings) -> (States, Summary) {
     let all = on_ranks(ranks, |ranks| {
-        let backend = Arc::new(Cpu::new(threads).unwrap());
-        let mut trainer = Trainer::on_ranks(language_model(), settings.clone(), backend, ranks).unwrap();
+        let mut trainer = Trainer::on_ranks(language_model(), settings.clone(), device(), ranks).unwrap();
         let summary = trainer.train(tokens, &mut Unwatched).unwrap();
         (states(&trainer), summary)
     });
@@ -256,8 +262,13 @@ fn network(checked: bool) -> impl Objective {
     }
 }
 
-#[test]
-fn a_step_that_is_not_finite_on_one_rank_is_skipped_on_all() {
+/// What each rank comes to, and the steps that it skipped, if one number of a step is infinite.
+fn skipping(
+    ranks: usize,
+    settings: &Settings,
+    checked: bool,
+    device: &(dyn Fn() -> Arc<dyn Backend> + Sync),
+) -> Vec<(States, Vec<u64>)> {
     let points = |step: u64, batch: &mut Batch| {
         let numbers = batch.numbers_mut::<f32>("x")?;
         numbers.iter_mut().enumerate().for_each(|(place, x)| *x = (place as f32 * 0.7 + step as f32).sin());
@@ -266,21 +277,21 @@ fn a_step_that_is_not_finite_on_one_rank_is_skipped_on_all() {
         }
         Ok(())
     };
+    on_ranks(ranks, |ranks| {
+        let mut trainer = Trainer::on_ranks(network(checked), settings.clone(), device(), ranks).unwrap();
+        let mut watcher = Watcher::default();
+        trainer.train(points, &mut watcher).unwrap();
+        let skipped = watcher.losses.iter().filter(|(_, loss)| loss.is_nan()).map(|(step, _)| *step).collect();
+        (states(&trainer), skipped)
+    })
+}
+
+#[test]
+fn a_step_that_is_not_finite_on_one_rank_is_skipped_on_all() {
     let settings = Settings { micro_batch: 2, ..settings() };
     for (checked, shard) in [(false, Sharding::None), (true, Sharding::None), (false, Sharding::Optimizer)] {
         let settings = Settings { shard, ..settings.clone() };
-        let run = |ranks: usize| {
-            on_ranks(ranks, |ranks| {
-                let mut trainer =
-                    Trainer::on_ranks(network(checked), settings.clone(), Arc::new(Cpu::new(1).unwrap()), ranks)
-                        .unwrap();
-                let mut watcher = Watcher::default();
-                trainer.train(points, &mut watcher).unwrap();
-                let skipped: Vec<u64> =
-                    watcher.losses.iter().filter(|(_, loss)| loss.is_nan()).map(|(step, _)| *step).collect();
-                (states(&trainer), skipped)
-            })
-        };
+        let run = |ranks: usize| skipping(ranks, &settings, checked, &|| Arc::new(Cpu::new(1).unwrap()));
         let alone = run(1);
         assert_eq!(alone[0].1, [3]);
         for ranks in [2, 3, 8] {
@@ -290,6 +301,75 @@ fn a_step_that_is_not_finite_on_one_rank_is_skipped_on_all() {
             };
             assert!(all.iter().all(same), "{ranks} ranks, checked: {checked}, {shard:?}");
         }
+    }
+}
+
+/// Numbers that are exchanged: those of all weights, of a tied table once more for its second use, and the loss.
+fn exchanged(states: &States) -> usize {
+    let numbers = |(_, bytes): &(String, Vec<u8>)| bytes.len() / size_of::<f32>();
+    let weights = weights(states).into_iter().filter(|(name, _)| !name.starts_with("step"));
+    weights.map(numbers).sum::<usize>() + VOCABULARY * 32 + 1
+}
+
+/// What lies where no host sees it, as in the memory of GPUs: what ranks send, get and add up there gives the bits of one rank.
+#[test]
+fn devices_whose_memory_no_host_sees_give_the_same_bits() {
+    let optimizer = GroupedOptimizer::new(AdamW::default()).average(0.9);
+    let steps = 4;
+    for (shard, optimizer) in [(Sharding::None, optimizer.clone()), (Sharding::Optimizer, AdamW::default().into())] {
+        let settings = Settings { shard, optimizer, steps: Some(steps), ..settings() };
+        let (expected, summary) = trained(1, 1, &settings);
+        for ranks in [1, 2, 3, 4, 8] {
+            let device = SharedDevice::new(Arc::new(Cpu::new(1).unwrap()));
+            let (states, other) = trained_on(&|| Arc::new(device.clone()), ranks, &settings);
+            assert!(weights(&states) == weights(&expected), "{ranks} ranks, {shard:?}");
+            assert_eq!(other.loss.to_bits(), summary.loss.to_bits());
+            let (sent, added) = (device.traffic().sent.load(Relaxed), device.traffic().added.load(Relaxed));
+            println!("{ranks} ranks, {shard:?}: {sent} numbers sent and {added} added in {steps} steps");
+            // Ranks that are a power of two have one block each, and others more.
+            if ranks.is_power_of_two() && shard == Sharding::None {
+                let once = (steps as usize * (ranks - 1) * exchanged(&expected)) as u64;
+                assert_eq!(
+                    (sent, added),
+                    (2 * once, once),
+                    "{ranks} ranks: the traffic of a ring, and a sum for each number"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_run_goes_on_with_other_devices_and_refuses_the_same_steps() {
+    let folder = Folder::new("ranks-on-devices");
+    let within = |name: &str, steps: u64, shard: Sharding| Settings {
+        steps: Some(steps),
+        folder: Some(folder.path().join(name)),
+        schedule: ScheduleKind::Constant,
+        shard,
+        ..settings()
+    };
+    let (unbroken, _) = trained(1, 1, &within("unbroken", 9, Sharding::None));
+    let shared = SharedDevice::new(Arc::new(Cpu::new(1).unwrap()));
+    let device = || -> Arc<dyn Backend> { Arc::new(shared.clone()) };
+    let mut states = vec![];
+    for (ranks, steps, shard) in [(4, 3, Sharding::Optimizer), (2, 6, Sharding::None), (3, 9, Sharding::None)] {
+        (states, _) = trained_on(&device, ranks, &within("pieces", steps, shard));
+    }
+    assert!(states == unbroken);
+    let refused = on_ranks(2, |ranks| {
+        let settings = Settings { stages: 2, ..settings() };
+        Trainer::on_ranks(language_model(), settings, device(), ranks).err().unwrap().to_string()
+    });
+    assert!(
+        refused.iter().all(|told| told.contains("on the CPU, and this is the shared device; choose")),
+        "{refused:?}"
+    );
+    let settings = Settings { micro_batch: 2, ..settings() };
+    let alone = skipping(1, &settings, true, &|| Arc::new(Cpu::new(1).unwrap()));
+    for (checked, ranks) in [(true, 2), (false, 3)] {
+        let all = skipping(ranks, &settings, checked, &device);
+        assert!(all.iter().all(|rank| *rank == alone[0]), "{ranks} ranks, checked: {checked}");
     }
 }
 

@@ -42,6 +42,8 @@ pub struct Place {
     pub ranks: usize,
     /// How many of them are on this machine, as far as the launcher says; else all.
     pub ranks_here: usize,
+    /// Which of those it is.
+    pub rank_here: usize,
 }
 
 /// The variables of launchers, the surest first: those of rank and of size. Resource managers that start processes
@@ -52,8 +54,9 @@ const VARIABLES: [(Implementation, &str, &str); 3] = [
     (Implementation::OpenMpi, "PMIX_RANK", "SLURM_NTASKS"),
 ];
 
-/// Those of the ranks on a machine.
+/// Those of the ranks on a machine: how many there are, and which one this is.
 const LOCAL_SIZES: [&str; 2] = ["OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"];
+const LOCAL_RANKS: [&str; 3] = ["OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"];
 
 /// This process's place, if a launcher started it.
 pub fn place() -> Result<Option<Place>> {
@@ -68,9 +71,10 @@ fn place_in(variable: &dyn Fn(&str) -> Option<String>) -> Result<Option<Place>> 
         let Some((rank, ranks)) = place else {
             return Err(Error::Environment { variables: format!("{rank_name}={rank} and {size_name}={size}") });
         };
-        let here = LOCAL_SIZES.iter().find_map(|name| variable(name)?.parse().ok());
-        let ranks_here = here.unwrap_or(ranks).clamp(1, ranks);
-        return Ok(Some(Place { implementation, rank, ranks, ranks_here }));
+        let number = |names: &[&str]| names.iter().find_map(|name| variable(name)?.parse::<usize>().ok());
+        let ranks_here = number(&LOCAL_SIZES).unwrap_or(ranks).clamp(1, ranks);
+        let rank_here = number(&LOCAL_RANKS).unwrap_or(rank);
+        return Ok(Some(Place { implementation, rank, ranks, ranks_here, rank_here }));
     }
     Ok(None)
 }
@@ -85,16 +89,16 @@ mod tests {
 
     #[test]
     fn each_launcher_is_known_by_what_it_leaves() {
-        let open =
-            found(&[("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "4"), ("OMPI_COMM_WORLD_LOCAL_SIZE", "2")]);
-        assert_eq!(open, Ok(Some(Place { implementation: Implementation::OpenMpi, rank: 1, ranks: 4, ranks_here: 2 })));
+        let place = |implementation, rank, ranks, ranks_here, rank_here| {
+            Ok(Some(Place { implementation, rank, ranks, ranks_here, rank_here }))
+        };
+        let own = [("OMPI_COMM_WORLD_RANK", "3"), ("OMPI_COMM_WORLD_SIZE", "4")];
+        let here = [("OMPI_COMM_WORLD_LOCAL_SIZE", "2"), ("OMPI_COMM_WORLD_LOCAL_RANK", "1")];
+        assert_eq!(found(&[own, here].concat()), place(Implementation::OpenMpi, 3, 4, 2, 1));
         let mpich = found(&[("PMI_RANK", "0"), ("PMI_SIZE", "3")]);
-        assert_eq!(mpich, Ok(Some(Place { implementation: Implementation::Mpich, rank: 0, ranks: 3, ranks_here: 3 })));
-        let managed = found(&[("PMIX_RANK", "2"), ("SLURM_NTASKS", "3")]);
-        assert_eq!(
-            managed,
-            Ok(Some(Place { implementation: Implementation::OpenMpi, rank: 2, ranks: 3, ranks_here: 3 }))
-        );
+        assert_eq!(mpich, place(Implementation::Mpich, 0, 3, 3, 0));
+        let managed = found(&[("PMIX_RANK", "2"), ("SLURM_NTASKS", "3"), ("SLURM_LOCALID", "0")]);
+        assert_eq!(managed, place(Implementation::OpenMpi, 2, 3, 3, 0));
         assert_eq!(found(&[]), Ok(None));
     }
 

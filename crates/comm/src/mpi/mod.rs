@@ -10,7 +10,7 @@ mod wire;
 
 use crate::error::{Error, Peer, Result};
 use crate::group::Group;
-use crate::transport::{PATIENCE, Transport};
+use crate::transport::{Transport, patience};
 pub use launcher::{Implementation, Place, place};
 use library::Mpi;
 use std::ffi::c_int;
@@ -18,9 +18,6 @@ use std::sync::OnceLock;
 use std::time::Duration;
 use table::Address;
 use wire::Messages;
-
-/// The environment variable that states how many seconds a wait may be without a byte coming or going.
-pub const PATIENCE_VARIABLE: &str = "GRADUS_PATIENCE";
 
 /// How MPI is left, once it was joined.
 static LEAVE: OnceLock<Box<dyn Fn() -> Result<()> + Send + Sync>> = OnceLock::new();
@@ -98,14 +95,13 @@ fn introduced(transport: &mut dyn Transport) -> Result<Vec<Peer>> {
     Ok(cards.chunks(CARD_BYTES).enumerate().map(peer).collect())
 }
 
+/// Which of the ranks on this machine this one is.
+pub fn rank_here() -> usize {
+    place().ok().flatten().map_or(0, |place| place.rank_here)
+}
+
 /// The name of this machine.
 pub fn host_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
     name.or_else(|| std::env::var("HOSTNAME").ok()).map_or("an unnamed host".into(), |name| name.trim().to_string())
-}
-
-fn patience() -> Result<Duration> {
-    let Ok(text) = std::env::var(PATIENCE_VARIABLE) else { return Ok(PATIENCE) };
-    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.001..1e9).contains(seconds));
-    seconds.map(Duration::from_secs_f64).ok_or(Error::Patience { variable: PATIENCE_VARIABLE, text })
 }

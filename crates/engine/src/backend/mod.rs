@@ -11,6 +11,7 @@ mod timing;
 
 pub use cpu::{Cpu, LinkedOperand, Linker, Unsupported};
 pub use cuda::{Cuda, CudaLinker, GpuKind};
+pub use gradus_cuda::{Meeting, Message, TreeSum};
 pub use gradus_kernels::{In, Isa, Job, Out};
 pub(crate) use reference::results;
 pub use reference::{Reference, evaluate};
@@ -21,6 +22,7 @@ use crate::plan::{self, BufferId, Machine, Plan};
 use crate::{Error, Layout, Result};
 use std::any::Any;
 use std::ops::Range;
+use std::time::Duration;
 
 /// Something that can compute plans.
 pub trait Backend: Machine {
@@ -32,6 +34,37 @@ pub trait Backend: Machine {
 
     /// Makes everything a replay needs. The last place that allocates.
     fn link(&self, plan: &Plan) -> Result<Box<dyn Executable>>;
+
+    /// Where devices of several ranks find each other, to be told to all of them by one: if what lies in their memory is exchanged
+    /// without a host that sees it.
+    fn meeting_point(&self) -> Result<Vec<u8>> {
+        Ok(vec![])
+    }
+
+    /// This device among those of other ranks, all of which meet there.
+    fn connect(&self, _rank: usize, _ranks: usize, _meeting_point: &[u8]) -> Result<Box<dyn Peers>> {
+        let reason = "what lies in its memory is not exchanged between ranks".to_string();
+        Err(Error::Machine { what: self.name().to_string(), reason })
+    }
+}
+
+/// A device among those of other ranks. What they exchange comes after all that the device was given to do before, and before all
+/// that it is given afterwards.
+pub trait Peers: Send {
+    /// Room on the device for so many numbers that come from others, instead of what there was: where it lies.
+    fn room(&mut self, numbers: usize) -> Result<u64>;
+
+    /// Makes meetings ready, to be called by a number. The last place that allocates.
+    ///
+    /// # Safety
+    /// Addresses must be of live memory of the device for as long as this number is called, with as many numbers as are said.
+    unsafe fn prepare(&mut self, number: usize, meetings: Vec<Meeting>) -> Result<()>;
+
+    /// Begins what was made ready. All ranks must do the same.
+    fn meet(&mut self, number: usize) -> Result<()>;
+
+    /// Waits, asleep, until all is done; an error if that takes longer than this.
+    fn wait(&mut self, patience: Duration) -> Result<()>;
 }
 
 /// Memory of a device.
@@ -65,6 +98,11 @@ pub trait Executable: Send {
 
     /// Where the arena lies, if the host can see it.
     fn addresses(&self) -> Option<Range<usize>>;
+
+    /// Where a buffer lies in a device's memory, if the host cannot see it.
+    fn address(&self, _buffer: BufferId) -> Option<u64> {
+        None
+    }
 
     /// Writes a buffer, whole.
     fn write(&mut self, buffer: BufferId, bytes: &[u8]) -> Result<()>;

@@ -14,11 +14,13 @@ mod kernels;
 pub mod numbers;
 pub mod rounding;
 mod second_machine;
+mod shared_device;
 mod tangents;
 
 pub use gradients::check as check_gradients;
 pub use kernels::{KernelChecks, check_on, plans_for};
 pub use second_machine::SecondMachine;
+pub use shared_device::{SharedDevice, Traffic};
 pub use tangents::check as check_tangents;
 
 use crate::ops::{ListedOperation, Operation};

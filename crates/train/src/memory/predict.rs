@@ -184,9 +184,7 @@ fn ranks_bytes(config: &TrainConfig, (stage, cut): (Stage, Option<&Cut>), lanes:
     let saves_parts = (config.shard == Sharding::Optimizer || cut.is_some()) && config.place.rank == 0;
     let saving = if saves_parts { size_of::<f32>() * all.iter().max().unwrap_or(&0) } else { 0 };
     let Some(cut) = cut else {
-        // Tied embeddings have a sum for each of their uses; the loss is a number.
-        let most_sums = if config.model.tie_embeddings { 2 } else { 1 };
-        return exchange_bytes(lanes, all, parameters.len(), most_sums) + saving as u64;
+        return all_exchanged(config, lanes, false) + saving as u64;
     };
     let of_lane = config.batch.size() / config.lanes;
     let micro_batch = if config.micro_batch > 0 { config.micro_batch } else { of_lane };
@@ -197,7 +195,21 @@ fn ranks_bytes(config: &TrainConfig, (stage, cut): (Stage, Option<&Cut>), lanes:
     };
     let passes = of_lane / micro_batch.max(1) * lanes.hosted().len();
     let own = &cut.weights[stage.index];
-    exchange_bytes(lanes, numbers(own), own.len(), 1) + transfer.bytes(stage, passes) + saving as u64
+    exchange_bytes(lanes, numbers(own), own.len(), 1, false) + transfer.bytes(stage, passes) + saving as u64
+}
+
+/// What is exchanged of a model that is not cut.
+fn all_exchanged(config: &TrainConfig, lanes: &Lanes, on_device: bool) -> u64 {
+    let parameters = config.model.parameters();
+    // Tied embeddings have a sum for each of their uses; the loss is a number.
+    let most_sums = if config.model.tie_embeddings { 2 } else { 1 };
+    let numbers = parameters.iter().map(|parameter| parameter.shape.elements()).chain([1]).collect();
+    exchange_bytes(lanes, numbers, parameters.len(), most_sums, on_device)
+}
+
+/// What comes to a device from others, besides what is planned.
+pub fn exchanged_on_device(config: &TrainConfig) -> u64 {
+    all_exchanged(config, &Lanes::at(config.lanes, config.place), true)
 }
 
 /// The same where lanes are kept apart until they are summed.

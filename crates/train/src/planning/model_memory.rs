@@ -10,7 +10,7 @@ use crate::step::{Batch, StepConfig};
 use crate::trainer::{Batches, Settings};
 use crate::{Error, Result};
 use gradus_engine::Shape;
-use gradus_engine::backend::Backend;
+use gradus_engine::backend::{Backend, DeviceMemory};
 use gradus_engine::plan::Recompute;
 
 /// Steps of plans for a node of the trace, as all routines have their own and some are computed again.
@@ -30,9 +30,13 @@ impl ModelMemory {
     /// Within what is stated and what the machine has, of a process that held so much before anything was planned.
     pub fn of(config: &StepConfig, settings: &Settings, held: Held, backend: &dyn Backend) -> Result<ModelMemory> {
         let (batch, stated) = (settings.batch, settings.memory);
-        if let Some(device) = backend.memory()? {
-            let outside = Outside { data: 0, runtime: device.besides };
-            return Ok(ModelMemory { limit: Limit::of_device(stated, device.available), outside, guard: None });
+        let device = backend.memory()?;
+        let of_device = |device: DeviceMemory, exchange: u64| {
+            let outside = Outside { data: exchange, runtime: device.besides };
+            Ok(ModelMemory { limit: Limit::of_device(stated, device.available), outside, guard: None })
+        };
+        if let Some(device) = device.filter(|_| config.place().ranks == 1) {
+            return of_device(device, 0);
         }
         let micro_batch = config.micro_batch.max(1);
         let micro_batches = batch / config.lanes.count() / micro_batch;
@@ -49,8 +53,11 @@ impl ModelMemory {
         let others = traced.summed[shapes.len().min(traced.summed.len())..].iter().map(|summed| summed.numbers).sum();
         let exchange = match config.keeps_lanes() {
             true => compressed_bytes(config.compression, &config.lanes, &shapes, others),
-            false => exchange_bytes(&config.lanes, numbers, traced.parameters.len(), most_sums),
+            false => exchange_bytes(&config.lanes, numbers, shapes.len(), most_sums, device.is_some()),
         };
+        if let Some(device) = device {
+            return of_device(device, exchange);
+        }
         let transfer = traced.staging.as_ref().map(Transfer::of);
         let stages = transfer.map_or(0, |transfer| transfer.bytes(config.stage, smallest.passes()));
         // Of a source that has only whole batches, a rank takes its rows.

@@ -4,7 +4,7 @@ use super::{Chosen, Refusal, StepPlans, rehearsal};
 use crate::config::{BatchSize, HealthInterval, TrainConfig};
 use crate::data::READING_BYTES;
 use crate::memory::guard::{self, Armed};
-use crate::memory::{Held, Limit, Outside, ProcessMemory, Stages};
+use crate::memory::{Held, Limit, Outside, ProcessMemory, Stages, exchanged_on_device};
 use crate::step::StepConfig;
 use crate::{Error, Result};
 use gradus_engine::backend::{Backend, DeviceMemory};
@@ -80,7 +80,7 @@ impl RunMemory {
     /// What is held where the arena is, besides it, while the run trains.
     pub fn outside(&self, config: &TrainConfig) -> Outside {
         match self.device {
-            Some(device) => Outside { data: 0, runtime: device.besides },
+            Some(device) => Outside { data: exchanged_on_device(config), runtime: device.besides },
             None => Outside::predict(config, self.held),
         }
     }

@@ -3,18 +3,22 @@
 //! A bucket is scattered as soon as its gradients are there: each rank then has the sums of its part of it. What is left is
 //! gathered: all sums, or where each rank updates its part, the new weights. Some sums are gathered between scatters, while the
 //! backward pass leaves the link idle, and the others while the next step computes, in the order in which that needs them. All ranks
-//! post the same in the same order: how many are gathered early is what the first of them says.
+//! post the same in the same order: how many are gathered early is what the first of them says. Devices do the same one after another,
+//! in turns with what they compute.
 
 use super::Ranks;
-use super::carrier::{Carrier, Errand, Lying, Numbers, States, Task};
+use super::carrier::{Carrier, Errand, Lying, Numbers, Task};
+use super::device::DeviceCarrier;
+use super::rounds::States;
 use super::shards::Shards;
 use crate::accumulation::{Summed, waiting_name};
 use crate::lanes::{Lanes, Place};
 use crate::parameters::Parameter;
 use crate::step::{ALL_SQUARES, Parts};
 use crate::{Error, Result};
-use gradus_comm::{Collective, Ticket};
+use gradus_comm::{Collective, Ticket, patience};
 use gradus_engine::Program;
+use gradus_engine::backend::TreeSum;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -25,9 +29,7 @@ const COUNTED_BITS: u32 = 48;
 pub(crate) struct Exchange {
     /// First, so that its thread has ended before what it works on goes.
     ranks: Ranks,
-    carrier: Box<Carrier>,
-    /// By task and bucket, what is posted.
-    errands: Box<[Errand]>,
+    way: Way,
     shards: Shards,
     parts: Parts,
     /// The names of the states that the carrier is told of.
@@ -39,6 +41,25 @@ pub(crate) struct Exchange {
     step: UnderWay,
     /// How many buckets are gathered while the backward pass computes.
     early: usize,
+}
+
+/// What carries sums and weights, by where they lie.
+enum Way {
+    /// With what is posted, by task and bucket.
+    Host {
+        carrier: Box<Carrier>,
+        errands: Box<[Errand]>,
+    },
+    Device(Box<DeviceCarrier>),
+}
+
+impl Way {
+    fn on_host(carrier: Carrier, buckets: usize) -> Way {
+        let mut carrier = Box::new(carrier);
+        let place: *mut Carrier = &mut *carrier;
+        let errand = |task| move |bucket| Errand { carrier: place, task, bucket, took: Duration::ZERO };
+        Way::Host { carrier, errands: Task::ALL.into_iter().flat_map(|task| (0..buckets).map(errand(task))).collect() }
+    }
 }
 
 /// Where the exchange of a step stands.
@@ -65,26 +86,32 @@ pub(super) fn is_gathered_early(place: usize, weights: usize, early: usize) -> b
 
 impl Exchange {
     /// Of what is summed, the first of which are the gradients of these weights.
-    pub fn new(ranks: Ranks, lanes: &Lanes, summed: &[Summed], parts: &Parts, weights: &[Parameter]) -> Exchange {
+    pub fn new(
+        mut ranks: Ranks,
+        lanes: &Lanes,
+        summed: &[Summed],
+        parts: &Parts,
+        weights: &[Parameter],
+    ) -> Result<Exchange> {
         let Place { ranks: count, .. } = ranks.place();
         let shards = parts.shards().clone();
         let own = lanes.blocks().len();
         let of_sum = |sum: &String| (0..own - 1).map(|place| waiting_name(place, sum)).chain([sum.clone()]).collect();
         let sums = summed.iter().map(|summed| summed.sums.iter().map(of_sum).collect()).collect();
         let counts: Vec<usize> = summed.iter().map(|summed| summed.sums.len()).collect();
-        let mut carrier = Box::new(Carrier::new(lanes, shards.clone(), &counts));
         let buckets = shards.of_weights() + 1;
-        let place: *mut Carrier = &mut *carrier;
+        let way = match ranks.take_peers() {
+            None => Way::on_host(Carrier::new(lanes, shards.clone(), &counts), buckets),
+            Some(peers) => {
+                Way::Device(Box::new(DeviceCarrier::new(lanes, shards.clone(), &counts, (peers, patience()?))?))
+            }
+        };
         let now = Instant::now();
-        let tasks = [Task::Scatter, Task::GatherSums, Task::GatherWeights];
-        let errand = |task| move |bucket| Errand { carrier: place, task, bucket, took: Duration::ZERO };
-        let errands = tasks.into_iter().flat_map(|task| (0..buckets).map(errand(task))).collect();
         let at = parts.squares_at(count);
         let numbers = vec![0.0; at[count]];
-        Exchange {
+        Ok(Exchange {
             ranks,
-            carrier,
-            errands,
+            way,
             sums,
             weights: weights.iter().map(|weight| vec![vec![weight.name.clone()]]).collect(),
             all_squares: numbers.clone(),
@@ -102,6 +129,18 @@ impl Exchange {
             },
             early: 0,
             shards,
+        })
+    }
+
+    /// Whether it is done beside what is computed.
+    pub fn is_beside(&self) -> bool {
+        matches!(self.way, Way::Host { .. })
+    }
+
+    /// Another plan was linked: everything lies elsewhere.
+    pub fn moved(&mut self) {
+        if let Way::Device(carrier) = &mut self.way {
+            carrier.forget();
         }
     }
 
@@ -121,8 +160,9 @@ impl Exchange {
     /// How many buckets could have been gathered in the last step while the link had nothing to scatter.
     fn idle_buckets(&self) -> usize {
         let weights = self.shards.of_weights();
+        let Way::Host { errands, .. } = &self.way else { return 0 };
         let took = |task: Task, buckets: Range<usize>| -> Duration {
-            let errands = self.errands.iter().filter(|errand| errand.task == task && buckets.contains(&errand.bucket));
+            let errands = errands.iter().filter(|errand| errand.task == task && buckets.contains(&errand.bucket));
             errands.map(|errand| errand.took).sum()
         };
         let gather = took(Task::GatherSums, 0..weights) / weights as u32;
@@ -136,8 +176,17 @@ impl Exchange {
 
     /// Tells the carrier where everything lies. Nothing may be under way.
     fn find(&mut self, program: &mut Program) -> Result<()> {
-        find(&self.sums, &mut self.carrier.sums, program)?;
-        find(&self.weights, &mut self.carrier.weights, program)
+        match &mut self.way {
+            Way::Host { carrier, .. } => {
+                find(&self.sums, &mut carrier.sums, &mut |state| lying(program, state))?;
+                find(&self.weights, &mut carrier.weights, &mut |state| lying(program, state))
+            }
+            Way::Device(carrier) if carrier.sums.is_empty() => {
+                find(&self.sums, &mut carrier.sums, &mut |state| address(program, state))?;
+                find(&self.weights, &mut carrier.weights, &mut |state| address(program, state))
+            }
+            Way::Device(_) => Ok(()),
+        }
     }
 
     /// The gradients of a bucket are there: it is scattered, if all those are that come before it. The sums are then in flight.
@@ -160,13 +209,13 @@ impl Exchange {
                 next if next + 1 == weights => self.step.begun = Instant::now(),
                 _ => {}
             }
-            self.step.last = Some(self.post(Task::Scatter, next));
+            self.step.last = self.post(Task::Scatter, next)?;
             self.step.scattered += 1;
             if next == weights {
-                self.step.tickets[next] = Some(self.post(Task::GatherSums, next));
+                self.step.tickets[next] = self.post(Task::GatherSums, next)?;
                 self.step.last = self.step.tickets[next];
             } else if !self.parts.is_sharded() && is_gathered_early(self.step.scattered, weights, self.early) {
-                self.gather_bucket(Task::GatherSums, next);
+                self.gather_bucket(Task::GatherSums, next)?;
             }
         }
         Ok(())
@@ -176,22 +225,25 @@ impl Exchange {
     pub fn scattered(&mut self, program: &mut Program) -> Result<()> {
         (0..=self.shards.of_weights()).try_for_each(|bucket| self.ready(bucket, program))?;
         self.step.ready.fill(false);
-        self.wait(self.step.last)
+        self.wait(self.step.last)?;
+        self.wait_for_device()
     }
 
     /// Gathers what is left: sums, or weights whose parts are new.
-    pub fn gather(&mut self) {
+    pub fn gather(&mut self) -> Result<()> {
         let task = if self.parts.is_sharded() { Task::GatherWeights } else { Task::GatherSums };
         for bucket in 0..self.shards.of_weights() {
             if !self.step.gathered[bucket] {
-                self.gather_bucket(task, bucket);
+                self.gather_bucket(task, bucket)?;
             }
         }
+        Ok(())
     }
 
-    fn gather_bucket(&mut self, task: Task, bucket: usize) {
-        self.step.tickets[bucket] = Some(self.post(task, bucket));
+    fn gather_bucket(&mut self, task: Task, bucket: usize) -> Result<()> {
+        self.step.tickets[bucket] = self.post(task, bucket)?;
         self.step.gathered[bucket] = true;
+        Ok(())
     }
 
     /// Waits until a bucket is gathered.
@@ -202,20 +254,34 @@ impl Exchange {
 
     /// Waits until all is gathered that is on its way.
     pub fn all_gathered(&mut self) -> Result<()> {
-        (0..self.shards.of_weights()).try_for_each(|bucket| self.gathered(bucket))
+        (0..self.shards.of_weights()).try_for_each(|bucket| self.gathered(bucket))?;
+        self.wait_for_device()
     }
 
-    fn post(&mut self, task: Task, bucket: usize) -> Ticket {
+    /// Has a task begun: a device does it after what it was given before, and nobody needs to wait for it but to hear of errors.
+    fn post(&mut self, task: Task, bucket: usize) -> Result<Option<Ticket>> {
+        let errands = match &mut self.way {
+            Way::Host { errands, .. } => errands,
+            Way::Device(carrier) => return carrier.carry_out(task, bucket).map(|()| None),
+        };
         let place = task as usize * (self.shards.of_weights() + 1) + bucket;
-        let work: *mut Errand = &mut self.errands[place];
+        let work: *mut Errand = &mut errands[place];
         // SAFETY: errand, carrier and arena are there until the thread has ended: `ranks`, which has it, goes first of the
         // exchange, and the exchange before the program (`TrainingStep`). Steps touch nothing that is in flight, as the verifier
         // has seen of every routine with marks; any other is run only when nothing is.
-        unsafe { self.ranks.thread().post(Collective::Work(work)) }
+        Ok(Some(unsafe { self.ranks.thread().post(Collective::Work(work)) }))
     }
 
     fn wait(&mut self, ticket: Option<Ticket>) -> Result<()> {
         ticket.map_or(Ok(()), |ticket| Ok(self.ranks.thread().wait(ticket)?))
+    }
+
+    /// Waits until devices are through with what they exchange, where it is they who do.
+    fn wait_for_device(&mut self) -> Result<()> {
+        match &mut self.way {
+            Way::Host { .. } => Ok(()),
+            Way::Device(carrier) => carrier.wait(),
+        }
     }
 
     /// After the routine that squares the parts of gradients that are here: those of all are written to the input that the
@@ -241,22 +307,25 @@ impl Exchange {
         Ok(program.write(ALL_SQUARES, all_squares)?)
     }
 
-    /// After the update of the parts that are here: their new numbers become those of the weights. Allocates nothing.
+    /// After the update of the parts that are here: their new numbers become those of the weights. Allocates nothing but the first
+    /// time.
     pub fn take_parts(&mut self, program: &mut Program) -> Result<()> {
-        let room = &mut self.carrier.gathered.numbers;
-        for (weight, numbers) in self.parts.numbers.iter().enumerate() {
-            for first in numbers.clone().step_by(room.len()) {
-                let end = numbers.end.min(first + room.len());
-                let part = program.look(&self.parts.outputs[weight][..])?.ok_or_else(out_of_sight)?;
-                let part: &[f32] = &bytemuck::cast_slice(part)[first - numbers.start..end - numbers.start];
-                room[..part.len()].copy_from_slice(part);
-                program.fill(&self.weights[weight][0][0][..], |bytes| {
-                    bytemuck::cast_slice_mut(bytes)[first..end].copy_from_slice(&room[..end - first]);
-                    Ok::<(), Error>(())
-                })?;
+        let Exchange { way, parts, weights, .. } = self;
+        let own = parts.numbers.iter().enumerate().filter(|(_, numbers)| !numbers.is_empty());
+        let mut own = own.map(|(weight, numbers)| (&parts.outputs[weight][..], &weights[weight][0][0][..], numbers));
+        match way {
+            Way::Host { carrier, .. } => {
+                let room = &mut carrier.gathered.numbers;
+                own.try_for_each(|(part, weight, numbers)| take_part(program, (part, weight), numbers.clone(), room))
             }
+            Way::Device(carrier) => carrier.copy(|| {
+                let copy = |(part, weight, numbers): (&str, &str, &Range<usize>)| {
+                    let to = address(program, weight)? + (numbers.start * size_of::<f32>()) as u64;
+                    Ok(TreeSum::copy(address(program, part)?, to, numbers.len()))
+                };
+                own.map(copy).collect()
+            }),
         }
-        Ok(())
     }
 
     /// Makes the sums of all ranks such that the step is refused by all. Nothing of it may be under way.
@@ -269,21 +338,53 @@ impl Exchange {
     }
 }
 
-/// Finds where states lie. Allocates nothing but the first time.
-fn find(names: &States<String>, found: &mut States<Lying>, program: &mut Program) -> Result<()> {
-    if found.is_empty() {
-        let none = |_: &String| std::ptr::slice_from_raw_parts_mut(std::ptr::null_mut::<f32>(), 0);
-        let of_sum = |states: &Vec<String>| states.iter().map(none).collect();
-        *found = names.iter().map(|sums| sums.iter().map(of_sum).collect()).collect();
-    }
-    let names = names.iter().flatten().flatten();
-    for (name, lying) in names.zip(found.iter_mut().flatten().flatten()) {
-        let place = program.place(name)?.ok_or_else(out_of_sight)?;
-        *lying = std::ptr::slice_from_raw_parts_mut(place.cast(), place.len() / size_of::<f32>());
+/// The new numbers of a part of a weight become those of the weight, by way of some room, since either may lie anywhere.
+fn take_part(
+    program: &mut Program,
+    (part, weight): (&str, &str),
+    numbers: Range<usize>,
+    room: &mut [f32],
+) -> Result<()> {
+    for first in numbers.clone().step_by(room.len()) {
+        let end = numbers.end.min(first + room.len());
+        let new = program.look(part)?.ok_or_else(out_of_sight)?;
+        let new: &[f32] = &bytemuck::cast_slice(new)[first - numbers.start..end - numbers.start];
+        room[..new.len()].copy_from_slice(new);
+        program.fill(weight, |bytes| {
+            bytemuck::cast_slice_mut(bytes)[first..end].copy_from_slice(&room[..end - first]);
+            Ok::<(), Error>(())
+        })?;
     }
     Ok(())
 }
 
+/// Finds where states lie. Allocates nothing but the first time.
+fn find<T>(names: &States<String>, found: &mut States<T>, find: &mut dyn FnMut(&str) -> Result<T>) -> Result<()> {
+    if found.is_empty() {
+        let mut of_sum = |states: &Vec<String>| states.iter().map(|state| find(state)).collect::<Result<Vec<T>>>();
+        *found = names.iter().map(|sums| sums.iter().map(&mut of_sum).collect()).collect::<Result<_>>()?;
+        return Ok(());
+    }
+    let names = names.iter().flatten().flatten();
+    for (name, found) in names.zip(found.iter_mut().flatten().flatten()) {
+        *found = find(name)?;
+    }
+    Ok(())
+}
+
+/// Where the host sees a state.
+fn lying(program: &mut Program, state: &str) -> Result<Lying> {
+    let place = program.place(state)?.ok_or_else(out_of_sight)?;
+    Ok(std::ptr::slice_from_raw_parts_mut(place.cast(), place.len() / size_of::<f32>()))
+}
+
+/// Where a device has a state, or what the routine that ran last gives.
+fn address(program: &Program, name: &str) -> Result<u64> {
+    program.address(name)?.ok_or_else(out_of_sight)
+}
+
 fn out_of_sight() -> Error {
-    Error::Config("ranks exchange what the host can see; take `settings.device` cpu".into())
+    Error::Config(
+        "neither hosts nor devices of ranks can reach what is to be exchanged; take `settings.device` cpu".into(),
+    )
 }

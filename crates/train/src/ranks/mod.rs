@@ -8,9 +8,11 @@ mod bare;
 mod carrier;
 mod coded;
 mod compressed;
+mod device;
 mod exchange;
 mod low_rank;
 mod prediction;
+mod rounds;
 mod shards;
 mod states;
 mod tree;
@@ -18,19 +20,20 @@ mod units;
 
 #[doc(hidden)]
 pub use bare::BareExchange;
-pub(crate) use carrier::exchange_bytes;
 pub use compressed::bytes_of_step;
 pub(crate) use compressed::{Compressed, compressed_bytes};
 pub(crate) use exchange::Exchange;
 pub use prediction::StepTime;
+pub(crate) use rounds::exchange_bytes;
 pub(crate) use shards::Shards;
 pub(crate) use units::Units;
 
 use crate::checkpoint::{Found, Store};
 use crate::lanes::Place;
 use crate::{Error, Result};
+use gradus_comm::patience;
 pub use gradus_comm::{Link, Transport, in_process, join, leave};
-use gradus_engine::backend::Backend;
+use gradus_engine::backend::{Backend, Peers};
 use std::borrow::Cow;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -57,6 +60,8 @@ pub struct Ranks {
     bytes_sent: Arc<AtomicU64>,
     /// By which groups within them are made, if there can be any.
     whole: Option<Box<dyn Transport>>,
+    /// The devices of all, if they compute on such as exchange by themselves what no host sees.
+    peers: Option<Box<dyn Peers>>,
     /// Room for a number of each rank, and where it stands.
     numbers: Vec<u64>,
     at: Vec<usize>,
@@ -69,7 +74,26 @@ impl Ranks {
         let at = (0..=ranks).map(|rank| rank * size_of::<u64>()).collect();
         let whole = transport.among(&Vec::from_iter(0..ranks)).ok();
         let transport = gradus_comm::Exchange::start(transport, POSTED);
-        Ranks { transport, bytes_sent, whole, numbers: vec![0; ranks], at }
+        Ranks { transport, bytes_sent, whole, peers: None, numbers: vec![0; ranks], at }
+    }
+
+    /// Connects the devices of all ranks, if it is not their hosts that compute. Before memory is planned: connections take some.
+    pub(crate) fn connect(&mut self, backend: &dyn Backend) -> Result<()> {
+        let Place { rank, ranks } = self.place();
+        if ranks == 1 || backend.memory()?.is_none() {
+            return Ok(());
+        }
+        let meeting_point = if self.is_first() { backend.meeting_point()? } else { vec![] };
+        let meeting_point = self.bytes_of_first(meeting_point)?;
+        let mut peers = backend.connect(rank, ranks, &meeting_point)?;
+        peers.wait(patience()?)?;
+        self.peers = Some(peers);
+        Ok(())
+    }
+
+    /// The devices of all ranks, if they are connected, for whoever exchanges what they hold.
+    pub(crate) fn take_peers(&mut self) -> Option<Box<dyn Peers>> {
+        self.peers.take()
     }
 
     /// Which of them this one is.
@@ -123,6 +147,19 @@ impl Ranks {
         own.resize(length as usize, 0);
         self.transport.broadcast(&mut own, 0)?;
         Ok(own)
+    }
+
+    /// What this rank did, if all could do theirs; else the error of the first that could not, with who that is.
+    pub(crate) fn agreed<T>(&mut self, own: Result<T>) -> Result<T> {
+        let failed = self.numbers(own.is_err().into())?.iter().position(|failed| *failed > 0);
+        let Some(failed) = failed else { return own };
+        let text = own.as_ref().err().map_or(String::new(), Error::to_string);
+        let mut length = text.len().to_le_bytes();
+        self.transport.broadcast(&mut length, failed)?;
+        let mut text = text.into_bytes();
+        text.resize(usize::from_le_bytes(length), 0);
+        self.transport.broadcast(&mut text, failed)?;
+        Err(Error::Config(format!("{}: {}", self.transport.peer(failed), String::from_utf8_lossy(&text))))
     }
 
     /// The least of the numbers of all ranks.
@@ -238,18 +275,6 @@ impl<'a> Asking<'a> {
 
     fn lock(&self) -> MutexGuard<'_, &'a mut dyn Transport> {
         self.transport.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Refuses ranks on a machine that has none.
-pub(crate) fn check(place: Place, backend: &dyn Backend) -> Result<()> {
-    match place.ranks > 1 && backend.memory()?.is_some() {
-        false => Ok(()),
-        true => Err(Error::Config(format!(
-            "{} ranks compute on the CPU, and this is the {}; choose `settings.device` cpu, or one rank",
-            place.ranks,
-            backend.name()
-        ))),
     }
 }
 

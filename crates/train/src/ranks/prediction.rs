@@ -1,7 +1,7 @@
 //! What a step takes on ranks, from its plan and the link between them: the same steps, marks and buckets, on paper.
 
-use super::carrier::rounds_of;
 use super::exchange::is_gathered_early;
+use super::rounds::rounds_of;
 use super::shards::Shards;
 use crate::Result;
 use crate::lanes::{Fold, Place};
@@ -33,6 +33,7 @@ pub struct StepTime {
 struct Paper<'a> {
     plan: &'a Plan,
     config: &'a StepConfig,
+    overlap: bool,
     scatter: Vec<f64>,
     gather: Vec<f64>,
     small: f64,
@@ -65,7 +66,9 @@ impl StepConfig {
             let rounds = rounds_of(shards, &counts, bucket) as f64;
             rounds * link.latency.as_secs_f64() + bytes / link.bytes_per_second
         };
+        let overlap = self.overlap && backend.memory()?.is_none();
         let paper = Paper {
+            overlap,
             scatter: scattered.into_iter().enumerate().map(seconds).collect(),
             gather: gathered.into_iter().enumerate().map(seconds).collect(),
             small: SMALL * link.latency.as_secs_f64(),
@@ -81,7 +84,7 @@ impl Paper<'_> {
     fn time(&self, shards: &Shards) -> StepTime {
         let computing = self.plan.seconds();
         let exchanging = self.scatter.iter().chain(&self.gather).sum::<f64>() + self.small;
-        let step = match self.config.overlap {
+        let step = match self.overlap {
             false => computing + exchanging,
             // The first rank finds out how many buckets are best gathered early.
             true => (0..shards.of_weights()).map(|early| self.overlapped(early)).fold(f64::INFINITY, f64::min),

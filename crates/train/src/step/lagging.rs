@@ -79,7 +79,12 @@ impl TrainingStep {
 
     /// Whether a step computes while others are written to.
     fn overlaps(&self) -> bool {
-        self.config().overlap && !self.is_timed()
+        self.may_overlap() && !self.is_timed()
+    }
+
+    /// Whether it would if it was not timed.
+    fn may_overlap(&self) -> bool {
+        self.config().overlap && self.exchange.as_ref().is_some_and(|exchange| exchange.is_beside())
     }
 
     /// Whether the last lane is joined to those before it while it is computed.
@@ -93,7 +98,7 @@ impl TrainingStep {
         let is_behind = self.lagging.is_behind;
         let TrainingStep { exchange: Some(exchange), .. } = self else { return self.run_routine(name) };
         if is_behind {
-            exchange.gather();
+            exchange.gather()?;
         }
         if !self.overlaps() || !(is_first || is_last) {
             self.finish()?;
@@ -130,7 +135,7 @@ impl TrainingStep {
             self.run_routine(SQUARES)?;
         }
         self.exchanged(Exchange::share_squares)?;
-        let lags = self.lagging.allowed && self.config().overlap;
+        let lags = self.lagging.allowed && self.may_overlap();
         if is_sharded {
             self.run_routine(last)?;
             self.exchanged(Exchange::take_parts)?;
@@ -161,7 +166,7 @@ impl TrainingStep {
     /// Gathers all that is left of a step.
     fn gather_all(&mut self) -> Result<()> {
         let exchange = self.exchange.as_mut().expect("there are other ranks");
-        exchange.gather();
+        exchange.gather()?;
         exchange.all_gathered()
     }
 
@@ -169,7 +174,7 @@ impl TrainingStep {
     pub(crate) fn finish(&mut self) -> Result<()> {
         let TrainingStep { exchange: Some(exchange), lagging, program, .. } = self else { return Ok(()) };
         if lagging.is_behind {
-            exchange.gather();
+            exchange.gather()?;
         }
         lagging.catch_up(exchange, program, None)
     }

@@ -352,13 +352,17 @@ impl StepConfig {
         }
     }
 
-    /// Refuses to compress on a machine whose memory the host does not see.
+    /// Refuses what is done by the host on a machine whose memory that does not see.
     fn check_machine(&self, machine: &dyn Backend) -> Result<()> {
-        match self.keeps_lanes() && machine.memory()?.is_some() {
-            false => Ok(()),
-            true => Err(Error::Config(format!(
-                "lanes are compressed and meet on the CPU, and this is the {}; choose `settings.device` cpu, or \
-                 `settings.compress` none and `settings.local_steps` 0",
+        let (what, instead) = match (self.keeps_lanes(), self.stage.count > 1) {
+            (true, _) => ("lanes are compressed and meet", "`settings.compress` none and `settings.local_steps` 0"),
+            (false, true) => ("stages give each other what they compute", "`settings.stages` 1"),
+            (false, false) => return Ok(()),
+        };
+        match machine.memory()? {
+            None => Ok(()),
+            Some(_) => Err(Error::Config(format!(
+                "{what} on the CPU, and this is the {}; choose `settings.device` cpu, or {instead}",
                 machine.name()
             ))),
         }

@@ -136,7 +136,7 @@ impl TrainingStep {
     fn share_with_stages(&mut self, pipeline: &mut Pipeline) -> Result<()> {
         if let TrainingStep { exchange: Some(exchange), program, .. } = self {
             exchange.scattered(program)?;
-            exchange.gather();
+            exchange.gather()?;
             exchange.all_gathered()?;
         }
         pipeline.share_sums(&mut self.program)?;

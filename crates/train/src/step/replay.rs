@@ -184,7 +184,7 @@ impl TrainingStep {
             self.apart = Some(Box::new(ranks));
         } else if ranks.place().ranks > 1 {
             let parts = self.parts.as_ref().expect("each of several ranks has its part");
-            let mut exchange = Exchange::new(ranks, &self.config.lanes, &self.summed, parts, &self.parameters);
+            let mut exchange = Exchange::new(ranks, &self.config.lanes, &self.summed, parts, &self.parameters)?;
             if self.staging.is_none() {
                 self.lagging = Lagging::of(self.program.plan(), parts.is_sharded()).agreed(exchange.ranks())?;
                 self.joining = self.joining();
@@ -249,6 +249,7 @@ impl TrainingStep {
         self.finish()?;
         self.program.relink(chosen.plan)?;
         if let (Some(parts), Some(exchange)) = (&self.parts, &mut self.exchange) {
+            exchange.moved();
             let allowed = self.lagging.is_allowed();
             self.lagging = Lagging::of(self.program.plan(), parts.is_sharded()).agreed(exchange.ranks())?;
             self.may_lag(allowed);

@@ -53,7 +53,7 @@ use crate::parameters::Parameters;
 use crate::pipeline;
 use crate::planning::{Chosen, ModelMemory};
 use crate::profiler::{self, Profile};
-use crate::ranks::{self, Ranks};
+use crate::ranks::Ranks;
 use crate::run::{Observer, StepReport, Summary, Unwatched};
 use crate::step::{Batch, Inputs, Objective, StepConfig, TrainingStep};
 use crate::watch::HealthInterval;
@@ -112,7 +112,7 @@ impl Trainer {
     ) -> Result<Trainer> {
         settings.validate()?;
         let place = ranks.as_ref().map_or_else(Default::default, Ranks::place);
-        ranks::check(place, &*backend)?;
+        ranks.as_mut().map_or(Ok(()), |ranks| ranks.connect(&*backend))?;
         pipeline::check_ranks(place.ranks, settings.stages)?;
         let config = settings.step(objective, place);
         let held = Held::now_resident();

@@ -16,7 +16,7 @@ use crate::memory::guard::{self, Doing};
 use crate::memory::heap;
 use crate::pipeline::{self, Stage};
 use crate::planning::RunMemory;
-use crate::ranks::{self, Ranks};
+use crate::ranks::Ranks;
 use crate::run::{Event, Observer};
 use crate::step::TrainingStep;
 use crate::tokenizer::{LEARNING_BYTES_MIN, Tokenizer};
@@ -59,7 +59,8 @@ pub(super) fn prepare(
     let config = &TrainConfig { place, ..config.clone() };
     let backend = device::backend_of(config)?;
     config.precision.check(&*backend)?;
-    check_ranks(config, &*backend)?;
+    check_ranks(config)?;
+    ranks.as_mut().map_or(Ok(()), |ranks| ranks.connect(&*backend))?;
     let mut memory = RunMemory::of(config, &*backend)?;
     let observer = Watched::new(observer);
     let begun = match &mut ranks {
@@ -72,9 +73,8 @@ pub(super) fn prepare(
 }
 
 /// Refuses what several ranks cannot do.
-fn check_ranks(config: &TrainConfig, backend: &dyn Backend) -> Result<()> {
+fn check_ranks(config: &TrainConfig) -> Result<()> {
     let place = config.place;
-    ranks::check(place, backend)?;
     pipeline::check_ranks(place.ranks, config.stages)?;
     Lanes::at(config.lanes, Stage::of(place, config.stages).1).check()?;
     match config.batch {
@@ -114,10 +114,13 @@ fn begin_on(ranks: &mut Ranks, config: &TrainConfig, begin: impl FnOnce() -> Res
     });
     let told = told.map_or_else(Vec::new, |told| serde_json::to_vec(&told).expect("a configuration can be written"));
     let told = ranks.bytes_of_first(told)?;
-    if let Some(begun) = begun {
-        return Ok(begun);
-    }
-    let told: Told = understood(&told)?;
+    let own = begun.map_or_else(|| follow_first(config, &told), Ok);
+    ranks.agreed(own)
+}
+
+/// What the first rank has made, as another one finds it.
+fn follow_first(config: &TrainConfig, told: &[u8]) -> Result<Begun> {
+    let told: Told = understood(told)?;
     let config = TrainConfig { place: config.place, ..told.config };
     let Some((train, validation)) = own_tokens(&config, told.fingerprint) else {
         let problem = "the tokens of the first rank are not there; give `settings.out` a folder that all ranks see";

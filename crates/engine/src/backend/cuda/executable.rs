@@ -217,6 +217,10 @@ impl Executable for CudaExecutable {
         None
     }
 
+    fn address(&self, buffer: BufferId) -> Option<u64> {
+        Some(self.arena.address() + self.offsets[buffer].0 as u64)
+    }
+
     fn write(&mut self, buffer: BufferId, bytes: &[u8]) -> Result<()> {
         let (offset, length) = self.offsets[buffer];
         assert_eq!(bytes.len(), length, "the bytes of a buffer");

@@ -7,15 +7,16 @@ mod speeds;
 
 pub use linker::CudaLinker;
 
-use crate::backend::{Backend, DeviceMemory, Executable, Unsupported};
+use crate::backend::{Backend, DeviceMemory, Executable, Peers, Unsupported};
 use crate::ops::{Elementwise, Form, Kernels, Lowering, Matmul, Operation, own_kernels};
 use crate::plan::{Absorption, BufferId, FusionLimits, Machine, Plan, PlannedRoutine, Reading, Scratch, Speeds, Step};
 use crate::{DType, Error, Layout, Result};
 use executable::CudaExecutable;
-use gradus_cuda::{Command, Device, Launch};
+use gradus_cuda::{Command, Device, Launch, Meeting};
 use linker::{ALIGNMENT, Addresses, Linked};
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What the driver's context, the libraries and the kernels of a program take of the device, at most.
 const CONTEXT_BYTES: u64 = 800 << 20;
@@ -83,6 +84,12 @@ impl Cuda {
     /// A device of this kind that is not here: plans can be made for it, not run.
     pub fn of_kind(kind: GpuKind) -> Cuda {
         Cuda { kind, device: None, speeds: Arc::default() }
+    }
+
+    fn device(&self) -> Result<&Arc<Device>> {
+        let what = format!("a device of the kind {}", self.kind.name);
+        let reason = "it is only planned for, and is not here".to_string();
+        self.device.as_ref().ok_or(Error::Machine { what, reason })
     }
 
     /// What a device would do to carry a plan out, with its arena at this address: routine by routine, step by step.
@@ -226,10 +233,34 @@ impl Backend for Cuda {
     }
 
     fn link(&self, plan: &Plan) -> Result<Box<dyn Executable>> {
-        let Some(device) = &self.device else {
-            let what = format!("a device of the kind {}", self.kind.name);
-            return Err(Error::Machine { what, reason: "it is only planned for, and is not here".to_string() });
-        };
-        Ok(Box::new(CudaExecutable::link(self, device, plan)?))
+        Ok(Box::new(CudaExecutable::link(self, self.device()?, plan)?))
+    }
+
+    fn meeting_point(&self) -> Result<Vec<u8>> {
+        Ok(gradus_cuda::Peers::meeting_point()?)
+    }
+
+    fn connect(&self, rank: usize, ranks: usize, meeting_point: &[u8]) -> Result<Box<dyn Peers>> {
+        let device = self.device()?;
+        Ok(Box::new(gradus_cuda::Peers::connect(device, rank, ranks, meeting_point)?))
+    }
+}
+
+impl Peers for gradus_cuda::Peers {
+    fn room(&mut self, numbers: usize) -> Result<u64> {
+        Ok(self.room(numbers)?)
+    }
+
+    unsafe fn prepare(&mut self, number: usize, meetings: Vec<Meeting>) -> Result<()> {
+        // SAFETY: the caller's promise.
+        Ok(unsafe { self.prepare(number, meetings) }?)
+    }
+
+    fn meet(&mut self, number: usize) -> Result<()> {
+        Ok(self.meet(number)?)
+    }
+
+    fn wait(&mut self, patience: Duration) -> Result<()> {
+        Ok(self.wait(patience)?)
     }
 }
