@@ -165,7 +165,7 @@ pub struct TrainArgs {
     #[arg(long, value_name = "true|false", num_args = 0..=1, default_missing_value = "true", help_heading = "Training")]
     pub overlap: Option<bool>,
     /// How gradients are made smaller before ranks exchange them: 8bit, 4bit, top-k:SHARE of the numbers, threshold:SIZE,
-    /// power-sgd:RANK; what is left out is sent later [default: none]
+    /// power-sgd:RANK, 12 if none is said; what is left out is sent later [default: none]
     #[arg(long, value_name = "METHOD", help_heading = "Training")]
     pub compress: Option<Compression>,
     /// Steps before gradients are compressed [default: 0]
