@@ -155,8 +155,8 @@ fn a_matrix_of_the_rank_is_sent_whole_and_others_in_the_end() {
     let mut state = vec![0.0; compressor.state_numbers()];
     let matrix = thin(2);
     sent(&mut compressor, &matrix, &mut state);
-    // All but what 4 bits round, of the largest of 64: a seventh's half at most, and a quarter of that in the mean.
-    assert!(length(&state[..rows * columns]) < 0.1 * length(&matrix));
+    // All but what 4 bits round: a fourteenth of the largest of 64 at most, of the left vectors and of the right ones.
+    assert!(length(&state[..rows * columns]) < length(&matrix) / 7.0);
     // The same gradient over and over: what is sent in all comes to what was given in all.
     let matrix = thin(6);
     let mut state = vec![0.0; compressor.state_numbers()];
