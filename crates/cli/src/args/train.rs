@@ -110,11 +110,11 @@ pub struct TrainArgs {
     /// What each rank has only a part of: optimizer, what adamw, sgd or lion remember [default: none]
     #[arg(long, value_enum, help_heading = "Training")]
     pub shard: Option<ShardName>,
-    /// Whether ranks exchange gradients and weights while they compute [default: true]
+    /// Whether ranks on CPUs exchange gradients and weights while they compute [default: true]
     #[arg(long, value_name = "true|false", num_args = 0..=1, default_missing_value = "true", help_heading = "Training")]
     pub overlap: Option<bool>,
     /// How gradients are made smaller before ranks exchange them: 8bit, 4bit, top-k:SHARE of the numbers, threshold:SIZE,
-    /// power-sgd:RANK; what is left out is sent later [default: none]
+    /// power-sgd:RANK, 12 if none is said; what is left out is sent later [default: none]
     #[arg(long, value_name = "METHOD", help_heading = "Training")]
     pub compress: Option<Compression>,
     /// Steps before gradients are compressed [default: 0]
@@ -183,7 +183,8 @@ pub struct TrainArgs {
     /// scales the loss, and on a CPU takes more time than bf16; tf32, on CUDA alone, is f32 with faster products [default: f32]
     #[arg(long, value_enum, help_heading = "Machine")]
     pub precision: Option<PrecisionName>,
-    /// What to compute on: cpu, cuda, cuda:N for the device of that number, or auto: a CUDA device if there is one [default: auto]
+    /// What to compute on: cpu, cuda, cuda:N for the device of that number, or auto: a CUDA device if there is one; ranks of a host
+    /// take one each, from that number on [default: auto]
     #[arg(long, value_name = "DEVICE", help_heading = "Machine")]
     pub device: Option<DeviceChoice>,
     /// Threads [default: one for each core]

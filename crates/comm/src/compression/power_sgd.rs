@@ -1,7 +1,7 @@
 //! A matrix as the product of two thin ones, found by a step of power iteration that goes on from the last one (PowerSGD, Vogels
 //! et al., 2019).
 
-use super::{Compressor, WORD, add, read, write};
+use super::{Blocks, Compressor, WORD, add, write};
 
 /// A matrix and the two thin ones that stand for it: so many vectors each, one after another, on the left of as many numbers as
 /// there are rows, on the right as there are columns.
@@ -100,14 +100,41 @@ impl Thin {
     }
 }
 
-/// A matrix of a stated rank in place of a gradient.
+/// A matrix of a stated rank in place of a gradient, whose vectors have 4 bits a number.
 ///
-/// The state holds the right factor of the last message behind the error.
+/// Left vectors only say which part of the matrix is sent: they are made orthonormal by whoever has read them, so their rounding
+/// is no error. What rounding takes from the right ones stays in the error. The state holds the right vectors of the last message
+/// behind the error.
 #[derive(Clone, Debug)]
 pub struct PowerSgd {
     thin: Thin,
-    left: Vec<f32>,
-    right: Vec<f32>,
+    left: Vectors,
+    right: Vectors,
+}
+
+/// Vectors as they are sent.
+#[derive(Clone, Debug)]
+struct Vectors {
+    numbers: Vec<f32>,
+    rounding: Vec<f32>,
+    blocks: Blocks,
+}
+
+impl Vectors {
+    fn new(numbers: usize) -> Vectors {
+        Vectors { numbers: vec![0.0; numbers], rounding: vec![0.0; numbers], blocks: Blocks::of_4_bits(numbers) }
+    }
+
+    /// Writes the message of the vectors, which become what is read from it.
+    fn write(&mut self, message: &mut [u8]) {
+        self.rounding.fill(0.0);
+        self.blocks.compress(&self.numbers, &mut self.rounding, message);
+        self.read(message);
+    }
+
+    fn read(&mut self, message: &[u8]) {
+        self.blocks.decompress(message, &mut self.numbers);
+    }
 }
 
 impl PowerSgd {
@@ -117,7 +144,7 @@ impl PowerSgd {
     /// If there are none.
     pub fn new(rows: usize, columns: usize, rank: usize) -> PowerSgd {
         let thin = Thin::new(rows, columns, rank);
-        PowerSgd { thin, left: vec![0.0; thin.left_numbers()], right: vec![0.0; thin.right_numbers()] }
+        PowerSgd { thin, left: Vectors::new(thin.left_numbers()), right: Vectors::new(thin.right_numbers()) }
     }
 }
 
@@ -131,31 +158,38 @@ impl Compressor for PowerSgd {
     }
 
     fn most_bytes(&self) -> usize {
-        (self.thin.left_numbers() + self.thin.right_numbers()) * WORD
+        self.left.blocks.most_bytes() + self.right.blocks.most_bytes()
     }
 
     fn compress(&mut self, gradient: &[f32], state: &mut [f32], message: &mut [u8]) -> usize {
         let message = &mut message[..self.most_bytes()];
-        let (error, right) = state.split_at_mut(self.thin.numbers());
+        let (error, last) = state.split_at_mut(self.thin.numbers());
+        let PowerSgd { thin, left, right } = self;
         if !add(gradient, error) {
-            message.chunks_exact_mut(WORD).for_each(|at| write(at, f32::NAN));
+            message.fill(0);
+            write(&mut message[..WORD], f32::NAN);
             return message.len();
         }
-        Thin::begin(right);
-        self.thin.project(error, right, &mut self.left);
-        self.thin.orthonormalize(&mut self.left);
-        self.thin.project_back(error, &self.left, right);
-        self.thin.add_product(&self.left, right, -1.0, error);
-        let numbers = self.left.iter().chain(&*right);
-        numbers.zip(message.chunks_exact_mut(WORD)).for_each(|(number, at)| write(at, *number));
+        let (left_message, right_message) = message.split_at_mut(left.blocks.most_bytes());
+        Thin::begin(last);
+        thin.project(error, last, &mut left.numbers);
+        left.write(left_message);
+        thin.orthonormalize(&mut left.numbers);
+        thin.project_back(error, &left.numbers, &mut right.numbers);
+        right.write(right_message);
+        thin.add_product(&left.numbers, &right.numbers, -1.0, error);
+        last.copy_from_slice(&right.numbers);
         message.len()
     }
 
     fn decompress(&mut self, message: &[u8], gradient: &mut [f32]) {
-        let numbers = self.left.iter_mut().chain(&mut self.right);
-        numbers.zip(message.chunks_exact(WORD)).for_each(|(number, at)| *number = read(at));
+        let PowerSgd { thin, left, right } = self;
+        let (left_message, right_message) = message.split_at(left.blocks.most_bytes());
+        left.read(left_message);
+        thin.orthonormalize(&mut left.numbers);
+        right.read(right_message);
         gradient.fill(0.0);
-        self.thin.add_product(&self.left, &self.right, 1.0, gradient);
+        thin.add_product(&left.numbers, &right.numbers, 1.0, gradient);
     }
 }
 

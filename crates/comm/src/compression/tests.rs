@@ -99,7 +99,8 @@ fn bytes_are_as_few_as_stated() {
     assert!((ratio(&Blocks::of_8_bits(numbers)) - 1024.0 / 260.0).abs() < 1e-9);
     assert!((ratio(&Blocks::of_4_bits(numbers)) - 256.0 / 36.0).abs() < 1e-9);
     assert!((ratio(&TopK::new(numbers, numbers / 100)) - 50.0).abs() < 0.01);
-    assert!(ratio(&PowerSgd::new(rows, columns, 4)) > 150.0);
+    // Of rows + columns numbers a vector pair, 64 have 36 bytes.
+    assert!((ratio(&PowerSgd::new(rows, columns, 4)) - 4.0 * 614.4 / (36.0 / 64.0 * 4.0)).abs() < 1e-9);
 }
 
 #[test]
@@ -154,7 +155,8 @@ fn a_matrix_of_the_rank_is_sent_whole_and_others_in_the_end() {
     let mut state = vec![0.0; compressor.state_numbers()];
     let matrix = thin(2);
     sent(&mut compressor, &matrix, &mut state);
-    assert!(length(&state[..rows * columns]) < 1e-4 * length(&matrix));
+    // All but what 4 bits round: a fourteenth of the largest of 64 at most, of the left vectors and of the right ones.
+    assert!(length(&state[..rows * columns]) < length(&matrix) / 7.0);
     // The same gradient over and over: what is sent in all comes to what was given in all.
     let matrix = thin(6);
     let mut state = vec![0.0; compressor.state_numbers()];

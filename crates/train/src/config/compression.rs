@@ -19,7 +19,7 @@ pub enum Compression {
     Bits8,
     /// 4 bits a number, in blocks of 64 with a scale each.
     Bits4,
-    /// Matrices of this rank in place of the weights' (PowerSGD).
+    /// Matrices of this rank in place of the weights' (PowerSGD), whose vectors have 4 bits a number.
     PowerSgd(usize),
 }
 
@@ -27,7 +27,7 @@ impl Compression {
     /// The share of `top-k`, and the rank of `power-sgd`, where none is said.
     pub const USUAL_SHARE: f64 = 0.01;
     /// See above.
-    pub const USUAL_RANK: usize = 4;
+    pub const USUAL_RANK: usize = 12;
 
     /// Whether it does anything.
     pub fn is_some(self) -> bool {
@@ -114,7 +114,7 @@ mod tests {
             assert_eq!(text.parse::<Compression>().unwrap().to_string(), text);
         }
         assert_eq!("top-k".parse(), Ok(Compression::TopK(0.01)));
-        assert_eq!("power-sgd".parse(), Ok(Compression::PowerSgd(4)));
+        assert_eq!("power-sgd".parse(), Ok(Compression::PowerSgd(12)));
     }
 
     #[test]

@@ -1,19 +1,16 @@
 //! Sums over lanes whose numbers are compressed, units of 1024 at a time.
 //!
 //! A unit's messages of all lanes go to the rank that has the unit; it adds up what they stand for, by the tree that lanes
-//! have, and compresses the sum for all ranks, with an error of its own. So a rank sends about two messages' bytes a unit, and
-//! nothing depends on who has which unit.
+//! have, and compresses the sum again for all ranks. So a rank sends about two messages' bytes a unit, and nothing depends on
+//! who has which unit.
 
 use super::Ranks;
-use super::states::{copy_from, numbers_of, with_numbers};
 use super::tree::{add_up, of_ranks};
-use super::units::Units;
+use super::units::{Unit, Units};
 use crate::Result;
 use crate::config::Compression;
 use crate::lanes::{Block, Lanes, Place, SQUARES_TOGETHER as UNIT, additions};
-use crate::step::CodedTensor;
 use gradus_comm::compression::{Blocks, Compressor, Threshold, TopK};
-use gradus_engine::Program;
 use std::ops::Range;
 
 /// Numbers of all ranks that are under way at once.
@@ -21,26 +18,55 @@ const ROUND: usize = 1 << 18;
 /// What says how long a message is, where that is not fixed.
 const LENGTH: usize = size_of::<u32>();
 
-/// What compresses units, by how many numbers they have.
-struct Codec(Vec<(usize, Box<dyn Compressor>)>);
+/// Numbers of each lane that is computed here, what messages leave out of them, and where their sums go.
+pub(super) trait CodedNumbers {
+    /// Gives a unit of a lane, by its place among those computed here, and what was left out of it before.
+    fn read(&self, place: usize, unit: &Unit, numbers: &mut [f32], error: &mut [f32]) -> Result<()>;
+
+    /// Takes what is left out of it now.
+    fn leave(&mut self, place: usize, unit: &Unit, error: &[f32]) -> Result<()>;
+
+    /// Gives what was left out before of a sum that is added up here.
+    fn read_error_of_sum(&self, unit: &Unit, error: &mut [f32]) -> Result<()>;
+
+    /// Takes what is left out of it now. The lane that has the unit, wherever lanes are, is at this place here.
+    fn leave_of_sum(&mut self, place: usize, unit: &Unit, error: &[f32]) -> Result<()>;
+
+    /// Takes the sums over all lanes.
+    fn write(&mut self, unit: &Unit, sums: &[f32]) -> Result<()>;
+}
+
+/// How many numbers a tensor has, and how they are compressed.
+pub(super) type Format = (usize, Compression);
+
+/// What compresses units, by how many numbers they have and how.
+struct Codec(Vec<(Format, Box<dyn Compressor>)>);
 
 impl Codec {
-    fn new(compression: Compression, tensors: impl Iterator<Item = usize>) -> Codec {
-        let mut sizes: Vec<usize> = tensors.map(|numbers| numbers % UNIT).filter(|rest| *rest > 0).collect();
-        sizes.push(UNIT);
-        sizes.sort_unstable();
-        sizes.dedup();
-        Codec(sizes.into_iter().map(|size| (size, compressor(compression, size))).collect())
+    fn new(tensors: &[Format]) -> Codec {
+        let mut codec = Codec(vec![]);
+        for (numbers, compression) in tensors {
+            for size in [UNIT, *numbers % UNIT].into_iter().filter(|size| (1..=*numbers).contains(size)) {
+                if codec.place((size, *compression)).is_none() {
+                    codec.0.push(((size, *compression), compressor(*compression, size)));
+                }
+            }
+        }
+        codec
     }
 
-    fn of(&mut self, numbers: usize) -> &mut dyn Compressor {
-        let place = self.0.binary_search_by_key(&numbers, |(size, _)| *size).expect("a unit is whole or the last");
+    fn place(&self, unit: Format) -> Option<usize> {
+        self.0.iter().position(|(known, _)| *known == unit)
+    }
+
+    fn of(&mut self, unit: Format) -> &mut dyn Compressor {
+        let place = self.place(unit).expect("a unit is whole or the last of a tensor");
         &mut *self.0[place].1
     }
 
     /// Writes the message of a gradient, and says how many bytes that are; what it leaves out stays in the error.
-    fn write(&mut self, gradient: &[f32], error: &mut [f32], to: &mut [u8]) -> usize {
-        let codec = self.of(gradient.len());
+    fn write(&mut self, compression: Compression, gradient: &[f32], error: &mut [f32], to: &mut [u8]) -> usize {
+        let codec = self.of((gradient.len(), compression));
         if codec.is_of_fixed_size() {
             return codec.compress(gradient, error, to);
         }
@@ -51,8 +77,8 @@ impl Codec {
     }
 
     /// Reads a message, and says how many bytes it has.
-    fn read(&mut self, from: &[u8], gradient: &mut [f32]) -> usize {
-        let codec = self.of(gradient.len());
+    fn read(&mut self, compression: Compression, from: &[u8], gradient: &mut [f32]) -> usize {
+        let codec = self.of((gradient.len(), compression));
         if codec.is_of_fixed_size() {
             let bytes = codec.most_bytes();
             codec.decompress(&from[..bytes], gradient);
@@ -64,13 +90,13 @@ impl Codec {
         LENGTH + bytes
     }
 
-    fn is_of_fixed_size(&mut self) -> bool {
-        self.of(UNIT).is_of_fixed_size()
+    fn is_of_fixed_size(&self) -> bool {
+        self.0.iter().all(|(_, codec)| codec.is_of_fixed_size())
     }
 
     /// Bytes of the message of so many numbers, where that is fixed.
-    fn bytes(&mut self, numbers: usize) -> usize {
-        self.of(numbers).most_bytes()
+    fn bytes(&mut self, unit: Format) -> usize {
+        self.of(unit).most_bytes()
     }
 }
 
@@ -86,13 +112,16 @@ fn compressor(compression: Compression, numbers: usize) -> Box<dyn Compressor> {
 }
 
 /// Bytes of the longest message of a unit.
-fn longest(compression: Compression) -> usize {
-    let codec = compressor(compression, UNIT);
-    codec.most_bytes() + if codec.is_of_fixed_size() { 0 } else { LENGTH }
+fn longest(tensors: &[Format]) -> usize {
+    let bytes = |(numbers, compression): &Format| {
+        let codec = compressor(*compression, UNIT.min(*numbers));
+        codec.most_bytes() + if codec.is_of_fixed_size() { 0 } else { LENGTH }
+    };
+    tensors.iter().map(bytes).max().unwrap_or(0)
 }
 
 /// Bytes of the messages of so many numbers.
-pub(super) fn message_bytes(compression: Compression, numbers: usize) -> usize {
+pub(super) fn message_bytes((numbers, compression): Format) -> usize {
     let rest = if numbers.is_multiple_of(UNIT) { 0 } else { compressor(compression, numbers % UNIT).most_bytes() };
     numbers / UNIT * compressor(compression, UNIT).most_bytes() + rest
 }
@@ -110,10 +139,12 @@ impl Messages {
 }
 
 /// Sums of compressed lanes.
-pub(crate) struct Coded {
-    tensors: Vec<CodedTensor>,
+pub(super) struct CodedSum {
+    compressions: Vec<Compression>,
     all: Units,
     place: Place,
+    /// The first lane that is computed here.
+    first: usize,
     codec: Codec,
     /// Lanes of each rank, and how all are added up.
     lanes: Vec<usize>,
@@ -136,29 +167,35 @@ fn units_of_round(all: &Units, ranks: usize) -> usize {
     (ROUND / (UNIT * ranks)).min(all.most()).max(1)
 }
 
-/// Bytes that sums of tensors of these numbers take.
-pub(super) fn coded_bytes(compression: Compression, lanes: &Lanes, numbers: Vec<usize>) -> u64 {
-    if numbers.is_empty() {
+/// Bytes that sums of these tensors take.
+pub(super) fn coded_bytes(lanes: &Lanes, tensors: &[Format]) -> u64 {
+    if tensors.is_empty() {
         return 0;
     }
     let ranks = lanes.place().ranks;
-    let messages = units_of_round(&Units::new(numbers, ranks), ranks) * longest(compression);
-    let places = if matches!(compression, Compression::TopK(_)) { 2 * UNIT * size_of::<u32>() } else { 0 };
+    let messages = units_of_round(&units(lanes, tensors), ranks) * longest(tensors);
+    let is_sparse = |(_, compression): &Format| matches!(compression, Compression::TopK(_));
+    let places = if tensors.iter().any(is_sparse) { 2 * UNIT * size_of::<u32>() } else { 0 };
     let bytes = messages * (ranks * lanes.hosted().len() + lanes.count() + ranks);
     (bytes + (lanes.count() + 2) * UNIT * size_of::<f32>() + places) as u64
 }
 
-impl Coded {
-    pub fn new(compression: Compression, lanes: &Lanes, tensors: Vec<CodedTensor>) -> Coded {
+fn units(lanes: &Lanes, tensors: &[Format]) -> Units {
+    Units::new(tensors.iter().map(|(numbers, _)| *numbers).collect(), lanes)
+}
+
+impl CodedSum {
+    pub fn new(lanes: &Lanes, tensors: &[Format]) -> CodedSum {
         let place = lanes.place();
-        let all = Units::new(tensors.iter().map(|tensor| tensor.kept.numbers).collect(), place.ranks);
+        let all = units(lanes, tensors);
         let apart: Vec<Block> = (0..lanes.count()).map(|lane| Block { first: lane, size: 1 }).collect();
         let units = units_of_round(&all, place.ranks);
-        let messages = units * longest(compression);
-        Coded {
-            codec: Codec::new(compression, tensors.iter().map(|tensor| tensor.kept.numbers)),
-            tensors,
+        let messages = units * longest(tensors);
+        CodedSum {
+            codec: Codec::new(tensors),
+            compressions: tensors.iter().map(|(_, compression)| *compression).collect(),
             place,
+            first: lanes.hosted().start,
             lanes: of_ranks(lanes).map(|lanes| lanes.hosted().len()).collect(),
             additions: additions(&apart),
             units,
@@ -174,14 +211,14 @@ impl Coded {
         }
     }
 
-    /// Sums the lanes of all ranks, whose gradients are those of a loss that was scaled so. Allocates nothing.
-    pub fn sum(&mut self, mut ranks: Option<&mut Ranks>, program: &mut Program, scale: f32) -> Result<()> {
+    /// Sums the lanes of all ranks. Allocates nothing.
+    pub fn sum(&mut self, mut ranks: Option<&mut Ranks>, of: &mut dyn CodedNumbers) -> Result<()> {
         for round in 0..self.all.most().div_ceil(self.units) {
-            self.compress(program, round, 1.0 / scale)?;
+            self.compress(of, round)?;
             self.exchange(ranks.as_deref_mut(), round)?;
-            self.add_up(program, round)?;
+            self.add_up(of, round)?;
             self.gather(ranks.as_deref_mut(), round)?;
-            self.decompress(program, round, scale)?;
+            self.decompress(of, round)?;
         }
         Ok(())
     }
@@ -192,20 +229,18 @@ impl Coded {
     }
 
     /// Writes the messages of the lanes that are computed here, for each rank.
-    fn compress(&mut self, program: &mut Program, round: usize, inverse: f32) -> Result<()> {
+    fn compress(&mut self, of: &mut dyn CodedNumbers, round: usize) -> Result<()> {
+        let hosted = self.lanes[self.place.rank];
         let mut at = 0;
         for rank in 0..self.place.ranks {
             let chunk = self.chunk(rank, round);
-            let Coded { all, tensors, codec, sent, gradient, error, .. } = self;
+            let CodedSum { all, compressions, codec, sent, gradient, error, .. } = self;
             for unit in chunk.map(|unit| all.unit(unit)) {
-                let (tensor, length) = (&tensors[unit.tensor], unit.numbers.len());
-                let (gradient, error) = (&mut gradient[..length], &mut error[..length]);
-                for (lane, kept_error) in tensor.kept.lanes.iter().zip(&tensor.errors) {
-                    error.copy_from_slice(&numbers_of(program, kept_error)?[unit.numbers.clone()]);
-                    gradient.copy_from_slice(&numbers_of(program, lane)?[unit.numbers.clone()]);
-                    gradient.iter_mut().for_each(|number| *number *= inverse);
-                    at += codec.write(gradient, error, &mut sent.bytes[at..]);
-                    copy_from(program, lane, unit.numbers.start, error)?;
+                let (gradient, error) = (&mut gradient[..unit.numbers.len()], &mut error[..unit.numbers.len()]);
+                for place in 0..hosted {
+                    of.read(place, &unit, gradient, error)?;
+                    at += codec.write(compressions[unit.tensor], gradient, error, &mut sent.bytes[at..]);
+                    of.leave(place, &unit, error)?;
                 }
             }
             sent.at[rank + 1] = at;
@@ -215,8 +250,9 @@ impl Coded {
 
     /// The bytes of messages of a chunk, one each, where that is fixed.
     fn fixed_bytes(&mut self, chunk: Range<usize>) -> usize {
-        let Coded { all, codec, .. } = self;
-        chunk.map(|unit| codec.bytes(all.unit(unit).numbers.len())).sum()
+        let CodedSum { all, compressions, codec, .. } = self;
+        let bytes = |unit: Unit| codec.bytes((unit.numbers.len(), compressions[unit.tensor]));
+        chunk.map(|unit| all.unit(unit)).map(bytes).sum()
     }
 
     /// Brings every message to the rank that has its unit.
@@ -240,35 +276,34 @@ impl Coded {
                 self.received.at[rank + 1] = self.received.at[rank] + from[rank] as usize;
             }
         }
-        let Coded { sent, received, .. } = self;
+        let CodedSum { sent, received, .. } = self;
         Ok(ranks.transport().all_to_all(&sent.bytes, &sent.at, &mut received.bytes, &received.at)?)
     }
 
     /// Adds up the lanes of the units that are here, and writes the messages of the sums.
-    fn add_up(&mut self, program: &mut Program, round: usize) -> Result<()> {
+    fn add_up(&mut self, of: &mut dyn CodedNumbers, round: usize) -> Result<()> {
         let (chunk, count) = (self.chunk(self.place.rank, round), self.decoded.len() / UNIT);
-        let Coded { all, tensors, codec, received, additions, decoded, error, sums, lanes, .. } = self;
+        let CodedSum { all, compressions, first, codec, received, additions, decoded, error, sums, lanes, .. } = self;
         // Where the next message of each rank begins: those of one rank's lanes stand together for each unit.
         let mut next = std::mem::take(&mut received.at);
         // Written from the start, and moved to this rank's place once that is known.
         let mut at = 0;
-        for unit in chunk.map(|unit| all.unit(unit)) {
-            let (tensor, length) = (&tensors[unit.tensor], unit.numbers.len());
+        for (place, unit) in chunk.map(|unit| (all.lane(unit) - *first, all.unit(unit))) {
+            let (compression, length) = (compressions[unit.tensor], unit.numbers.len());
             let mut lane = 0;
             for (rank, hosted) in lanes.iter().enumerate() {
                 for _ in 0..*hosted {
                     let numbers = &mut decoded[lane * UNIT..][..length];
-                    next[rank] += codec.read(&received.bytes[next[rank]..], numbers);
+                    next[rank] += codec.read(compression, &received.bytes[next[rank]..], numbers);
                     lane += 1;
                 }
             }
             debug_assert_eq!(lane, count);
             add_up(decoded, additions, |lane| lane * UNIT, length);
-            let within = unit.numbers.start - tensor.part.start;
             let error = &mut error[..length];
-            error.copy_from_slice(&numbers_of(program, &tensor.sum_error)?[within..within + length]);
-            at += codec.write(&decoded[..length], error, &mut sums.bytes[at..]);
-            copy_from(program, &tensor.sum_residual, within, error)?;
+            of.read_error_of_sum(&unit, error)?;
+            at += codec.write(compression, &decoded[..length], error, &mut sums.bytes[at..]);
+            of.leave_of_sum(place, &unit, error)?;
         }
         next.fill(0);
         received.at = next;
@@ -298,29 +333,15 @@ impl Coded {
     }
 
     /// Writes what the messages of all sums stand for to where sums belong.
-    fn decompress(&mut self, program: &mut Program, round: usize, scale: f32) -> Result<()> {
+    fn decompress(&mut self, of: &mut dyn CodedNumbers, round: usize) -> Result<()> {
         let mut at = 0;
         for rank in 0..self.place.ranks {
             let chunk = self.chunk(rank, round);
-            let Coded { all, tensors, codec, sums, gradient, .. } = self;
+            let CodedSum { all, compressions, codec, sums, gradient, .. } = self;
             for unit in chunk.map(|unit| all.unit(unit)) {
-                let (tensor, gradient) = (&tensors[unit.tensor], &mut gradient[..unit.numbers.len()]);
-                at += codec.read(&sums.bytes[at..], gradient);
-                gradient.iter_mut().for_each(|number| *number *= scale);
-                copy_from(program, &tensor.kept.sums[0], unit.numbers.start, gradient)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Nothing of this step was left out.
-    pub fn forget(&self, program: &mut Program) -> Result<()> {
-        for tensor in &self.tensors {
-            for lane in &tensor.kept.lanes {
-                with_numbers(program, lane, |numbers| numbers.fill(0.0))?;
-            }
-            if !tensor.part.is_empty() {
-                with_numbers(program, &tensor.sum_residual, |numbers| numbers.fill(0.0))?;
+                let gradient = &mut gradient[..unit.numbers.len()];
+                at += codec.read(compressions[unit.tensor], &sums.bytes[at..], gradient);
+                of.write(&unit, gradient)?;
             }
         }
         Ok(())

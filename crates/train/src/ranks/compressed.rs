@@ -1,8 +1,9 @@
 //! Sums over lanes that are compressed, each with what it left out before; the same bits on any number of ranks, one included.
 
 use super::Ranks;
-use super::coded::{Coded, coded_bytes, message_bytes};
-use super::low_rank::{LowRank, low_rank_bytes, most_numbers};
+use super::by_number::ByNumber;
+use super::coded::{Format, coded_bytes, message_bytes};
+use super::low_rank::{LowRank, low_rank_bytes, thin_bytes};
 use super::states::{copy_from, numbers_of, with_numbers};
 use super::tree::{LaneNumbers, TreeSum};
 use crate::Result;
@@ -18,7 +19,7 @@ pub(crate) struct Compressed {
     /// What is always sent as it is, and everything.
     plain: Flat,
     all: Flat,
-    coded: Option<Coded>,
+    coded: Option<ByNumber>,
     thin: Option<LowRank>,
     tree: TreeSum,
     /// Steps in which all is sent as it is.
@@ -81,16 +82,15 @@ impl LaneNumbers for InProgram<'_> {
 /// Bytes that it takes besides the arena to sum weights of these shapes, and so many other numbers.
 pub(crate) fn compressed_bytes(compression: Compression, lanes: &Lanes, shapes: &[Shape], others: usize) -> u64 {
     let all = shapes.iter().map(|shape| shape.elements()).sum::<usize>() + others;
-    let (mut coded, mut thin): (Vec<usize>, Vec<Thin>) = (vec![], vec![]);
+    let (mut coded, mut thin): (Vec<Format>, Vec<Thin>) = (vec![], vec![]);
     for shape in shapes {
         match Summing::of(compression, shape) {
             Summing::Plain => {}
-            Summing::Coded => coded.push(shape.elements()),
+            Summing::Coded(method) => coded.push((shape.elements(), method)),
             Summing::Thin(matrix) => thin.push(matrix),
         }
     }
-    let tree = TreeSum::bytes(lanes, all.max(most_numbers(thin.iter().copied())));
-    tree + coded_bytes(compression, lanes, coded) + low_rank_bytes(lanes.hosted().len(), &thin)
+    TreeSum::bytes(lanes, all) + coded_bytes(lanes, &coded) + low_rank_bytes(lanes, &thin)
 }
 
 /// Bytes that the first rank sends in a step to sum weights of these shapes, where messages are of a fixed size.
@@ -100,26 +100,26 @@ pub fn bytes_of_step(compression: Compression, lanes: &Lanes, shapes: &[Shape]) 
     let (blocks, hosted) = (lanes.blocks().len() as f64, lanes.hosted().len() as f64);
     // Lanes that are sent as they are, are added up before; then everyone has the sums.
     let plain = |numbers: usize| (size_of::<f32>() * numbers) as f64 * share * (blocks + 1.0);
+    let coded = |bytes: usize| bytes as f64 * share * (hosted + 1.0);
     let of_shape = |shape: &Shape| match Summing::of(compression, shape) {
         Summing::Plain => plain(shape.elements()),
-        Summing::Thin(thin) => plain(thin.left_numbers() + thin.right_numbers()),
-        Summing::Coded => message_bytes(compression, shape.elements()) as f64 * share * (hosted + 1.0),
+        Summing::Thin(thin) => coded(thin_bytes(thin)),
+        Summing::Coded(method) => coded(message_bytes((shape.elements(), method))),
     };
     shapes.iter().map(of_shape).sum()
 }
 
 impl Compressed {
-    pub fn new(compression: Compression, warmup: u64, lanes: &Lanes, kept: &KeptLanes) -> Compressed {
+    pub fn new(warmup: u64, lanes: &Lanes, kept: &KeptLanes) -> Compressed {
         let coded = kept.coded.iter().map(|tensor| &tensor.kept);
         let thin = kept.thin.iter().map(|tensor| &tensor.kept);
         let all = Flat::new(kept.plain.iter().chain(coded).chain(thin).cloned().collect());
-        let factors = most_numbers(kept.thin.iter().map(|tensor| tensor.thin));
         Compressed {
-            tree: TreeSum::new(lanes, all.numbers().max(factors)),
+            tree: TreeSum::new(lanes, all.numbers()),
             plain: Flat::new(kept.plain.clone()),
             all,
-            coded: (!kept.coded.is_empty()).then(|| Coded::new(compression, lanes, kept.coded.clone())),
-            thin: (!kept.thin.is_empty()).then(|| LowRank::new(lanes.hosted().len(), kept.thin.clone())),
+            coded: (!kept.coded.is_empty()).then(|| ByNumber::new(lanes, kept.coded.clone())),
+            thin: (!kept.thin.is_empty()).then(|| LowRank::new(lanes, kept.thin.clone())),
             warmup,
         }
     }
@@ -138,7 +138,7 @@ impl Compressed {
         if let Some(thin) = thin {
             match step < *warmup {
                 true => thin.forget(program)?,
-                false => thin.sum(ranks, tree, program, scale)?,
+                false => thin.sum(ranks, program, scale)?,
             }
         }
         for state in all.kept.iter().flat_map(|kept| &kept.sums[1..]) {

@@ -5,6 +5,7 @@
 //! does besides, its files and what it tells, is the first rank's.
 
 mod bare;
+mod by_number;
 mod carrier;
 mod coded;
 mod compressed;

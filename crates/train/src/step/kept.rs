@@ -37,6 +37,7 @@ pub(crate) struct Kept {
 #[derive(Clone, Debug)]
 pub(crate) struct CodedTensor {
     pub kept: Kept,
+    pub compression: Compression,
     /// By lane that is computed here: what was not sent yet.
     pub errors: Vec<String>,
     /// What was not sent yet of the part of the sum that is added up here, and what will not be: none of some tensors.
@@ -71,28 +72,34 @@ pub(crate) struct KeptLanes {
 }
 
 /// How a weight's gradient is summed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Summing {
     Plain,
-    Coded,
+    Coded(Compression),
     Thin(Thin),
 }
 
-/// Weights of fewer numbers are not worth a message of their own.
+/// Matrices of fewer numbers are not worth factors of their own.
 const SMALLEST: usize = 1024;
 
 impl Summing {
-    /// Vectors and small weights are sent as they are, and so are matrices that thin ones would not make half as large.
+    /// Vectors and small weights are few and all matter, so each of their numbers is sent whatever is sent of others: in 8 bits
+    /// where all have 8, and else in 4. So is a matrix that has fewer numbers than its thin ones.
     pub fn of(compression: Compression, shape: &Shape) -> Summing {
         let (numbers, rows) = (shape.elements(), shape.first().copied().unwrap_or(1));
-        if compression == Compression::None || shape.rank() < 2 || numbers < SMALLEST {
-            return Summing::Plain;
+        let of_few = match compression {
+            Compression::None => return Summing::Plain,
+            Compression::Bits8 => Summing::Coded(Compression::Bits8),
+            _ => Summing::Coded(Compression::Bits4),
+        };
+        if shape.rank() < 2 || numbers < SMALLEST {
+            return of_few;
         }
-        let Compression::PowerSgd(rank) = compression else { return Summing::Coded };
+        let Compression::PowerSgd(rank) = compression else { return Summing::Coded(compression) };
         let thin = Thin::new(rows, numbers / rows, rank);
-        match 2 * (thin.left_numbers() + thin.right_numbers()) <= numbers {
+        match thin.left_numbers() + thin.right_numbers() <= numbers {
             true => Summing::Thin(thin),
-            false => Summing::Plain,
+            false => of_few,
         }
     }
 }
@@ -130,9 +137,9 @@ impl KeptLanes {
         let hosted = step.lanes.hosted();
         let mut lanes = KeptLanes { routines: (0..hosted.len()).map(keeping).collect(), ..KeptLanes::default() };
         let shapes: Vec<Shape> = model.weights.iter().map(Tensor::shape).collect();
-        let is_coded = |shape: &&Shape| Summing::of(step.compression, shape) == Summing::Coded;
+        let is_coded = |shape: &&Shape| matches!(Summing::of(step.compression, shape), Summing::Coded(_));
         let coded: Vec<usize> = shapes.iter().filter(is_coded).map(Shape::elements).collect();
-        let units = Units::new(coded, step.lanes.place().ranks);
+        let units = Units::new(coded, &step.lanes);
         let trace = model.weights[0].trace();
         let of_lanes =
             moved.unwrap_or_else(|| accumulator.totals().into_iter().map(|total| vec![total; hosted.len()]).collect());
@@ -156,14 +163,17 @@ impl KeptLanes {
         (kept, states): (Kept, &[Tensor]),
         units: &Units,
     ) {
-        let summing = Summing::of(step.compression, shape);
-        if summing == Summing::Plain {
-            return self.plain.push(kept);
-        }
-        let errors = self.errors(trace, (name, shape), &step.lanes, states);
-        match summing {
-            Summing::Thin(thin) => self.add_thin(trace, name, kept, errors, thin),
-            _ => self.add_coded(trace, (name, shape), kept, errors, (units, step.lanes.place())),
+        let mut errors = || self.errors(trace, (name, shape), &step.lanes, states);
+        match Summing::of(step.compression, shape) {
+            Summing::Plain => self.plain.push(kept),
+            Summing::Thin(thin) => {
+                let errors = errors();
+                self.add_thin(trace, name, kept, errors, thin);
+            }
+            Summing::Coded(compression) => {
+                let errors = errors();
+                self.add_coded(trace, (name, shape), (kept, compression), errors, (units, step.lanes.place()));
+            }
         }
     }
 
@@ -209,7 +219,7 @@ impl KeptLanes {
         &mut self,
         trace: &Trace,
         (weight, shape): (&str, &Shape),
-        kept: Kept,
+        (kept, compression): (Kept, Compression),
         errors: Vec<String>,
         (units, place): (&Units, Place),
     ) {
@@ -222,7 +232,7 @@ impl KeptLanes {
             self.remembered.push((error, state(&sum_residual, Role::Gradient)));
         }
         self.divided.push(Divided { name: sum_error.clone(), shape: shape.clone(), parts });
-        self.coded.push(CodedTensor { kept, errors, sum_error, sum_residual, part });
+        self.coded.push(CodedTensor { kept, compression, errors, sum_error, sum_residual, part });
     }
 
     #[track_caller]

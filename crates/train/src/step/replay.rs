@@ -130,9 +130,7 @@ impl TrainingStep {
         let folds = config.folds().iter().map(Fold::routine).collect();
         let program = Program::link(plan, backend)?;
         let (summed, parts, kept, staging) = (traced.summed, traced.parts, traced.kept, traced.staging);
-        let compressed = kept
-            .as_ref()
-            .map(|kept| Compressed::new(config.compression, config.compression_warmup, &config.lanes, kept));
+        let compressed = kept.as_ref().map(|kept| Compressed::new(config.compression_warmup, &config.lanes, kept));
         let replicas = traced.replicas;
         let (of_lanes, passing) =
             replicas.map_or_else(Default::default, |replicas| (replicas.divided, replicas.passing));
