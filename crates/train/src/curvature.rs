@@ -12,9 +12,9 @@ use crate::step::is_not_finite;
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 use gradus_engine::backend::Backend;
-use gradus_engine::curvature::{Lanczos, LanczosOptions, Matrix, lanczos, trace_estimates};
-use gradus_engine::plan::{Options, Planner, Recompute};
-use gradus_engine::{DType, Program, Routine, Tensor, Trace, hessian_vector_product};
+use gradus_engine::curvature::{Lanczos, LanczosOptions, Linearized, Matrix, lanczos, trace_estimates};
+use gradus_engine::plan::{Options, Plan, Planner, Recompute};
+use gradus_engine::{Array, DType, Program, Routine, Tensor, Trace, hessian_vector_product};
 use serde::Serialize;
 use std::ops::Range;
 use std::path::Path;
@@ -125,11 +125,12 @@ pub fn curvature(
     let weights = model.parameters();
     let part = vec![0.0; weights.iter().map(|weight| weight.shape.elements()).max().unwrap_or(0)];
     let besides = vectors + 4 * part.len() as u64 + WORD_BYTES_MIN + 8 * tokens.len() as u64;
-    let plan = memory.fastest_fitting(besides, &planner(&model, sequence, backend)?)?;
+    let (plan, kept) = chosen(&model, sequence, settings.sequences, &memory, besides, backend)?;
     let mut program = Program::link(plan, backend)?;
     export::read_model_weights(folder, &model, &mut program)?;
     guard::doing(Doing::Evaluating);
-    let hessian = Hessian { program, weights, part, tokens, sequence, loss: 0.0 };
+    let losses = Vec::with_capacity(settings.sequences);
+    let hessian = Hessian { program, weights, part, tokens, sequence, kept, aside: vec![], losses };
     found(hessian, settings, progress).map_err(|error| match is_not_finite(&error) {
         true => Error::Diverged(
             "the curvature of the loss is no number: the model's numbers grow beyond f32; use one from before it diverged"
@@ -166,7 +167,7 @@ fn found(mut hessian: Hessian, settings: Settings, progress: &mut dyn FnMut(&str
     let line = |ritz: &gradus_engine::curvature::Ritz| Line { eigenvalue: ritz.value, weight: ritz.weight };
     let largest = whole.largest();
     Ok(Curvature {
-        loss: hessian.loss,
+        loss: hessian.loss(),
         largest_eigenvalue: largest.value,
         eigenvalue_error: largest.error,
         smallest_eigenvalue: whole.smallest().value,
@@ -203,22 +204,76 @@ fn first_tokens(tokenizer: &Tokenizer, corpus: &Corpus, count: usize) -> Result<
     Err(Error::corpus(corpus.name(), problem))
 }
 
+/// The routine that computes what the products of a window have in common, where there is one.
+const LINEARIZE: &str = "linearize";
+/// The routine that multiplies.
+const PRODUCT: &str = "product";
+
 /// The ways to multiply a vector with the Hessian of a window's loss.
-fn planner<'a>(model: &dyn CausalModel, sequence: usize, backend: &'a dyn Backend) -> Result<Planner<'a>> {
-    let trace = Trace::new();
-    let [tokens, targets] = ["tokens", "targets"].map(|name| trace.input(name, DType::I32, [1, sequence]));
-    let parameters = model.declare(&trace);
-    let loss = model.loss(&parameters, &tokens, &targets);
-    let weights = parameters.tensors();
-    let vector = |(index, weight): (usize, &Tensor)| trace.input(&vector_name(index), DType::F32, weight.shape());
-    let vectors: Vec<Tensor> = weights.iter().enumerate().map(vector).collect();
-    let products =
-        hessian_vector_product(&loss, &weights.iter().collect::<Vec<_>>(), &vectors.iter().collect::<Vec<_>>())?;
-    let mut routine = Routine::new("product").output("loss", &loss);
-    for (index, product) in products.iter().enumerate() {
-        routine = routine.output(&product_name(index), product);
+struct Ways<'a> {
+    planner: Planner<'a>,
+    /// The states that hold what the products have in common, if any do.
+    kept: Vec<String>,
+    /// Bytes of these.
+    kept_bytes: u64,
+}
+
+impl<'a> Ways<'a> {
+    /// With at most so many bytes of what the products have in common.
+    fn of(model: &dyn CausalModel, sequence: usize, backend: &'a dyn Backend, bytes: usize) -> Result<Ways<'a>> {
+        let trace = Trace::new();
+        let [tokens, targets] = ["tokens", "targets"].map(|name| trace.input(name, DType::I32, [1, sequence]));
+        let parameters = model.declare(&trace);
+        let loss = model.loss(&parameters, &tokens, &targets);
+        let weights = parameters.tensors();
+        let vector = |(index, weight): (usize, &Tensor)| trace.input(&vector_name(index), DType::F32, weight.shape());
+        let vectors: Vec<Tensor> = weights.iter().enumerate().map(vector).collect();
+        let vectors: Vec<&Tensor> = vectors.iter().collect();
+        let products = hessian_vector_product(&loss, &weights.iter().collect::<Vec<_>>(), &vectors)?;
+        let linearized = Linearized::of("curvature.kept", &products, &vectors, bytes)?;
+        let kept_bytes = linearized.bytes() as u64;
+        let product = linearized
+            .products()
+            .iter()
+            .enumerate()
+            .fold(Routine::new(PRODUCT), |routine, (index, product)| routine.output(&product_name(index), product));
+        let (routines, recompute) = match kept_bytes {
+            0 => (vec![product.output("loss", &loss)], Recompute::Auto),
+            // Keeping is of use where nothing else is to be computed again for it.
+            _ => (vec![linearized.keep(Routine::new(LINEARIZE).output("loss", &loss)), product], Recompute::None),
+        };
+        let planner = trace.planner(backend, &routines, Options { recompute, ..Options::default() })?;
+        Ok(Ways { planner, kept: linearized.names().map(str::to_string).collect(), kept_bytes })
     }
-    Ok(trace.planner(backend, &[routine], Options { recompute: Recompute::Auto, ..Options::default() })?)
+}
+
+/// Of what products have in common, as many bytes are kept as the weights have, or these parts of that.
+const PARTS_KEPT: [usize; 3] = [1, 2, 4];
+
+/// How vectors are multiplied within the memory: with what the products of a window have in common kept, of all windows, if nothing
+/// is to be computed again for that. Says in which states that is.
+fn chosen(
+    model: &dyn CausalModel,
+    sequence: usize,
+    windows: usize,
+    memory: &InferenceMemory,
+    besides: u64,
+    backend: &dyn Backend,
+) -> Result<(Plan, Vec<String>)> {
+    let plain = memory.fastest_fitting(besides, &Ways::of(model, sequence, backend, 0)?.planner)?;
+    // A device would have to be given what is kept of each window again and again.
+    if windows > 1 && backend.memory()?.is_some() {
+        return Ok((plain, vec![]));
+    }
+    for part in PARTS_KEPT {
+        let ways = Ways::of(model, sequence, backend, 4 * model.parameter_count() / part)?;
+        let plan = ways.planner.plan(usize::MAX);
+        let aside = if windows > 1 { windows as u64 * ways.kept_bytes } else { 0 };
+        if memory.left(besides + aside, &plan).is_some() {
+            return Ok((plan, ways.kept));
+        }
+    }
+    Ok((plain, vec![]))
 }
 
 fn vector_name(index: usize) -> String {
@@ -233,10 +288,13 @@ fn product_name(index: usize) -> String {
 fn rehearsal(model: &dyn CausalModel, backend: &dyn Backend) -> Result<Held> {
     let small = &*model.smallest();
     Held::measure(|begin| {
-        let plan = planner(small, small.context(), backend)?.plan(usize::MAX);
-        let mut program = Program::link(plan, backend)?;
+        let ways = Ways::of(small, small.context(), backend, usize::MAX)?;
+        let mut program = Program::link(ways.planner.plan(usize::MAX), backend)?;
         begin();
-        Ok(program.run("product")?)
+        if ways.kept_bytes > 0 {
+            program.run(LINEARIZE)?;
+        }
+        Ok(program.run(PRODUCT)?)
     })
 }
 
@@ -248,8 +306,12 @@ struct Hessian {
     part: Vec<f32>,
     tokens: Vec<i32>,
     sequence: usize,
-    /// The mean loss, once there was a product.
-    loss: f64,
+    /// The states that hold what the products of a window have in common, if that is kept.
+    kept: Vec<String>,
+    /// What they are to hold, of each window, where there are several.
+    aside: Vec<Vec<Array>>,
+    /// The loss of each window, once there was a product.
+    losses: Vec<f64>,
 }
 
 impl Matrix for Hessian {
@@ -265,14 +327,12 @@ impl Matrix for Hessian {
             at += elements;
         }
         product.fill(0.0);
-        self.loss = 0.0;
-        let windows = (self.tokens.len() - 1) / self.sequence;
+        let windows = self.windows();
         for window in 0..windows {
             let first = window * self.sequence;
             self.program.write("tokens", &self.tokens[first..first + self.sequence])?;
             self.program.write("targets", &self.tokens[first + 1..=first + self.sequence])?;
-            self.program.run("product")?;
-            self.loss += self.program.scalar("loss")? as f64 / windows as f64;
+            self.multiply(window)?;
             self.add_products(product, 1.0 / windows as f32)?;
         }
         Ok(())
@@ -280,6 +340,38 @@ impl Matrix for Hessian {
 }
 
 impl Hessian {
+    fn windows(&self) -> usize {
+        (self.tokens.len() - 1) / self.sequence
+    }
+
+    /// The mean loss.
+    fn loss(&self) -> f64 {
+        self.losses.iter().sum::<f64>() / self.losses.len() as f64
+    }
+
+    /// Multiplies for a window, whose tokens are written.
+    fn multiply(&mut self, window: usize) -> gradus_engine::Result<()> {
+        let is_first = self.losses.len() == window;
+        if self.kept.is_empty() {
+            self.program.run(PRODUCT)?;
+        } else if is_first {
+            self.program.run(LINEARIZE)?;
+        } else if let Some(held) = self.aside.get(window) {
+            self.kept.iter().zip(held).try_for_each(|(name, array)| self.program.write_array(&name[..], array))?;
+        }
+        if is_first {
+            self.losses.push(f64::from(self.program.scalar("loss")?));
+        }
+        if self.kept.is_empty() {
+            return Ok(());
+        }
+        if is_first && self.windows() > 1 {
+            let held = self.kept.iter().map(|name| self.program.read(&name[..]));
+            self.aside.push(held.collect::<gradus_engine::Result<_>>()?);
+        }
+        self.program.run(PRODUCT)
+    }
+
     /// Adds what the program found, times a share.
     fn add_products(&mut self, product: &mut [f32], share: f32) -> gradus_engine::Result<()> {
         let mut at = 0;

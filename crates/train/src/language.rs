@@ -214,6 +214,7 @@ impl StepConfig {
             relinkable: matches!(config.batch, BatchSize::Adaptive(_)),
             health: config.measures_health(),
             sharpness: config.watch_curvature > 0,
+            linearized: false,
         }
     }
 }

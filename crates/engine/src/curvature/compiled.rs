@@ -1,7 +1,7 @@
 //! Matrices and losses that are programs: compiled once, replayed for every vector.
 
 use super::newton::Smooth;
-use super::{Matrix, hessian_vector_product};
+use super::{Linearized, Matrix, hessian_vector_product};
 use crate::backend::Backend;
 use crate::{DType, Error, Program, Result, Routine, Shape, Tensor, Trace, gradient_or_zeros};
 
@@ -58,11 +58,22 @@ impl Matrix for CompiledProducts<'_> {
 }
 
 /// A loss of some tensors, with its gradient and its Hessian's products, compiled: for [`super::newton_cg`], and, where it
-/// stands, a [`Matrix`] by itself.
+/// stands, a [`Matrix`] by itself. What the products at one point have in common is computed with the first.
 pub struct CompiledLoss {
     program: Program,
     sizes: Vec<usize>,
+    /// Whether what the products have in common is still to be computed where it stands.
+    moved: bool,
+    /// Whether they have anything in common.
+    linearizes: bool,
 }
+
+/// The routines of a [`CompiledLoss`].
+const GRADIENT: &str = "gradient";
+const LINEARIZE: &str = "linearize";
+const PRODUCT: &str = "product";
+/// Where products save a smaller share of what linearizing computes, it takes several of them to gain anything.
+const WORTH_LINEARIZING: f64 = 0.5;
 
 impl CompiledLoss {
     /// Compiles the loss of f32 tensors of these shapes. Data are constants of the trace that the tensors are of.
@@ -80,19 +91,30 @@ impl CompiledLoss {
         let loss = loss(&tensors).sum_all().cast(DType::F32);
         let references: Vec<&Tensor> = tensors.iter().collect();
         let slopes = gradient_or_zeros(&loss, &references)?;
-        let products = hessian_vector_product(&loss, &references, &vectors.iter().collect::<Vec<_>>())?;
-        let mut first = Routine::new("gradient").output("loss", &loss);
-        let mut second = Routine::new("product");
-        for index in 0..shapes.len() {
-            first = first.output(&format!("g{index}"), &slopes[index]);
-            second = second.output(&format!("p{index}"), &products[index]);
+        let vectors: Vec<&Tensor> = vectors.iter().collect();
+        let products = hessian_vector_product(&loss, &references, &vectors)?;
+        let mut linearized = Linearized::of("kept", &products, &vectors, usize::MAX)?;
+        if linearized.saved() < WORTH_LINEARIZING {
+            linearized = Linearized::of("none", &products, &vectors, 0)?;
         }
-        let program = trace.compile(backend, &[first, second])?;
-        Ok(CompiledLoss { program, sizes: shapes.iter().map(Shape::elements).collect() })
+        let mut first = Routine::new(GRADIENT).output("loss", &loss);
+        let mut second = Routine::new(PRODUCT);
+        for (index, slope) in slopes.iter().enumerate() {
+            first = first.output(&format!("g{index}"), slope);
+            second = second.output(&format!("p{index}"), &linearized.products()[index]);
+        }
+        let mut routines = vec![first, second];
+        let linearizes = linearized.bytes() > 0;
+        if linearizes {
+            routines.push(linearized.keep(Routine::new(LINEARIZE)));
+        }
+        let program = trace.compile(backend, &routines)?;
+        Ok(CompiledLoss { program, sizes: shapes.iter().map(Shape::elements).collect(), moved: true, linearizes })
     }
 
     /// Writes the numbers at which the Hessian is taken.
     pub fn set(&mut self, x: &[f32]) -> Result<()> {
+        self.moved = true;
         self.write("x", x)
     }
 
@@ -123,14 +145,18 @@ impl CompiledLoss {
 impl Smooth for CompiledLoss {
     fn loss_and_gradient(&mut self, x: &[f32], slope: &mut [f32]) -> Result<f64> {
         self.set(x)?;
-        self.program.run("gradient")?;
+        self.program.run(GRADIENT)?;
         self.read("g", slope)?;
         Ok(self.program.scalar("loss")? as f64)
     }
 
     fn hessian_product(&mut self, vector: &[f32], product: &mut [f32]) -> Result<()> {
         self.write("v", vector)?;
-        self.program.run("product")?;
+        if self.linearizes && self.moved {
+            self.program.run(LINEARIZE)?;
+            self.moved = false;
+        }
+        self.program.run(PRODUCT)?;
         self.read("p", product)
     }
 }

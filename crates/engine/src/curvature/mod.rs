@@ -8,6 +8,8 @@ mod compiled;
 mod conjugate_gradients;
 mod estimates;
 mod lanczos;
+mod linearized;
+mod min_cut;
 mod newton;
 mod products;
 mod tridiagonal;
@@ -16,6 +18,7 @@ pub use compiled::{CompiledLoss, CompiledProducts};
 pub use conjugate_gradients::{ConjugateGradients, Solution, conjugate_gradients};
 pub use estimates::{DiagonalEstimate, Estimate, diagonal, diagonal_estimate, trace_estimate, trace_estimates};
 pub use lanczos::{Lanczos, LanczosOptions, Ritz, lanczos, spectral_density};
+pub use linearized::Linearized;
 pub use newton::{Minimum, NewtonCg, Smooth, newton_cg};
 pub use products::{
     fisher_diagonal, gauss_newton_vector_product, hessian, hessian_vector_product, jacobian, vector_jacobian_product,

@@ -35,6 +35,7 @@ pub use machine::{Absorption, FusionLimits, Machine, Reading, Scratch};
 pub use marks::{Mark, Moment};
 pub use planner::{Estimate, Planner};
 pub use recompute::Recompute;
+pub(crate) use simplify::identity;
 pub use speeds::Speeds;
 use std::fmt;
 use std::ops::Deref;

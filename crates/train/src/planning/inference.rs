@@ -54,11 +54,10 @@ impl InferenceMemory {
         let mut smallest = u64::MAX;
         for plan in plans {
             let plan = plan?;
-            let needed = plan.regions.total() as u64 + self.outside(besides, &plan);
-            if self.limit.fits(needed) {
-                return Ok((plan, self.limit.bytes - needed));
+            if let Some(left) = self.left(besides, &plan) {
+                return Ok((plan, left));
             }
-            smallest = smallest.min(needed);
+            smallest = smallest.min(self.needed(besides, &plan));
         }
         let smallest = self.limit.smallest(smallest);
         let advice = self.limit.advice(&smallest);
@@ -68,7 +67,7 @@ impl InferenceMemory {
     /// The fastest plan of a planner that fits where the work takes so many bytes besides.
     pub fn fastest_fitting(&self, besides: u64, planner: &Planner<'_>) -> Result<Plan> {
         let fastest = planner.plan(usize::MAX);
-        if self.limit.fits(fastest.regions.total() as u64 + self.outside(besides, &fastest)) {
+        if self.left(besides, &fastest).is_some() {
             return Ok(fastest);
         }
         drop(fastest);
@@ -77,6 +76,16 @@ impl InferenceMemory {
         let room = self.limit.bytes.saturating_sub(self.outside(besides, &smallest));
         let plans = [planner.plan(usize::try_from(room).unwrap_or(usize::MAX)), smallest];
         Ok(self.first_fitting(besides, plans.into_iter().map(Ok))?.0)
+    }
+
+    /// How many bytes a plan leaves where the work takes so many besides; none if it does not fit.
+    pub fn left(&self, besides: u64, plan: &Plan) -> Option<u64> {
+        let needed = self.needed(besides, plan);
+        self.limit.fits(needed).then(|| self.limit.bytes - needed)
+    }
+
+    fn needed(&self, besides: u64, plan: &Plan) -> u64 {
+        plan.regions.total() as u64 + self.outside(besides, plan)
     }
 
     /// What is held where the arena is while a plan is carried out, besides the arena.

@@ -22,10 +22,12 @@ pub use run_memory::RunMemory;
 
 use crate::Result;
 use crate::lanes::Lanes;
+use crate::memory::STEP_BYTES;
 use crate::pipeline::Stage;
-use crate::step::StepConfig;
+use crate::step::{StepConfig, seconds_of_sharpness};
 use gradus_engine::backend::Backend;
-use gradus_engine::plan::{Estimate, Options, Plan, Planner, Recompute};
+use gradus_engine::graph::Role;
+use gradus_engine::plan::{BufferKind, Estimate, Options, Plan, Planner, Recompute};
 
 /// Without a budget, a plan may be predicted to be slower than the fastest by this factor if it takes less memory. Steps
 /// of the reference model in 1 and in 8 micro-batches are predicted 2.8 % apart, and took 718 and 708 ms.
@@ -102,6 +104,31 @@ impl Chosen {
     /// How long a step over the whole batch takes, about.
     pub fn seconds(&self) -> f64 {
         self.plan.seconds()
+    }
+
+    /// With what the products that measure curvature have in common kept between them, where the curvature is measured, `arena` has
+    /// room for it with the heap that it takes, steps take no longer, and measurements less.
+    fn linearized_within(self, arena: usize, recompute: Recompute, backend: &dyn Backend) -> Result<Chosen> {
+        let weights: usize = self
+            .plan
+            .buffers
+            .iter()
+            .filter_map(|buffer| match &buffer.kind {
+                BufferKind::State(state) if state.role == Role::Weight => Some(buffer.bytes()),
+                _ => None,
+            })
+            .sum();
+        if !self.config.sharpness || arena.saturating_sub(self.arena()) < weights {
+            return Ok(self);
+        }
+        let config = StepConfig { linearized: true, ..self.config.clone() };
+        let plan = config.planner(backend, Options { recompute, ..Options::default() })?.plan(arena);
+        let steps = |plan: &Plan| plan.routines.iter().map(|routine| routine.steps.len()).sum::<usize>();
+        let heap = steps(&plan).saturating_sub(steps(&self.plan)) * STEP_BYTES as usize;
+        let fits = plan.regions.total() + heap <= arena;
+        let is_faster =
+            plan.seconds() <= self.seconds() && seconds_of_sharpness(&plan) < seconds_of_sharpness(&self.plan);
+        Ok(if fits && is_faster { Chosen { config, plan } } else { self })
     }
 }
 

@@ -92,6 +92,7 @@ impl ModelMemory {
             false if is_thrifty => plans.thrifty_within(arena)?,
             false => plans.frugal_within(arena)?,
         };
+        let chosen = chosen.map(|chosen| chosen.linearized_within(arena, recompute, backend)).transpose()?;
         let needed = |arena: usize| counted(arena) + besides;
         match chosen.filter(|chosen| self.limit.fits(needed(chosen.arena()))) {
             Some(chosen) => Ok(chosen),

@@ -33,11 +33,13 @@ pub fn of_training(config: &TrainConfig, backend: &dyn Backend) -> Result<Held> 
     let (micro_batch, micro_batches) = (1, MICRO_BATCHES);
     // Measuring takes no other code but a few reductions, and a plan that is not small.
     let health = false;
+    let linearized = config.watch_curvature > 0;
     let config = StepConfig {
         objective: Rc::new(model),
         micro_batch,
         micro_batches,
         health,
+        linearized,
         stage: Stage::default(),
         ..StepConfig::of(config)
     };

@@ -131,6 +131,11 @@ impl RunMemory {
             _ if self.limit.is_stated() => plans.fastest_within(arena)?,
             _ => plans.frugal_within(arena)?,
         };
+        let chosen = match config.batch {
+            // What is left is for a larger micro-batch.
+            BatchSize::Adaptive(_) => chosen,
+            _ => chosen.map(|chosen| chosen.linearized_within(arena, policy, backend)).transpose()?,
+        };
         self.planning = self.planning.max(ProcessMemory::read().anonymous.saturating_sub(before));
         let chosen = chosen.filter(|chosen| self.limit.fits(self.smallest_budget(config, chosen.arena())));
         let Some(chosen) = chosen else {

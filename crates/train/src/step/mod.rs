@@ -58,6 +58,7 @@ use gradus_engine::{DType, Location, Routine, Tensor, TensorType, Trace, gradien
 use local::Replicas;
 use refresh::Refreshed;
 use sharpness::Sharpness;
+pub(crate) use sharpness::seconds as seconds_of_sharpness;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -107,6 +108,8 @@ pub struct StepConfig {
     pub health: bool,
     /// Whether there are routines too that measure the curvature of the loss ([`TrainingStep::sharpness`]).
     pub sharpness: bool,
+    /// Whether what their products have in common is kept between them: as many bytes at most as the weights have, and the same bits.
+    pub linearized: bool,
 }
 
 /// The routines over one trace, and what is known of the model only then.
@@ -214,6 +217,7 @@ impl StepConfig {
             relinkable: false,
             health: false,
             sharpness: false,
+            linearized: false,
         }
     }
 

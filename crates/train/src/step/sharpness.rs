@@ -2,17 +2,21 @@
 //!
 //! It is that of the first few examples of the step's batch, in f32 and without dropout, and begins from random signs every
 //! time: so it depends on the step alone, and neither memory, threads nor where a run was resumed change a bit of it. The vectors
-//! are states that no checkpoint has, so the planner counts all that it takes.
+//! are states that no checkpoint has, so the planner counts all that it takes; and so is what the products have in common, where there
+//! is the memory to keep that ([`StepConfig::linearized`]).
 
 use super::refresh::{EXAMPLES, random_signs};
 use super::{Batch, Field, Inputs, StepConfig, StepScalars, TrainingStep};
 use crate::parameters::Parameters;
 use crate::{Error, Result};
-use gradus_engine::curvature::Lanczos;
+use gradus_engine::curvature::{Lanczos, Linearized};
+use gradus_engine::plan::Plan;
 use gradus_engine::{DType, Role, Routine, Tensor, hessian_vector_product};
 
 /// The routine that takes a random vector.
 const BEGIN: &str = "sharpness.begin";
+/// The routine that computes what the products have in common, where that is kept.
+const LINEARIZE: &str = "sharpness.linearize";
 /// The routine that multiplies the vector with the Hessian, and goes on with what is left of the product.
 const TURN: &str = "sharpness.turn";
 /// The key of the random vector.
@@ -26,9 +30,20 @@ const PRODUCTS: usize = 16;
 /// What is shorter than this is taken to be as long.
 const SHORTEST: f32 = 1e-30;
 
-/// How the inputs are called, by the batch's fields.
+/// How the inputs are called, by the batch's fields; and whether there is a routine that linearizes.
 pub(crate) struct Sharpness {
     inputs: Vec<String>,
+    linearizes: bool,
+}
+
+/// How long a measurement takes, about.
+pub(crate) fn seconds(plan: &Plan) -> f64 {
+    let times = |name: &str| match name {
+        BEGIN | LINEARIZE => 1.0,
+        TURN => PRODUCTS as f64,
+        _ => 0.0,
+    };
+    plan.routines.iter().map(|routine| times(&routine.name) * routine.seconds()).sum()
 }
 
 /// Before the name of an input.
@@ -65,6 +80,9 @@ impl StepConfig {
         let [vector, before] = ["vector", "before"].map(|name| states(&weights, name));
         let left = trace.zero_state_with_role("sharpness.last_left", Role::Cache, DType::F32, []);
         let product = hessian_vector_product(&loss, &all(&weights), &all(&vector))?;
+        let most = if self.linearized { weights.iter().map(|weight| weight.ty().bytes()).sum() } else { 0 };
+        let linearized = Linearized::of("sharpness.kept", &product, &all(&vector), most)?;
+        let product = linearized.products();
         let shared = |(product, vector): (&Tensor, &Tensor)| (product * vector).sum_all();
         let along = product.iter().zip(&vector).map(shared).reduce(|sum, term| sum + term);
         let along = along.ok_or_else(|| Error::Config("a model without weights has no curvature".into()))?;
@@ -80,7 +98,11 @@ impl StepConfig {
         let signs: Vec<Tensor> = random_signs(&key, &weights);
         let begin = with_length_one(begin, &vector, &signs, &Tensor::global_norm(&all(&signs)));
         let inputs = inputs.fields().iter().map(|field: &Field| input_name(&field.name)).collect();
-        Ok(Some((vec![begin, turn], Sharpness { inputs })))
+        let (mut routines, linearizes) = (vec![begin, turn], linearized.bytes() > 0);
+        if linearizes {
+            routines.push(linearized.keep(Routine::new(LINEARIZE)));
+        }
+        Ok(Some((routines, Sharpness { inputs, linearizes })))
     }
 
     fn examples_of_sharpness(&self) -> usize {
@@ -116,13 +138,15 @@ impl TrainingStep {
         }
         self.finish()?;
         let examples = self.config.examples_of_sharpness();
-        let TrainingStep { sharpness, program, fields, .. } = self;
-        let names = sharpness.iter().flat_map(|sharpness| &sharpness.inputs);
-        for (name, (number, field)) in names.zip(fields.iter().enumerate()) {
+        let TrainingStep { sharpness: Some(sharpness), program, fields, .. } = self else { return Ok(None) };
+        for (name, (number, field)) in sharpness.inputs.iter().zip(fields.iter().enumerate()) {
             program.write_bytes(name, &batch.bytes(number)[..field.bytes(examples)])?;
         }
         program.write(KEY, &[inputs.seed, inputs.step as u32])?;
         program.run(BEGIN)?;
+        if sharpness.linearizes {
+            program.run(LINEARIZE)?;
+        }
         let (mut along, mut left) = (vec![], vec![]);
         for _ in 0..PRODUCTS {
             program.run(TURN)?;

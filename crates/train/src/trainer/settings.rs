@@ -212,6 +212,7 @@ impl Settings {
             loss_scale: self.loss_scale,
             health,
             sharpness: self.watch_curvature > 0,
+            linearized: false,
             ..StepConfig::new(objective, 0, self.optimizer.clone())
         }
     }

@@ -7,10 +7,10 @@ use crate::{reports, trainer};
 use gradus_engine::backend::Cpu;
 use gradus_engine::{DType, Tensor};
 use gradus_train::config::{LocalSteps, Precision};
-use gradus_train::models::Family;
+use gradus_train::models::{Family, ModelConfig};
 use gradus_train::parameters::{Initializer, Parameters};
 use gradus_train::run::Unwatched;
-use gradus_train::step::{Batch, Inputs, Objective};
+use gradus_train::step::{Batch, Inputs, Objective, StepConfig, StepScalars, TrainingStep};
 use gradus_train::trainer::{Settings, Trainer};
 use std::sync::Arc;
 
@@ -102,6 +102,36 @@ fn watching_changes_no_bit_and_is_the_same_on_any_threads_and_in_any_pieces() {
         reports(&mut trainer, points).iter().map(|report| report.sharpness.unwrap()).next()
     };
     assert_eq!(whole(32), whole(8));
+}
+
+/// What the products have in common is kept between them or made for each, and the sharpness has the same bits.
+#[test]
+fn what_is_kept_between_products_changes_no_bit() {
+    let (context, vocabulary) = (16, 40);
+    let measured = |linearized: bool| {
+        let model = ModelConfig::gpt2(vocabulary, 256, 1, 4, context);
+        let config = StepConfig { sharpness: true, linearized, ..StepConfig::plain(model, 4) };
+        let mut step = TrainingStep::new(config, &Cpu::new(2).unwrap()).unwrap();
+        step.initialize(3).unwrap();
+        let sharpness = |number: u64| {
+            let mut batch = step.batch();
+            for name in ["tokens", "targets"] {
+                let tokens = batch.numbers_mut::<i32>(name).unwrap().iter_mut().enumerate();
+                tokens.for_each(|(at, token)| *token = ((at * at + 3 * at * number as usize) % vocabulary) as i32);
+            }
+            let scalars = StepScalars { step: number, learning_rate: 1e-2, clip_norm: 1.0, seed: 5 };
+            let found = step.sharpness(&batch, &scalars).unwrap();
+            step.run(&batch, &scalars).unwrap();
+            found
+        };
+        let found: Vec<Option<f32>> = (0..3).map(sharpness).collect();
+        let plan = step.program().plan();
+        (found, plan.routines.iter().any(|routine| routine.name == "sharpness.linearize"), plan.regions.states)
+    };
+    let [(plain, false, states), (linearized, true, with_kept)] = [false, true].map(measured) else {
+        panic!("one of the two has a routine that linearizes")
+    };
+    assert!(plain == linearized && plain[0] != plain[1] && with_kept > states, "{plain:?} {linearized:?}");
 }
 
 #[test]

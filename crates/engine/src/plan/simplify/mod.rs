@@ -113,9 +113,9 @@ fn prune(graph: &Graph, request: &Request) -> (Graph, Request) {
 }
 
 /// What a node is told by: its operation and its operands.
-type Identity = ([TypeId; 2], String, Vec<Value>);
+pub(crate) type Identity = ([TypeId; 2], String, Vec<Value>);
 
-fn identity(op: &dyn Operation, inputs: &[Value]) -> Identity {
+pub(crate) fn identity(op: &dyn Operation, inputs: &[Value]) -> Identity {
     (types_of(op), op.attributes(), inputs.to_vec())
 }
 
