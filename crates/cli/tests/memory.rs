@@ -186,10 +186,17 @@ fn watching_the_curvature_is_planned() {
     assert!(same(&place.path("watched/model/model.safetensors"), &place.path("plain/model/model.safetensors")));
     // Of a model that is nothing beside its program, where two routines multiply with the Hessian.
     let nano = "--preset nano --model llama --tokenizer byte --sequence 32 --batch 4 --steps 3 --quiet --threads 2";
-    let both = format!("train text.txt --out both {nano} --optimizer sophia --watch-curvature 1");
-    place.keeps_what_it_says_is_enough(&both, "both");
-    let look = "curvature plain/model text.txt --sequences 2 --steps 2 --samples 2 --threads 2 --json";
-    place.keeps_what_it_says_is_enough(look, "nothing");
+    for (out, options) in [
+        ("both", "--optimizer sophia --watch-curvature 1"),
+        ("one", "--watch-curvature 1"),
+        ("adafactor", "--optimizer adafactor"),
+    ] {
+        place.keeps_what_it_says_is_enough(&format!("train text.txt --out {out} {nano} {options}"), out);
+    }
+    for model in ["plain", "one"] {
+        let look = format!("curvature {model}/model text.txt --sequences 2 --steps 2 --samples 2 --threads 2 --json");
+        place.keeps_what_it_says_is_enough(&look, "nothing");
+    }
 }
 
 #[test]

@@ -35,11 +35,11 @@ const CODE_BYTES_MORE: u64 = 500_000;
 /// and MPICH, on 2 to 8 ranks of one machine.
 const MESSAGES_BYTES: u64 = 4_000_000;
 /// Heap and code beyond what a small program needs, where products with the Hessian are traced and planned: of two layers of width 32, 2.0 MB
-/// more than predicted were held without it; of 4, 8 and 16 layers of width 64, 1.4, 4.0 and 9.3 MB.
-const CURVATURE_BYTES: u64 = 1_500_000;
+/// more than predicted were held without it, and once 2.8; of 4, 8 and 16 layers of width 64, 1.4, 4.0 and 9.3 MB.
+const CURVATURE_BYTES: u64 = 2_500_000;
 const LAYER_CURVATURE_BYTES: u64 = 300 * STEP_BYTES;
 /// Steps of a rule for a weight beyond those of AdamW's, by how much more was held of models of 2, 8 and 24 layers of GPT-2 and Llama.
-const ADAFACTOR_MATRIX_STEPS: u64 = 20;
+const ADAFACTOR_MATRIX_STEPS: u64 = 26;
 const ADAFACTOR_VECTOR_STEPS: u64 = 8;
 const MUON_STEPS: u64 = 7;
 /// For a side of a matrix that SOAP turns.
