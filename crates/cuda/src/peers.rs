@@ -51,9 +51,11 @@ impl Peers {
         let others = (0..ranks).filter(|peer| *peer != rank);
         let messages = others.flat_map(|peer| [(peer, true), (peer, false)]).map(greeting).collect();
         let mut peers = Peers { device: device.clone(), communicator, room, ready: vec![], through: Event::new()? };
-        // SAFETY: all addresses are of the room, which the group has until it is through.
+        // SAFETY: all addresses are of the room, which stays until nothing is ready any more.
         unsafe { peers.prepare(0, vec![Meeting { messages, sums: vec![] }]) }?;
         peers.meet(0)?;
+        // Nobody may call again what is in the room, which will be another.
+        peers.ready.clear();
         Ok(peers)
     }
 

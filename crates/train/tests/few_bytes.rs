@@ -176,7 +176,7 @@ fn network(checked: bool) -> impl Objective {
 
 #[test]
 fn a_refused_step_changes_no_error() {
-    for (method, checked) in methods().into_iter().zip([false, true].into_iter().cycle()) {
+    for (method, checked) in methods().into_iter().flat_map(|method| [(method, false), (method, true)]) {
         let settings = Settings { compress_warmup: 0, ..settings(method) };
         // The batch of the last step is refused, or there is no such step.
         let run = |ranks: usize, steps: u64| {

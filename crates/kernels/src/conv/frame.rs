@@ -124,7 +124,7 @@ impl Frame {
                 }
                 for plane in 0..planes {
                     let end = plane * size + rows.end * self.pitch;
-                    zero(&mut out[end..], size - rows.end * self.pitch);
+                    zero(&mut out[end..(plane + 1) * size], size - rows.end * self.pitch);
                 }
                 at += planes * size;
             }

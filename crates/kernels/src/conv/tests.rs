@@ -57,7 +57,7 @@ fn output_size(input: usize, kernel: usize, stride: usize, padding: usize, dilat
 type Row = (usize, [usize; 3], [usize; 2], [usize; 2], [usize; 2], [usize; 2], [usize; 2]);
 
 fn geometries() -> Vec<Geometry> {
-    let rows: [Row; 32] = [
+    let rows: [Row; 35] = [
         (1, [1, 1, 1], [1, 1], [1, 1], [1, 1], [0, 0], [1, 1]),
         (2, [1, 3, 5], [7, 6], [3, 3], [1, 1], [1, 1], [1, 1]),
         (2, [1, 2, 9], [9, 11], [3, 2], [2, 3], [1, 2], [1, 1]),
@@ -90,6 +90,10 @@ fn geometries() -> Vec<Geometry> {
         (2, [1, 37, 90], [14, 13], [3, 3], [1, 1], [1, 1], [1, 1]),
         (1, [2, 70, 33], [11, 140], [3, 3], [1, 1], [0, 2], [1, 1]),
         (1, [1, 5, 7], [40, 1], [3, 1], [2, 1], [1, 0], [1, 1]),
+        // Frames of both residues that end below the plane, and not with a whole vector.
+        (1, [1, 1, 1], [7, 7], [3, 3], [2, 2], [1, 1], [1, 1]),
+        (2, [1, 2, 3], [11, 9], [3, 3], [2, 2], [1, 1], [1, 1]),
+        (1, [1, 1, 2], [224, 224], [7, 7], [2, 2], [3, 3], [1, 1]),
     ];
     let geometry = |(images, [groups, channels, filters], input, kernel, stride, padding, dilation): Row| {
         let size = |axis: usize| output_size(input[axis], kernel[axis], stride[axis], padding[axis], dilation[axis]);

@@ -149,6 +149,12 @@ impl Compressed {
 
     /// Makes the lanes such that the step is refused by all.
     pub fn spoil(&self, program: &mut Program) -> Result<()> {
-        with_numbers(program, &self.all.kept[0].lanes[0], |numbers| numbers[0] = f32::NAN)
+        // Whatever is no weight does not count for the norm.
+        for kept in &self.all.kept {
+            with_numbers(program, &kept.lanes[0], |numbers| {
+                numbers.iter_mut().take(1).for_each(|number| *number = f32::NAN)
+            })?;
+        }
+        Ok(())
     }
 }
