@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 """A Hessian-vector product of GPT-2 124M in PyTorch beside its gradient: `torch_hessian.py WAY [SEQUENCE]`, two threads.
 
-WAY is `gradient`, `double` (reverse over reverse), `func` (`torch.func`: jvp of grad) or `linearize` (`torch.func.linearize` of grad: what
-it computes once is timed before, and then a product). The batch and the vector are those of
+WAY is `gradient`, `double` (reverse over reverse) or `func` (`torch.func`: jvp of grad). The batch and the vector are those of
 `examples/hessian_cost.rs`; attention is written out, since PyTorch's fused one has no second derivatives on a CPU. Prints seconds (median of 5) and the peak
 of the process, in MB, beyond what it held with weights and vector.
 """
@@ -13,7 +12,7 @@ import sys
 import time
 
 import torch
-from torch.func import functional_call, grad, jvp, linearize
+from torch.func import functional_call, grad, jvp
 from transformers import GPT2Config, GPT2LMHeadModel
 
 REPLAYS = 5
@@ -47,24 +46,15 @@ def main():
         still = {name: weight.detach() for name, weight in weights.items()}
         return jvp(grad(loss), (still,), (vector,))[1]
 
+    computed = {"gradient": gradient, "double": double, "func": func}[way]
     held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-    def tell(what, seconds):
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        print(f"{what:9} {seconds:8.3f} s  {(peak - held) / 1e3:8.1f} MB beyond {held / 1e3:.1f}", flush=True)
-
-    computed = {"gradient": gradient, "double": double, "func": func}.get(way)
-    if computed is None:
-        started = time.perf_counter()
-        _, product = linearize(grad(loss), {name: weight.detach() for name, weight in weights.items()})
-        tell("once", time.perf_counter() - started)
-        computed = lambda: product(vector)
     seconds = []
     for _ in range(REPLAYS):
         started = time.perf_counter()
         computed()
         seconds.append(time.perf_counter() - started)
-    tell(way, statistics.median(seconds))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(f"{way:9} {statistics.median(seconds):8.3f} s  {(peak - held) / 1e3:8.1f} MB beyond {held / 1e3:.1f}", flush=True)
 
 
 main()
