@@ -1,6 +1,7 @@
 //! A folder to run the binary in.
 
 use std::collections::BTreeMap;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -37,6 +38,9 @@ impl Place {
     pub fn command(&self, line: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_gradus"));
         command.args(line.split_whitespace()).current_dir(&self.0).env("LC_ALL", "C.UTF-8").env("TERM", "xterm");
+        // Whoever runs the tests may want a signal ignored, as `nohup` does, and a command would go by that.
+        // SAFETY: between fork and exec only system calls are made, none of which allocates or locks.
+        unsafe { command.pre_exec(heed_signals) };
         command
     }
 
@@ -102,4 +106,12 @@ pub fn refusal(line: &str, output: Output) -> String {
     assert_eq!(told.lines().count(), 1, "{line}: {told}");
     assert!(output.stdout.is_empty(), "{line}: standard output");
     told
+}
+
+fn heed_signals() -> std::io::Result<()> {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        // SAFETY: a plain system call that runs no code of ours.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+    Ok(())
 }
