@@ -65,6 +65,8 @@ pub fn main() -> ExitCode {
     match run(&matches) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
+            // What was begun makes room for what it takes to end.
+            heap::give_back_code();
             ranks::before_telling(&error);
             refuse(&told(&error), code(&error))
         }

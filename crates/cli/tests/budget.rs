@@ -2,6 +2,10 @@
 //! is enough.
 #![cfg(target_os = "linux")]
 
+#[path = "support/measured.rs"]
+mod measured;
+
+use measured::Ended;
 use std::fs::{self, File};
 use std::io::{BufWriter, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -18,30 +22,9 @@ const LEAST: u64 = 17_000_000;
 /// How much of a figure must have been used: otherwise a smaller one would have done.
 const USED: f64 = 0.85;
 
-/// What became of a command.
-struct Ended {
-    code: i32,
-    /// The most bytes that it had resident, as the system counts them.
-    peak: u64,
-    said: String,
-}
-
 /// Runs the command in a folder within a budget.
-// It is waited for, by the call that also says what it used.
-#[allow(clippy::zombie_processes)]
 fn run(folder: &Path, arguments: &str, budget: u64) -> Ended {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_gradus"));
-    command.current_dir(folder).args(arguments.split_whitespace()).args(["--memory", &budget.to_string()]);
-    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut said = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-    let (mut status, mut usage) = (0, std::mem::MaybeUninit::<libc::rusage>::zeroed());
-    // SAFETY: the child is ours and nobody else waits for it; both places are there to be written.
-    let waited = unsafe { libc::wait4(child.id() as i32, &mut status, 0, usage.as_mut_ptr()) };
-    assert!(waited == child.id() as i32 && libc::WIFEXITED(status), "{arguments} within {budget}: {status}");
-    // SAFETY: all zeros is a value of it, and the call has filled it in.
-    let peak = 1024 * unsafe { usage.assume_init() }.ru_maxrss as u64;
-    Ended { code: libc::WEXITSTATUS(status), peak, said }
+    measured::run(folder, &format!("{arguments} --memory {budget}"), Stdio::null())
 }
 
 /// Gives a command more and more memory, from too little on, until it is done: it keeps each budget, and leaves nothing
@@ -78,7 +61,6 @@ impl Place {
         Place(folder)
     }
 
-    /// Writes a file bit by bit: a process that is started counts what its parent had resident.
     fn write(&self, name: &str, fill: impl FnOnce(&mut dyn Write)) {
         let mut file = BufWriter::new(File::create(self.0.join(name)).unwrap());
         fill(&mut file);

@@ -1,14 +1,15 @@
 //! What the process has resident, as the system counts it: the stages before training, loading, and a stated budget.
 #![cfg(target_os = "linux")]
 
+#[path = "support/measured.rs"]
+mod measured;
+
+use measured::Ended;
 use std::env;
 use std::fs::{self, File};
 use std::io::{BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-
-/// Where `alone` finds what it is to start.
-const ARGUMENTS: &str = "GRADUS_TEST_ARGUMENTS";
 
 /// A folder with a text, removed at the end of the test.
 struct Place(PathBuf);
@@ -18,7 +19,6 @@ impl Place {
     fn new(name: &str, bytes: usize) -> Place {
         let folder = env::temp_dir().join(format!("gradus-memory-{}-{name}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
-        // Written bit by bit, and compared so below: a process that is started counts what its parent had resident.
         let mut text = BufWriter::new(File::create(folder.join("text.txt")).unwrap());
         let (mut written, mut state) = (0, 1u64);
         while written < bytes {
@@ -37,18 +37,11 @@ impl Place {
         self.0.join(name)
     }
 
-    /// Runs the command, which must succeed, and gives the most bytes that it had resident. What a process holds when it becomes
-    /// another program counts as that one's, so a small process starts it (`alone`), and not this one with all that tests have read.
+    /// Runs the command, which must succeed, and gives the most bytes that it had resident.
     fn peak(&self, arguments: &str) -> u64 {
-        let small = Command::new(env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "alone", "--nocapture"])
-            .env(ARGUMENTS, arguments)
-            .current_dir(&self.0)
-            .output()
-            .unwrap();
-        let said = String::from_utf8(small.stdout).unwrap();
-        assert!(small.status.success(), "{arguments}: {said}{}", String::from_utf8_lossy(&small.stderr));
-        said.split("peak ").nth(1).unwrap().split_whitespace().next().unwrap().parse().unwrap()
+        let Ended { code, peak, said } = measured::run(&self.0, arguments, Stdio::null());
+        assert_eq!(code, 0, "{arguments}: {said}");
+        peak
     }
 
     /// Has a command refused for too little memory, writing nothing, and then done with what it says is enough.
@@ -69,22 +62,6 @@ impl Place {
         assert_eq!(output.status.code(), Some(2), "{arguments}");
         String::from_utf8(output.stderr).unwrap()
     }
-}
-
-#[test]
-#[ignore = "starts a command for the others"]
-fn alone() {
-    let arguments = env::var(ARGUMENTS).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_gradus"));
-    // It is waited for, by the call that also says what it used.
-    #[allow(clippy::zombie_processes)]
-    let child = command.args(arguments.split_whitespace()).stdout(Stdio::null()).spawn().unwrap();
-    let (mut status, mut usage) = (0, std::mem::MaybeUninit::<libc::rusage>::zeroed());
-    // SAFETY: the child is ours and nobody else waits for it; both places are there to be written.
-    let waited = unsafe { libc::wait4(child.id() as i32, &mut status, 0, usage.as_mut_ptr()) };
-    assert_eq!((waited, status), (child.id() as i32, 0), "{arguments}");
-    // SAFETY: all zeros is a value of it, and the call has filled it in.
-    println!("peak {} bytes", 1024 * unsafe { usage.assume_init() }.ru_maxrss as u64);
 }
 
 impl Drop for Place {

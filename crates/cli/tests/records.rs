@@ -1,6 +1,10 @@
 //! Corpora whose records are large or odd: a budget is kept while they are read, learned from and encoded.
 #![cfg(target_os = "linux")]
 
+#[path = "support/measured.rs"]
+mod measured;
+
+use measured::Ended;
 use parquet::basic::Compression;
 use parquet::data_type::ByteArrayType;
 use parquet::file::properties::WriterProperties;
@@ -14,13 +18,6 @@ use std::process::{Command, Stdio};
 /// A folder to run in, removed at the end of the test.
 struct Place(PathBuf);
 
-/// How a command ended: its exit code, the most bytes that it had resident, and what it said.
-struct Ended {
-    code: i32,
-    peak: u64,
-    said: String,
-}
-
 impl Place {
     fn new(name: &str) -> Place {
         let folder = std::env::temp_dir().join(format!("gradus-records-{}-{name}", std::process::id()));
@@ -28,27 +25,13 @@ impl Place {
         Place(folder)
     }
 
-    /// Writes a file bit by bit: a process that is started counts what its parent had resident.
     fn write(&self, name: &str, fill: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) {
         let mut file = BufWriter::new(File::create(self.0.join(name)).unwrap());
         fill(&mut file).and_then(|()| file.flush()).unwrap();
     }
 
-    #[allow(clippy::zombie_processes)] // It is waited for, by the call that also says what it used.
     fn run(&self, arguments: &str, input: Option<&Path>) -> Ended {
-        let said = self.0.join("said");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_gradus"));
-        command.current_dir(&self.0).args(arguments.split_whitespace()).stdout(Stdio::null());
-        command.stdin(input.map_or(Stdio::null(), |path| File::open(path).unwrap().into()));
-        let child = command.stderr(File::create(&said).unwrap()).spawn().unwrap();
-        let (mut status, mut usage) = (0, std::mem::MaybeUninit::<libc::rusage>::zeroed());
-        // SAFETY: the child is ours and nobody else waits for it; both places are there to be written.
-        let waited = unsafe { libc::wait4(child.id() as i32, &mut status, 0, usage.as_mut_ptr()) };
-        assert_eq!(waited, child.id() as i32);
-        // SAFETY: all zeros is a value of it, and the call has filled it in.
-        let peak = 1024 * unsafe { usage.assume_init() }.ru_maxrss as u64;
-        assert!(libc::WIFEXITED(status), "{arguments}: status {status}");
-        Ended { code: libc::WEXITSTATUS(status), peak, said: fs::read_to_string(said).unwrap() }
+        measured::run(&self.0, arguments, input.map_or(Stdio::null(), |path| File::open(path).unwrap().into()))
     }
 
     /// Runs a command that must succeed within so many megabytes.

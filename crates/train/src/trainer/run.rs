@@ -362,6 +362,8 @@ impl Run {
         batches: usize,
     ) -> Result<Option<f32>> {
         let (start, step) = (Instant::now(), self.step);
+        // As before a sample.
+        heap::give_back_code();
         let mut stopped = false;
         let loss = hooks.validation_loss(&mut session.training, batches, &mut |done, total| {
             observer.event(&Event::Validating { step, done, total });

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicPtr, AtomicUsize};
+use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize};
 use std::sync::{Mutex, OnceLock};
 
 /// What a process that was refused ends with, as with every other refusal of the command.
@@ -40,6 +40,8 @@ struct Guard {
     /// What is to be given more of.
     setting: String,
     doing: AtomicUsize,
+    /// The most that was resident when it was looked for work that allocates nothing.
+    seen: AtomicU64,
     undo: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
@@ -57,6 +59,7 @@ pub fn arm(limit: u64, refusal: &str, setting: &str) -> usize {
         refusal: refusal.to_string(),
         setting: setting.to_string(),
         doing: AtomicUsize::new(Doing::Beginning as usize),
+        seen: AtomicU64::new(0),
         undo: Mutex::default(),
     };
     let guard: *mut Guard = Box::leak(Box::new(guard));
@@ -87,8 +90,8 @@ pub fn on_refusal(undo: Box<dyn FnOnce() + Send>) {
 pub fn relieve() {
     // Memory may have been touched that was not allocated here, so what was left is not.
     UNTIL_LOOK.set(0);
-    if let Some(guard) = armed().filter(|guard| guard.resident() + SLACK > guard.limit) {
-        guard.code.give_back();
+    if let Some(guard) = armed() {
+        guard.relieve();
     }
 }
 
@@ -107,6 +110,16 @@ fn armed() -> Option<&'static Guard> {
 }
 
 impl Guard {
+    /// What ran before runs again and takes no more. Where more code came than ever, the work is of a new kind, of which more may come
+    /// until the next look.
+    fn relieve(&self) {
+        let resident = self.resident();
+        let slack = if resident > self.seen.fetch_max(resident, Relaxed) { CODE_AT_A_TIME } else { SLACK };
+        if resident + slack > self.limit {
+            self.code.give_back();
+        }
+    }
+
     /// Makes room for so many bytes, or ends the process. Gives the bytes to take before the next look.
     #[cold]
     fn look(&self, bytes: u64) -> u64 {
