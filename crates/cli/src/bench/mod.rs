@@ -20,7 +20,6 @@ use gradus_train::config::DeviceChoice;
 use gradus_train::files::atomic;
 use gradus_train::{Error, Result, device};
 use report::Document;
-use std::path::Path;
 use std::time::Duration;
 
 /// Measures what the names choose and prints it.
@@ -42,18 +41,13 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         entries.iter().zip(chosen).filter(|(_, chosen)| *chosen).map(|(entry, _)| entry).collect();
     let baseline = args.baseline.as_deref().map(Baseline::read).transpose()?;
     if let Some(path) = &args.save {
-        atomic::check_writable(folder_of(path))?;
+        atomic::check_file_writable(path)?;
     }
     let document = measure(&chosen, &setting, baseline.as_ref(), args.json)?;
     if let Some(path) = &args.save {
         atomic::write_file(path, json(&document).as_bytes())?;
     }
     if args.json { print::out(json(&document)) } else { Ok(()) }
-}
-
-/// The folder that a file is to lie in.
-fn folder_of(path: &Path) -> &Path {
-    path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."))
 }
 
 /// Everything that can be measured, in order.

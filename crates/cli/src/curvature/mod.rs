@@ -14,6 +14,7 @@ use serde_json::json;
 
 /// Looks at a model on text and prints sharpness, trace and spectrum.
 pub fn run(args: &CurvatureArgs) -> Result<()> {
+    args.out.as_deref().map_or(Ok(()), atomic::check_file_writable)?;
     let folder = folders::model(&args.folder)?;
     let corpus = Corpus::open(&args.corpus, args.text_field.as_deref())?;
     let backend = device::backend(args.device, args.threads.unwrap_or_else(defaults::threads))?;

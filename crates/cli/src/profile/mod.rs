@@ -32,7 +32,7 @@ pub fn run(command_line: &ArgMatches) -> Result<()> {
     let resolved = resolve_for_profile(command_line)?;
     let page = stated.run.out.as_deref().unwrap_or(Path::new(PAGE));
     for path in [Some(page), stated.trace.as_deref(), stated.save_speeds.as_deref()].into_iter().flatten() {
-        atomic::check_writable(folder_of(path))?;
+        atomic::check_file_writable(path)?;
     }
     interrupt::listen(Some("stopping after this step"));
     let mut observer = terminal::observer(resolved.quiet || resolved.json, false, "tokens");
@@ -56,9 +56,4 @@ pub fn run(command_line: &ArgMatches) -> Result<()> {
         .trace
         .map_or(String::new(), |path| format!("trace, for Perfetto or chrome://tracing: {}\n", path.display()));
     print::text(format!("\n{trace}the whole profile, with the memory map: {}\n", page.display()))
-}
-
-/// The folder that a file is to lie in.
-fn folder_of(path: &Path) -> &Path {
-    path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."))
 }

@@ -172,6 +172,14 @@ pub fn check_writable(folder: &Path) -> Result<()> {
     Aside::of(&folder.join("probe")).map(drop).map_err(failed("write to", folder))
 }
 
+/// The same of a file.
+pub fn check_file_writable(path: &Path) -> Result<()> {
+    if path.is_dir() {
+        return Err(failed("write", path)(ErrorKind::AlreadyExists.into()));
+    }
+    check_writable(path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new(".")))
+}
+
 /// For `map_err` on what changes files: an error that also says what to do.
 pub fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
     let path = path.to_path_buf();

@@ -29,19 +29,23 @@ const STACK_BYTES: u64 = 40_000;
 const TOKEN_BYTES: u64 = 450;
 /// What words that were encoded before may take at least to be remembered.
 pub const WORD_BYTES_MIN: u64 = 1_000_000;
-/// Code beyond what a small program of the same kind needs.
-const CODE_BYTES_MORE: u64 = 500_000;
+/// Code beyond what a small program of the same kind needs, by how much more of its file the system maps in some minutes.
+const CODE_BYTES_MORE: u64 = 800_000;
 /// What MPI comes to hold once messages have gone, besides what it holds when it was joined: 2.7 to 3.6 MB were seen with Open MPI
 /// and MPICH, on 2 to 8 ranks of one machine.
 const MESSAGES_BYTES: u64 = 4_000_000;
 /// Heap and code beyond what a small program needs, where products with the Hessian are traced and planned: of two layers of width 32, 2.0 MB
-/// more than predicted were held without it, and once 2.8; of 4, 8 and 16 layers of width 64, 1.4, 4.0 and 9.3 MB.
-const CURVATURE_BYTES: u64 = 2_500_000;
+/// more than predicted were held without it, and now and then up to 3.4; of 4, 8 and 16 layers of width 64, 1.4, 4.0 and 9.3 MB.
+const CURVATURE_BYTES: u64 = 3_500_000;
 const LAYER_CURVATURE_BYTES: u64 = 300 * STEP_BYTES;
 /// Steps of a rule for a weight beyond those of AdamW's, by how much more was held of models of 2, 8 and 24 layers of GPT-2 and Llama.
 const ADAFACTOR_MATRIX_STEPS: u64 = 26;
 const ADAFACTOR_VECTOR_STEPS: u64 = 8;
 const MUON_STEPS: u64 = 7;
+/// Code and heap of lanes that are compressed or meet.
+const KEPT_LANES_BYTES: u64 = 500_000;
+/// Steps of local steps for a weight: what it moved by, the sum over lanes, the outer step.
+const MEETING_STEPS: u64 = 6;
 /// For a side of a matrix that SOAP turns.
 const SOAP_SIDE_STEPS: u64 = 56;
 /// What is left free at least, for the guard to see the limit before it is passed.
@@ -112,6 +116,20 @@ fn rule_bytes(optimizer: OptimizerKind, weights: &[Parameter]) -> u64 {
     weights.iter().map(steps).sum::<u64>() * STEP_BYTES
 }
 
+/// What the plan takes of lanes that train by themselves: steps that load and store a lane's weights and states, those that give it the
+/// weights of a meeting, and those of meetings.
+fn local_bytes(config: &TrainConfig, weights: &[Parameter], lanes: &Lanes) -> u64 {
+    if config.local_steps == 0 {
+        return 0;
+    }
+    let rules = config.optimizer.grouped(config.optimizer.usual());
+    let steps = |weight: &Parameter| {
+        let passing = 1 + rules.states_of(&weight.name, &weight.shape).len() as u64;
+        lanes.hosted().len() as u64 * 2 * (passing + 1) + MEETING_STEPS
+    };
+    weights.iter().map(steps).sum::<u64>() * STEP_BYTES
+}
+
 /// Bytes of a run besides its arena, while it trains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outside {
@@ -146,7 +164,10 @@ impl Outside {
             None => rule_bytes(config.optimizer, &config.model.parameters()),
             Some(cut) => rule_bytes(config.optimizer, &cut.weights[stage.index]),
         };
-        let runtime = held.with_threads(config.threads) + plan + rule + curvature + messages + config.observer_bytes;
+        let local = local_bytes(config, &config.model.parameters(), &lanes);
+        let kept = if config.compress.is_some() || config.local_steps > 0 { KEPT_LANES_BYTES } else { 0 };
+        let plan = plan + rule + local + kept + curvature;
+        let runtime = held.with_threads(config.threads) + plan + messages + config.observer_bytes;
         Outside { data, runtime }
     }
 

@@ -263,9 +263,6 @@ fn assemble(
     let steps = steps_of(&config, &Windows::new(train.len(), config.sequence, config.seed));
     let schedule = resume::schedule(&mut config, steps, found.as_ref().map(|found| &found.progress));
     let is_first = training.is_first_rank();
-    if is_first {
-        save_config(&config)?;
-    }
     let mut session = Session {
         batch: config.batch.size(),
         ahead: Batches::AHEAD,
@@ -298,6 +295,10 @@ fn assemble(
     };
     let text = Text { config, tokenizer, train, validation };
     fill_weights(&mut session, &text, found)?;
+    // A run that cannot go on so keeps the configuration that it had.
+    if is_first {
+        save_config(&text.config)?;
+    }
     // What is there from here on is a run that can be resumed.
     guard::on_refusal(|| ());
     guard::doing(Doing::Training);
