@@ -1,5 +1,6 @@
 //! Asking memory for what will be copied next, a little at a time, while something else is multiplied.
 
+use super::slide::NextRows;
 use crate::vectors::{CACHE_LINE, ask_far};
 
 /// Runs of elements that will be copied next.
@@ -25,6 +26,12 @@ impl<'a, T> Ahead<'a, T> {
         let runs = if length == 0 { 0 } else { runs };
         let portion = (runs * length.div_ceil(Self::LINE)).div_ceil(portions.max(1));
         Ahead { elements, apart, length, runs, next: 0, portion }
+    }
+
+    /// Rows of so many elements from the first run on, for who asks row by row.
+    #[inline(always)]
+    pub fn rows(&self, columns: usize) -> NextRows {
+        NextRows::of(if self.runs == 0 { &[] } else { self.elements }, columns)
     }
 
     /// Asks for the next portion.

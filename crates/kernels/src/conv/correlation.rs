@@ -3,7 +3,8 @@
 use super::Geometry;
 use super::axis::Axis;
 use super::direct::Direct;
-use super::tile::{MultiplyPanel, PANEL, multiply_panels, panel_rows};
+use super::slide::{SlideFilter, slides};
+use super::tile::{MultiplyPanel, multiply_panels, panel_rows};
 use super::winograd::Winograd;
 use crate::isa::multiversion;
 use crate::strided::Writer;
@@ -137,21 +138,6 @@ impl Planes {
     }
 }
 
-impl Planes {
-    /// The weights of all taps of a filter of 3 x 3 from a source to the targets of a panel; zero past the last target.
-    #[inline(always)]
-    pub fn filters<T: Element>(&self, weights: &[T], [group, panel, source]: [usize; 3]) -> [[f32; PANEL]; 9] {
-        let mut numbers = [[0.0; PANEL]; 9];
-        for lane in 0..self.panel_targets(panel) {
-            let filter = self.filter(weights, [group, panel * self.panel + lane, source]);
-            for (numbers, weight) in numbers.iter_mut().zip(filter) {
-                numbers[lane] = weight.to_f32();
-            }
-        }
-        numbers
-    }
-}
-
 /// Puts the weights, as f32, in the order and form in which [`Correlation`] reads them.
 pub struct PackWeights<T> {
     plan: Arc<CorrelationPlan>,
@@ -236,7 +222,7 @@ impl<T: Element> Job for Correlation<T> {
     fn worker_scratch(&self) -> usize {
         let numbers = match &self.plan.method {
             Method::Direct(direct) => direct.scratch(&self.plan.planes),
-            Method::Winograd(_) => Winograd::scratch(&self.plan.planes),
+            Method::Winograd(winograd) => winograd.scratch(&self.plan.planes),
         };
         numbers.iter().sum::<usize>() * size_of::<f32>()
     }
@@ -261,6 +247,7 @@ multiversion! {
             target: job.target,
             writer: Writer::new(planes.isa, job.target),
             multiply: multiply_panels(planes.isa),
+            slide: slides(planes.isa),
         };
         for unit in chunk(part, units_per_part, units) {
             // SAFETY: the caller's promise is the unit's.
@@ -284,6 +271,7 @@ pub(super) struct Operands<'a, T> {
     pub target: Out<T>,
     pub writer: Writer,
     pub multiply: MultiplyPanel,
+    pub slide: SlideFilter,
 }
 
 impl<T: Element> Operands<'_, T> {

@@ -6,6 +6,7 @@ use super::axis::Axis;
 use super::correlation::{Operands, Planes};
 use super::frame::Frame;
 use super::rows::{store, store_pairs};
+use super::slide::{NextRows, Slide};
 use super::tile::{LANES, Offsets, PanelProduct, widest_tile};
 use crate::{Element, chunk, parts_of};
 use std::ops::Range;
@@ -55,6 +56,8 @@ pub(super) struct Direct {
     lanes: usize,
     /// Target planes of a unit.
     block: usize,
+    /// Of filters that slide over one plane for themselves, the tap of each source.
+    slide: Option<[usize; 9]>,
     /// Packed weights of one panel for each of its planes.
     pub panel_depth: usize,
 }
@@ -114,7 +117,11 @@ impl Direct {
                 panel_depth += planes.sources * taps.len();
             }
         }
-        let lanes = ((size[0] - 1) * frame.pitch + size[1]).next_multiple_of(LANES);
+        let is_alone = [planes.sources, planes.targets, count] == [1; 3];
+        let slide = phases.first().filter(|_| is_alone).and_then(|phase| phase.offsets.that_slide(frame.pitch));
+        // Targets that slide are written in whole vectors, the last ones over the end.
+        let lanes =
+            ((size[0] - 1) * frame.pitch + size[1] + if slide.is_some() { LANES } else { 0 }).next_multiple_of(LANES);
         let block = SUMS / (count.max(1) * lanes) / planes.panel * planes.panel;
         Direct {
             block: block.clamp(planes.panel, BLOCK.max(planes.panel)),
@@ -124,6 +131,7 @@ impl Direct {
             channels,
             phases,
             lanes,
+            slide,
             panel_depth,
         }
     }
@@ -188,6 +196,10 @@ impl Direct {
         let [frame, sums] = self.scratch(planes);
         let phase_sums = self.phase_sums(planes);
         let (frame, sums) = scratch[..frame + sums].split_at_mut(frame);
+        if let Some(taps) = &self.slide {
+            // SAFETY: the caller's promise.
+            return unsafe { self.slide(operands, taps, unit, [frame, sums]) };
+        }
         // SAFETY: nothing writes the source while this job runs.
         let source = unsafe { operands.sources(image, group) };
         for (phase, sums) in self.phases.iter().zip(sums.chunks_exact_mut(phase_sums)) {
@@ -222,6 +234,64 @@ impl Direct {
                 let sums = &sums[line * self.across * phase_sums + index * self.lanes..];
                 // SAFETY: these positions of this plane are the unit's own.
                 unsafe { self.store(operands, start, [line, at], sums, phase_sums) };
+            }
+        }
+    }
+
+    /// A rectangle of the only plane of a group, whose filter slides over it.
+    ///
+    /// # Safety
+    /// The operands must be alive, and these positions of the target nobody else's.
+    #[inline(always)]
+    unsafe fn slide<T: Element>(
+        &self,
+        operands: &Operands<'_, T>,
+        taps: &[usize; 9],
+        unit: usize,
+        [frame, targets]: [&mut [f32]; 2],
+    ) {
+        let planes = operands.planes;
+        let [image, group, _, at] = self.place(planes, unit);
+        let [rows, columns] = &self.rectangles[at];
+        // SAFETY: nothing writes the operands while this job runs.
+        let (source, packed) = unsafe { (operands.sources(image, group), operands.weights(group, 0)) };
+        self.frame.fill(source, [rows, columns], frame);
+        let mut weights = [0.0; 9];
+        for (weight, &tap) in weights.iter_mut().zip(taps) {
+            *weight = packed[tap];
+        }
+        let [next_image, next_group, _, next] = self.place(planes, unit + 1);
+        let next = match next_image < planes.images {
+            // SAFETY: as above.
+            true => unsafe { operands.sources(next_image, next_group) }
+                .get(self.frame.source_rows(&self.rectangles[next][0]).start * planes.source_size[1]..)
+                .unwrap_or_default(),
+            false => &[],
+        };
+        let slide = Slide {
+            isa: planes.isa,
+            weights: &weights,
+            source: frame,
+            pitch: self.frame.pitch,
+            rows: rows.len(),
+            columns: columns.len(),
+            next: NextRows::of(next, planes.source_size[1]),
+        };
+        // SAFETY: the machine has the level, since whoever built the plan took it from `Isa::available`.
+        unsafe { (operands.slide)(&slide, targets) };
+        let width = planes.target_size[1];
+        let start = operands.target_start(image, group, 0) + rows.start * width + columns.start;
+        // Whole rows are one.
+        let [rows, columns] =
+            if columns.len() == width { [1, rows.len() * width] } else { [rows.len(), columns.len()] };
+        for row in 0..rows {
+            let (from, start) = (&targets[row * columns..(row + 1) * columns], start + row * width);
+            // SAFETY: these positions are the caller's own.
+            unsafe {
+                match operands.writer.should_stream() {
+                    true => operands.writer.stream(start, from),
+                    false => store(from, operands.target.slice(start..start + columns)),
+                }
             }
         }
     }

@@ -15,10 +15,13 @@ mod direct;
 mod frame;
 mod pointwise;
 mod rows;
+mod slide;
 mod tile;
 mod vector;
+mod ways;
 mod weight_gradient;
 mod winograd;
+mod winograd_tiles;
 mod winograd_weights;
 
 #[cfg(test)]

@@ -3,17 +3,28 @@
 
 use super::tile::LANES;
 use crate::Element;
+use std::any::TypeId;
 
 /// Zeros at the first `count` places, as far as there are so many, and maybe some more.
 #[inline(always)]
 pub(super) fn zero(target: &mut [f32], count: usize) {
     match target.get_mut(..count.next_multiple_of(LANES)) {
-        Some(blocks) => blocks.as_chunks_mut::<LANES>().0.iter_mut().for_each(|block| *block = [0.0; LANES]),
+        Some(blocks) => {
+            // A number that a compiler does not know: it would call a function for a block or two.
+            let nothing = std::hint::black_box(0.0);
+            blocks.as_chunks_mut::<LANES>().0.iter_mut().for_each(|block| *block = [nothing; LANES]);
+        }
         None => {
             let count = count.min(target.len());
             target[..count].fill(0.0);
         }
     }
+}
+
+/// Elements that are numbers already.
+#[inline(always)]
+pub(super) fn numbers<T: Element>(elements: &[T]) -> Option<&[f32]> {
+    (TypeId::of::<T>() == TypeId::of::<f32>()).then(|| bytemuck::cast_slice(elements))
 }
 
 /// A row as numbers.

@@ -57,7 +57,7 @@ fn output_size(input: usize, kernel: usize, stride: usize, padding: usize, dilat
 type Row = (usize, [usize; 3], [usize; 2], [usize; 2], [usize; 2], [usize; 2], [usize; 2]);
 
 fn geometries() -> Vec<Geometry> {
-    let rows: [Row; 35] = [
+    let rows: [Row; 46] = [
         (1, [1, 1, 1], [1, 1], [1, 1], [1, 1], [0, 0], [1, 1]),
         (2, [1, 3, 5], [7, 6], [3, 3], [1, 1], [1, 1], [1, 1]),
         (2, [1, 2, 9], [9, 11], [3, 2], [2, 3], [1, 2], [1, 1]),
@@ -94,6 +94,19 @@ fn geometries() -> Vec<Geometry> {
         (1, [1, 1, 1], [7, 7], [3, 3], [2, 2], [1, 1], [1, 1]),
         (2, [1, 2, 3], [11, 9], [3, 3], [2, 2], [1, 1], [1, 1]),
         (1, [1, 1, 2], [224, 224], [7, 7], [2, 2], [3, 3], [1, 1]),
+        // Tiles of two phases, with every padding.
+        (2, [1, 36, 40], [13, 15], [3, 3], [2, 2], [1, 1], [1, 1]),
+        (2, [1, 33, 35], [24, 25], [3, 3], [2, 2], [0, 1], [1, 1]),
+        (1, [2, 32, 34], [30, 29], [3, 3], [2, 2], [1, 0], [1, 1]),
+        (1, [1, 40, 36], [40, 141], [3, 3], [2, 2], [2, 2], [1, 1]),
+        (5, [1, 34, 33], [4, 4], [3, 3], [2, 2], [1, 1], [1, 1]),
+        // Filters that slide over one plane.
+        (1, [3, 1, 1], [1, 1], [3, 3], [1, 1], [1, 1], [1, 1]),
+        (2, [2, 1, 1], [5, 70], [3, 3], [1, 1], [1, 1], [1, 1]),
+        (1, [2, 1, 1], [40, 600], [3, 3], [1, 1], [1, 1], [1, 1]),
+        (1, [2, 1, 1], [7, 16], [3, 3], [1, 1], [0, 2], [1, 1]),
+        (2, [2, 2, 3], [9, 20], [3, 3], [1, 1], [1, 1], [1, 1]),
+        (2, [3, 1, 1], [3, 33], [3, 3], [1, 1], [2, 0], [1, 1]),
     ];
     let geometry = |(images, [groups, channels, filters], input, kernel, stride, padding, dilation): Row| {
         let size = |axis: usize| output_size(input[axis], kernel[axis], stride[axis], padding[axis], dilation[axis]);
@@ -224,6 +237,21 @@ fn roundings(g: &Geometry) -> f64 {
     largest_error(&found, &exact, &magnitudes)
 }
 
+/// The same of the gradient of the input.
+fn roundings_of_inputs(g: &Geometry) -> f64 {
+    let Sizes { input, weights, output } = sizes(g);
+    let (gradient, w) = (uniform(output, 5), uniform(weights, 19));
+    let (mut exact, mut magnitudes) = (vec![0.0f64; input], vec![0.0f64; input]);
+    every_product(g, |at_x, at_w, at_y| {
+        let product = gradient[at_y] as f64 * w[at_w] as f64;
+        exact[at_x] += product;
+        magnitudes[at_x] += product.abs();
+    });
+    let mut found = vec![f32::NAN; input];
+    correlate(&CorrelationPlan::backward(Isa::detect(), g), &gradient, &w, &mut found);
+    largest_error(&found, &exact, &magnitudes)
+}
+
 /// The same of the gradient of the weights.
 fn roundings_of_weights(g: &Geometry) -> f64 {
     let Sizes { input, weights, output } = sizes(g);
@@ -255,29 +283,33 @@ fn largest_error(found: &[f32], exact: &[f64], magnitudes: &[f64]) -> f64 {
 /// The same products by the definition, which a dilation has, and in fewer.
 #[test]
 fn fewer_products_cost_little_of_the_accuracy() {
-    let plain = Geometry {
-        images: 1,
-        groups: 1,
-        channels: 64,
-        filters: 32,
-        input: [16, 16],
-        kernel: [3, 3],
-        output: [16, 16],
-        stride: [1, 1],
-        padding: [1, 1],
-        dilation: [1, 1],
-    };
-    let dilated = Geometry { padding: [2, 2], dilation: [2, 2], ..plain };
-    let (fewer, defined) = (roundings(&plain), roundings(&dilated));
-    assert!(fewer < 8.0 && fewer < 4.0 * defined, "{fewer} roundings, {defined} by the definition");
-    let (fewer, defined) = (roundings_of_weights(&plain), roundings_of_weights(&dilated));
-    assert!(fewer < 8.0 && fewer < 4.0 * defined, "weights: {fewer} roundings, {defined} by the definition");
+    for stride in [1, 2] {
+        let plain = Geometry {
+            images: 1,
+            groups: 1,
+            channels: 64,
+            filters: 32,
+            input: [16 * stride; 2],
+            kernel: [3, 3],
+            output: [16, 16],
+            stride: [stride; 2],
+            padding: [1, 1],
+            dilation: [1, 1],
+        };
+        let dilated = Geometry { padding: [2, 2], dilation: [2, 2], ..plain };
+        let all: [fn(&Geometry) -> f64; 3] = [roundings, roundings_of_inputs, roundings_of_weights];
+        for (what, roundings) in ["result", "input", "weights"].into_iter().zip(all) {
+            let (fewer, defined) = (roundings(&plain), roundings(&dilated));
+            let told = format!("{what}, stride {stride}: {fewer} roundings, {defined} by the definition");
+            assert!(fewer < 8.0 && fewer < 4.0 * defined, "{told}");
+        }
+    }
 }
 
 /// A batch, and its images one at a time. The last is written past the caches, where there is a way, and its images are not.
 #[test]
 fn an_images_bits_do_not_depend_on_its_batch() {
-    for (channels, filters, size) in [(36, 40, 9), (3, 5, 12), (1, 1, 941)] {
+    for (channels, filters, size, stride) in [(36, 40, 9, 1), (36, 40, 18, 2), (3, 5, 12, 1), (1, 1, 941, 1)] {
         let batch = Geometry {
             images: 3,
             groups: 1,
@@ -285,8 +317,8 @@ fn an_images_bits_do_not_depend_on_its_batch() {
             filters,
             input: [size; 2],
             kernel: [3; 2],
-            output: [size; 2],
-            stride: [1; 2],
+            output: [size / stride; 2],
+            stride: [stride; 2],
             padding: [1; 2],
             dilation: [1; 2],
         };
@@ -306,7 +338,14 @@ fn an_images_bits_do_not_depend_on_its_batch() {
 
 #[test]
 fn a_batch_in_pieces_gives_the_gradient_of_the_whole() {
-    for (channels, filters, size) in [(5, 9, [5, 4]), (110, 100, [5, 4]), (110, 100, [12, 13]), (40, 33, [13, 12])] {
+    for (channels, filters, size, stride) in [
+        (5, 9, [5, 4], 1),
+        (110, 100, [5, 4], 1),
+        (110, 100, [12, 13], 1),
+        (40, 33, [13, 12], 1),
+        (110, 100, [7, 7], 1),
+        (110, 100, [24, 25], 2),
+    ] {
         let batch = |images| Geometry {
             images,
             groups: 1,
@@ -314,8 +353,8 @@ fn a_batch_in_pieces_gives_the_gradient_of_the_whole() {
             filters,
             input: size,
             kernel: [3, 3],
-            output: size,
-            stride: [1, 1],
+            output: size.map(|size: usize| size.div_ceil(stride)),
+            stride: [stride; 2],
             padding: [1, 1],
             dilation: [1, 1],
         };
@@ -343,34 +382,42 @@ fn a_batch_in_pieces_gives_the_gradient_of_the_whole() {
 /// An infinite input, in planes whose rows are shorter than a vector: only weights that meet it have no finite gradient.
 #[test]
 fn an_infinite_input_concerns_its_own_weights_alone() {
-    let g = Geometry {
-        images: 1,
-        groups: 1,
-        channels: 1,
-        filters: 2,
-        input: [6, 5],
-        kernel: [2, 2],
-        output: [5, 4],
-        stride: [1, 1],
-        padding: [0, 0],
-        dilation: [1, 1],
-    };
-    let Sizes { input, weights, output } = sizes(&g);
-    for (corner, met) in [(0, 0), (4, 1), (25, 2), (29, 3)] {
-        let (mut x, gradient) = (numbers::<f32>(input, 1), vec![0.5f32; output]);
-        x[corner] = f32::INFINITY;
-        for isa in Isa::available() {
-            let plan = WeightGradientPlan::new(isa, &g);
-            let (mut dw, mut partials) = (vec![f32::NAN; weights], vec![f32::NAN; plan.partials()]);
-            let partials = writes(&mut partials);
-            run_alone(&WeightGradient::new(&plan, reads(&x), reads(&gradient), partials, writes(&mut dw)));
-            run_alone(&SumImages::new(isa, partials.as_in(), writes(&mut dw)));
-            for (index, found) in dw.iter().enumerate() {
-                let expected = if index % 4 == met { *found == f32::INFINITY } else { found.is_finite() };
-                assert!(expected, "corner {corner} on {isa}: weight {index} is {found}");
+    for side in [2, 3] {
+        let g = Geometry {
+            images: 1,
+            groups: 1,
+            channels: 1,
+            filters: 2,
+            input: [6, 5],
+            kernel: [side; 2],
+            output: [7 - side, 6 - side],
+            stride: [1, 1],
+            padding: [0, 0],
+            dilation: [1, 1],
+        };
+        let taps = g.taps();
+        for (corner, met) in [(0, 0), (4, side - 1), (25, taps - side), (29, taps - 1)] {
+            for isa in Isa::available() {
+                for (index, found) in weights_with_infinity(isa, &g, corner).iter().enumerate() {
+                    let expected = if index % taps == met { *found == f32::INFINITY } else { found.is_finite() };
+                    assert!(expected, "corner {corner} on {isa}: weight {index} is {found}");
+                }
             }
         }
     }
+}
+
+/// The gradient of the weights where this input is infinite.
+fn weights_with_infinity(isa: Isa, g: &Geometry, at: usize) -> Vec<f32> {
+    let Sizes { input, weights, output } = sizes(g);
+    let (mut x, gradient) = (numbers::<f32>(input, 1), vec![0.5f32; output]);
+    x[at] = f32::INFINITY;
+    let plan = WeightGradientPlan::new(isa, g);
+    let (mut dw, mut partials) = (vec![f32::NAN; weights], vec![f32::NAN; plan.partials()]);
+    let partials = writes(&mut partials);
+    run_alone(&WeightGradient::new(&plan, reads(&x), reads(&gradient), partials, writes(&mut dw)));
+    run_alone(&SumImages::new(isa, partials.as_in(), writes(&mut dw)));
+    dw
 }
 
 /// Large weights' gradients are summed from image to image, and a batch in pieces gives the bits of the whole.

@@ -3,6 +3,7 @@
 //! Every element is one chain in rising depth, fused where the level has fused multiply-add, so that the shape of the
 //! tile changes no bit of the result.
 
+use super::slide::{NextRows, slid_dots, taps_that_slide};
 use super::vector::{Plain, Vector};
 use crate::Isa;
 use crate::isa::multiversion;
@@ -40,6 +41,11 @@ impl Offsets {
             farthest[index] = farthest[index].max(farthest[index - 1]);
         }
         Offsets { places, farthest }
+    }
+
+    /// [`taps_that_slide`] of these places.
+    pub fn that_slide(&self, pitch: usize) -> Option<[usize; 9]> {
+        taps_that_slide(&self.places, pitch)
     }
 }
 
@@ -191,6 +197,10 @@ pub(super) struct RowsProduct<'a> {
     pub pitch: usize,
     /// Sums of a weight.
     pub lanes: usize,
+    /// Whether each [`DOTS`] weights are a filter of 3 x 3 whose inputs are neighbours.
+    pub slides: bool,
+    /// What such filters ask for meanwhile.
+    pub next: [NextRows; 2],
 }
 
 /// A function that adds the products with the gradients to the sums of each weight.
@@ -205,6 +215,12 @@ pub(super) fn products(isa: Isa, filters_in_lanes: bool) -> Product {
 pub(super) const DOTS: usize = 9;
 
 impl RowsProduct<'_> {
+    /// Numbers of a row of gradients where positions are in lanes: whole vectors with zeros at their ends, but for filters that slide.
+    #[inline(always)]
+    pub fn row_of_gradients(columns: usize, slides: bool) -> usize {
+        if slides { columns } else { columns.next_multiple_of(LANES) }
+    }
+
     /// Checks that all is there for so many columns and gradients, in whole groups of weights.
     fn check(&self, group: usize, columns: usize, gradients: bool, sums: &[f32]) {
         let depth = self.depth.next_multiple_of(group);
@@ -307,15 +323,15 @@ impl GradientTiles<'_> {
 }
 
 multiversion! {
-    /// With the positions in lanes, filter by filter: the gradients are whole rows, with zeros at their ends.
+    /// With the positions in lanes, filter by filter: the gradients are rows of [`RowsProduct::row_of_gradients`].
     fn add_dots(product: &RowsProduct<'_>, gradients: &[f32], sums: &mut [f32]) {
         let columns = product.columns.next_multiple_of(LANES);
-        let positions = product.rows * columns;
+        let positions = product.rows * RowsProduct::row_of_gradients(product.columns, product.slides);
         product.check(DOTS, columns, positions * product.lanes <= gradients.len(), sums);
         for (filter, gradients) in gradients.chunks_exact(positions).enumerate().take(product.lanes) {
             for weight in (0..product.depth).step_by(DOTS) {
                 // SAFETY: all that is read was found to be there.
-                let dots = unsafe {
+                let lanes = unsafe {
                     match product.isa {
                         #[cfg(target_arch = "x86_64")]
                         Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => dots_of::<__m512, 1>(product, gradients, weight),
@@ -325,8 +341,9 @@ multiversion! {
                         _ => dots_of::<Plain<true>, 4>(product, gradients, weight),
                     }
                 };
-                for (index, dot) in dots.into_iter().enumerate() {
-                    sums[(weight + index) * product.lanes + filter] += dot;
+                for (index, lanes) in lanes.iter().enumerate() {
+                    let quarters: [f32; 2] = halved::<2, 4>(&halved::<4, 8>(&halved::<8, LANES>(lanes)));
+                    sums[(weight + index) * product.lanes + filter] += quarters[0] + quarters[1];
                 }
             }
         }
@@ -340,7 +357,11 @@ unsafe fn dots_of<V: Vector, const VECTORS: usize>(
     product: &RowsProduct<'_>,
     gradients: &[f32],
     weight: usize,
-) -> [f32; DOTS] {
+) -> [[f32; LANES]; DOTS] {
+    if product.slides {
+        // SAFETY: the caller's promise.
+        return unsafe { slid_dots::<V>(product, gradients, product.source.as_ptr().add(product.offsets[weight])) };
+    }
     let mut inputs = [product.source.as_ptr(); DOTS];
     for (input, &offset) in inputs.iter_mut().zip(&product.offsets[weight..]) {
         *input = input.wrapping_add(offset);
@@ -381,13 +402,7 @@ unsafe fn dots_of<V: Vector, const VECTORS: usize>(
             }
         }
     }
-    // Not by `map`, which is compiled for what every machine has.
-    let mut dots = [0.0; DOTS];
-    for (dot, lanes) in dots.iter_mut().zip(&sums) {
-        let quarters: [f32; 2] = halved::<2, 4>(&halved::<4, 8>(&halved::<8, LANES>(lanes)));
-        *dot = quarters[0] + quarters[1];
-    }
-    dots
+    sums
 }
 
 /// The first half of some lanes plus the second.

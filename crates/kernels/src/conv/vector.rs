@@ -38,6 +38,18 @@ pub(super) trait Vector: Copy {
     /// The numbers must be there, and the machine must have the vector.
     unsafe fn transposed(first: *const f32, pitch: usize) -> [Self; 4];
 
+    /// The numbers at even places of both, and those at odd ones.
+    ///
+    /// # Safety
+    /// The machine must have the vector.
+    unsafe fn parted(self, other: Self) -> [Self; 2];
+
+    /// The numbers of both in turn: the reverse of [`Vector::parted`].
+    ///
+    /// # Safety
+    /// The machine must have the vector.
+    unsafe fn joined(self, other: Self) -> [Self; 2];
+
     /// `self + other`.
     ///
     /// # Safety
@@ -65,7 +77,7 @@ pub(super) trait Vector: Copy {
 
 macro_rules! x86_vector {
     ($vector:ty, $lanes:literal, $load:ident, $load_first:ident, $store:ident, $all:ident, $transposed:ident,
-     $plus:ident, $minus:ident, $times:ident, $multiply_add:ident) => {
+     $parted:ident, $joined:ident, $plus:ident, $minus:ident, $times:ident, $multiply_add:ident) => {
         #[cfg(target_arch = "x86_64")]
         impl Vector for $vector {
             const LANES: usize = $lanes;
@@ -98,6 +110,18 @@ macro_rules! x86_vector {
             unsafe fn transposed(first: *const f32, pitch: usize) -> [Self; 4] {
                 // SAFETY: the caller's promise.
                 unsafe { $transposed(first, pitch * size_of::<f32>()) }
+            }
+
+            #[inline(always)]
+            unsafe fn parted(self, other: Self) -> [Self; 2] {
+                // SAFETY: the caller's promise.
+                unsafe { $parted(self, other) }
+            }
+
+            #[inline(always)]
+            unsafe fn joined(self, other: Self) -> [Self; 2] {
+                // SAFETY: the caller's promise.
+                unsafe { $joined(self, other) }
             }
 
             #[inline(always)]
@@ -134,6 +158,8 @@ x86_vector!(
     _mm512_storeu_ps,
     _mm512_set1_ps,
     transposed_lines_avx512,
+    parted_512,
+    joined_512,
     _mm512_add_ps,
     _mm512_sub_ps,
     _mm512_mul_ps,
@@ -147,6 +173,8 @@ x86_vector!(
     _mm256_storeu_ps,
     _mm256_set1_ps,
     transposed_lines_avx,
+    parted_256,
+    joined_256,
     _mm256_add_ps,
     _mm256_sub_ps,
     _mm256_mul_ps,
@@ -171,6 +199,40 @@ unsafe fn first_of_256(from: *const f32, count: usize) -> __m256 {
     let mask = _mm256_cmpgt_epi32(_mm256_set1_epi32(count.min(8) as i32), places);
     // SAFETY: the caller's promise.
     unsafe { _mm256_maskload_ps(from, mask) }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn parted_512(a: __m512, b: __m512) -> [__m512; 2] {
+    let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    let odd = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+    [_mm512_permutex2var_ps(a, even, b), _mm512_permutex2var_ps(a, odd, b)]
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn joined_512(a: __m512, b: __m512) -> [__m512; 2] {
+    let first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    let second = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+    [_mm512_permutex2var_ps(a, first, b), _mm512_permutex2var_ps(a, second, b)]
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn parted_256(a: __m256, b: __m256) -> [__m256; 2] {
+    let whole = |halves: __m256| _mm256_castpd_ps(_mm256_permute4x64_pd::<0b11_01_10_00>(_mm256_castps_pd(halves)));
+    [whole(_mm256_shuffle_ps::<0b10_00_10_00>(a, b)), whole(_mm256_shuffle_ps::<0b11_01_11_01>(a, b))]
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn joined_256(a: __m256, b: __m256) -> [__m256; 2] {
+    let (low, high) = (_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+    [_mm256_permute2f128_ps::<0x20>(low, high), _mm256_permute2f128_ps::<0x31>(low, high)]
 }
 
 /// What every machine has, with products and sums fused or not.
@@ -213,6 +275,18 @@ impl<const FUSED: bool> Vector for Plain<FUSED> {
         let lines: [[f32; 4]; 4] =
             std::array::from_fn(|line| unsafe { first.add(line * pitch).cast::<[f32; 4]>().read() });
         std::array::from_fn(|place| Plain(lines.map(|line| line[place])))
+    }
+
+    #[inline(always)]
+    unsafe fn parted(self, other: Self) -> [Self; 2] {
+        let ([a, b, c, d], [e, f, g, h]) = (self.0, other.0);
+        [Plain([a, c, e, g]), Plain([b, d, f, h])]
+    }
+
+    #[inline(always)]
+    unsafe fn joined(self, other: Self) -> [Self; 2] {
+        let ([a, b, c, d], [e, f, g, h]) = (self.0, other.0);
+        [Plain([a, e, b, f]), Plain([c, g, d, h])]
     }
 
     #[inline(always)]

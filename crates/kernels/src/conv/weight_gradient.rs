@@ -7,6 +7,7 @@ use super::axis::Axis;
 use super::direct::{rectangle, rectangles};
 use super::frame::Frame;
 use super::rows::{load, store, zero};
+use super::slide::{ROW_BY_ROW, taps_that_slide};
 use super::tile::{DOTS, LANES, Lines, PANEL, Product, RowsProduct, Transpose, products, transposes};
 use super::winograd_weights::WinogradWeights;
 use super::{APART, Geometry, PART_PRODUCTS};
@@ -50,6 +51,8 @@ pub struct WeightGradientPlan {
     offsets: Vec<usize>,
     /// Positions of the largest rectangle.
     positions: usize,
+    /// Whether filters are of 3 x 3, and their inputs neighbours.
+    slides: bool,
     /// If it is found in fewer products.
     winograd: Option<WinogradWeights>,
 }
@@ -79,7 +82,6 @@ impl WeightGradientPlan {
         Arc::new(WeightGradientPlan {
             isa,
             geometry: *geometry,
-            frame,
             taps: taps.len(),
             filters: match winograd {
                 Some(_) => BLOCK,
@@ -89,6 +91,8 @@ impl WeightGradientPlan {
             rectangles: rectangles(counts, [height, width]),
             axes,
             channels,
+            slides: taps_that_slide(&taps, frame.pitch) == Some(ROW_BY_ROW),
+            frame,
             offsets,
             positions,
             winograd,
@@ -157,8 +161,8 @@ impl WeightGradientPlan {
     fn scratch(&self) -> [usize; 3] {
         // With what is read when the last of them are transposed.
         let sums = self.lanes() * (self.offsets.len() + LANES);
-        if self.winograd.is_some() {
-            return [WinogradWeights::scratch(), 0, sums];
+        if let Some(winograd) = &self.winograd {
+            return [winograd.scratch(), 0, sums];
         }
         let frame = self.channels * self.frame.channel() + Frame::SLACK;
         let gradients = if self.has_few_filters() { LANES } else { LANES * LINE + 4 * self.lanes() };
@@ -278,19 +282,29 @@ impl<T: Element> WeightGradient<T> {
         for (at, [rows, columns]) in plan.rectangles.iter().enumerate() {
             // SAFETY: the caller's promise.
             let mut ahead = unsafe { self.ahead(unit, [image, at], parts_of(depth, at_once)) };
-            ahead.iter_mut().for_each(Ahead::ask);
+            let next = [ahead[0].rows(plan.geometry.input[1]), ahead[1].rows(width)];
+            if !plan.slides {
+                ahead.iter_mut().for_each(Ahead::ask);
+            }
             for channel in 0..unit.channels.len() {
                 let frame = &mut frame[channel * plan.frame.channel()..];
                 plan.frame.fill(&x[channel * input..], [rows, columns], frame);
             }
             let g = (0..unit.filters.len()).map(|plane| &g[plane * output + rows.start * width + columns.start..]);
             match plan.has_few_filters() {
-                true => load_rows(g, [rows.len(), columns.len()], width, gradients),
+                true => load_rows(
+                    g,
+                    [rows.len(), columns.len()],
+                    [width, RowsProduct::row_of_gradients(columns.len(), plan.slides)],
+                    gradients,
+                ),
                 false => load_columns(plan.isa, g, [rows.len(), columns.len()], width, plan.lanes(), gradients),
             }
             let gradients = if plan.has_few_filters() { &gradients[..] } else { &gradients[LANES * LINE..] };
             for first in (0..depth).step_by(at_once) {
-                ahead.iter_mut().for_each(Ahead::ask);
+                if !plan.slides {
+                    ahead.iter_mut().for_each(Ahead::ask);
+                }
                 let product = RowsProduct {
                     isa: plan.isa,
                     source: frame,
@@ -300,6 +314,8 @@ impl<T: Element> WeightGradient<T> {
                     columns: columns.len(),
                     pitch: plan.frame.pitch,
                     lanes: plan.lanes(),
+                    slides: plan.slides,
+                    next,
                 };
                 // SAFETY: the machine has the level.
                 unsafe { multiply(&product, gradients, &mut sums[first * plan.lanes()..]) };
@@ -445,15 +461,17 @@ impl WeightGradientPlan {
     }
 }
 
-/// Loads rectangles of planes of that width, one after another: each row in whole vectors, with zeros at its end.
+/// Loads rectangles of planes of that width, one after another: each row so far from the last, with zeros at its end.
 #[inline(always)]
 fn load_rows<'a, T: Element>(
     planes: impl Iterator<Item = &'a [T]>,
     [rows, columns]: [usize; 2],
-    width: usize,
+    [width, pitch]: [usize; 2],
     to: &mut [f32],
 ) {
-    let pitch = columns.next_multiple_of(LANES);
+    // Whole rows are one.
+    let [rows, columns, pitch] =
+        if columns == width && columns == pitch { [1, rows * columns, rows * columns] } else { [rows, columns, pitch] };
     let mut at = 0;
     for plane in planes {
         for row in 0..rows {

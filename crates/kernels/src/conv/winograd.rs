@@ -1,6 +1,6 @@
-//! Correlation with filters of 3 x 3 by Winograd's F(2 x 2, 3 x 3): tiles of 4 x 4 sources and the weights are transformed,
-//! multiplied element by element and summed over the channels, and tiles of 2 x 2 targets are made of the sums. That takes
-//! 16 products where the definition has 36.
+//! Correlation with filters of 3 x 3 by Winograd's F(2 x 2, 3 x 3) and what follows for a stride of two: tiles of sources and the weights
+//! are transformed (`ways.rs`), multiplied element by element and summed over the channels, and targets are made of the sums. That takes
+//! 16 products where the definition has 36, and 25 with the stride.
 //!
 //! The transforms add and subtract, with no other factors than one half, so the result is off by little more than the
 //! definition's own rounding: to first order an element differs from the exact one by at most `(9 c + 100) * 2^-24 * 9 * s`, where `c` is
@@ -10,34 +10,39 @@
 
 use super::axis::Axis;
 use super::correlation::{Operands, Planes};
-use super::rows::{joined, load, parted, store, zero};
+use super::rows::{load, store, zero};
 use super::tile::{LANES, Offsets, PANEL, PanelProduct};
+use super::ways::{Along, MOST, Near, Phased, PlaceProduct, Strided, Taps, WEIGHT_PLACES, Ways, products_of};
+use super::winograd_tiles::{
+    FILTER, Filters, RESIDUE, ROW, Residues, SourceRows, Sums, TARGET_ROW, TILES, TransformFilters, transforms,
+    transforms_filters,
+};
 use crate::vectors::ask_for;
 use crate::window::inside;
 use crate::{Element, chunk, parts_of};
 use std::ops::Range;
 
-/// Numbers of a transformed tile.
-pub(super) const PLACES: usize = 16;
-/// Tiles of a unit: they lie in lanes.
-const TILES: usize = 4 * LANES;
+/// Numbers of transformed weights.
+const WEIGHTS: usize = WEIGHT_PLACES * WEIGHT_PLACES;
+/// Sources that places of packed weights are farther apart than their number, or a cache would hold few of them at a time.
+const GAP: usize = 2;
+/// How many channels ahead of its transform a source is asked for.
+const AHEAD: usize = 4;
 /// Channels of the source that are multiplied at a time.
 const CHANNELS: usize = 64;
 /// Target planes whose sums are held at a time.
 const BLOCK: usize = 128;
 /// The fewest channels on either side for which it is taken; where it begins to pay was not measured.
 pub(super) const FEWEST: usize = 32;
-/// Sources of a row of tiles, with what is read in whole vectors.
-const ROW: usize = 2 * TILES + 2 * LANES;
 
 #[derive(Debug)]
 pub(super) struct Winograd {
+    ways: Ways,
     /// Tiles of a plane.
     tiles: [usize; 2],
-    /// The source that target 0 reads under the nearest tap.
-    low: [isize; 2],
-    /// Elements of the filter from the nearest to the farthest.
-    taps: [[usize; 3]; 2],
+    taps: [Taps; 2],
+    /// Products along both axes: those of a sum one after another.
+    products: Vec<PlaceProduct>,
     offsets: Offsets,
 }
 
@@ -49,42 +54,44 @@ struct Run {
     columns: Range<usize>,
 }
 
-/// Elements of a filter from the nearest to the farthest, if they are three neighbours.
-pub(super) fn neighbours(axis: &Axis) -> Option<[usize; 3]> {
-    let mut taps = axis.taps.clone();
-    taps.sort_by_key(|tap| tap.offset);
-    let are_neighbours = taps.windows(2).all(|pair| pair[0].offset + 1 == pair[1].offset);
-    let taps: [usize; 3] = taps.iter().map(|tap| tap.index).collect::<Vec<_>>().try_into().ok()?;
-    (axis.step == 1 && axis.source_step == 1 && are_neighbours).then_some(taps)
-}
-
-/// Whether tiles of planes of this size pay. Those that reach over the edge are in vain: a fifth of the products must be saved
-/// at least.
-pub(super) fn pays(size: [usize; 2]) -> bool {
+/// Whether so many products a tile pay for planes of this size, of two by two targets of a phase. Those that reach over the edge are
+/// in vain, and transforms take what two and a half products would.
+pub(super) fn pays(size: [usize; 2], products: usize) -> bool {
     let [rows, columns] = size.map(|size| size.div_ceil(2));
-    20 * rows * columns <= 9 * size[0] * size[1]
+    (2 * products + 5) * rows * columns <= 18 * size[0] * size[1]
 }
 
 impl Winograd {
     /// If the filters are such and it pays.
     pub fn of(planes: &Planes, [vertical, horizontal]: &[Vec<Axis>; 2]) -> Option<Winograd> {
-        let ([rows], [columns]) = (&vertical[..], &horizontal[..]) else { return None };
-        let tiles = planes.target_size.map(|size| size.div_ceil(2));
-        if planes.sources.min(planes.targets) < FEWEST || !pays(planes.target_size) {
+        if planes.sources.min(planes.targets) < FEWEST {
             return None;
         }
-        let low = |axis: &Axis| axis.taps.iter().map(|tap| tap.offset).min();
-        Some(Winograd {
-            tiles,
-            low: [low(rows)?, low(columns)?],
-            taps: [neighbours(rows)?, neighbours(columns)?],
+        let of_sum = |product: &PlaceProduct| product.sum;
+        let (ways, taps, products) = match [Along::of(vertical)?, Along::of(horizontal)?] {
+            [Along::Near(rows), Along::Near(columns)] => (Ways::Near, [rows, columns], products_of::<Near>(of_sum)),
+            [Along::Strided(rows), Along::Strided(columns)] => {
+                (Ways::Strided, [rows, columns], products_of::<Strided>(of_sum))
+            }
+            [Along::Phased(rows, row_way), Along::Phased(columns, column_way)] => {
+                (Ways::Phased([row_way, column_way]), [rows, columns], products_of::<Phased>(of_sum))
+            }
+            _ => return None,
+        };
+        // Of the first phase, which has the most.
+        let size = [vertical[0].count, horizontal[0].count];
+        pays(size, products.len()).then(|| Winograd {
+            ways,
+            taps,
+            tiles: size.map(|size| size.div_ceil(2)),
+            products,
             offsets: Offsets::new((0..planes.sources.min(CHANNELS)).map(|channel| channel * TILES).collect()),
         })
     }
 
     /// Packed weights of a panel for each of its planes.
     pub fn panel_depth(planes: &Planes) -> usize {
-        PLACES * planes.sources
+        WEIGHTS * (planes.sources + GAP)
     }
 
     fn tile_blocks(&self, planes: &Planes) -> usize {
@@ -96,11 +103,18 @@ impl Winograd {
         planes.groups * self.tile_blocks(planes)
     }
 
-    /// Numbers of scratch for the transformed sources, and for the sums. Places lie not by powers of two apart, or a cache would
-    /// hold few of them at a time.
-    pub fn scratch(planes: &Planes) -> [usize; 2] {
+    /// How far apart places lie, of the transformed sources and of the sums: not by powers of two, or a cache would hold few of them
+    /// at a time.
+    #[inline(always)]
+    fn pitches(planes: &Planes) -> [usize; 2] {
         let targets = planes.targets.min(BLOCK).next_multiple_of(PANEL);
-        [PLACES * (planes.sources * TILES + LANES), PLACES * (targets * TILES + LANES)]
+        [planes.sources * TILES + LANES, targets * TILES + LANES]
+    }
+
+    /// Numbers of scratch for the transformed sources, and for the sums.
+    pub fn scratch(&self, planes: &Planes) -> [usize; 2] {
+        let ([places, sums, _], [source_pitch, sum_pitch]) = (self.ways.counts(), Winograd::pitches(planes));
+        [places * places * source_pitch, sums * sums * sum_pitch]
     }
 
     /// The transformed weights of a panel: for each place those of all sources.
@@ -112,24 +126,22 @@ impl Winograd {
         [group, panel]: [usize; 2],
         packed: &mut [f32],
     ) {
+        let transform: TransformFilters = transforms_filters(planes.isa);
+        let mut lines = [[0.0; FILTER]; PANEL];
         for source in 0..planes.sources {
-            let mut columns = [[[0.0; PANEL]; 3]; 4];
-            let filters = planes.filters(weights, [group, panel, source]);
-            for (row, &row_tap) in self.taps[0].iter().enumerate() {
-                let mut line = [[0.0; PANEL]; 3];
-                for (to, &column_tap) in line.iter_mut().zip(&self.taps[1]) {
-                    *to = filters[3 * row_tap + column_tap];
-                }
-                for (column, numbers) in transformed_filter(&line).iter().enumerate() {
-                    columns[column][row] = *numbers;
-                }
+            for (lane, line) in lines.iter_mut().enumerate().take(planes.panel_targets(panel)) {
+                let filter = planes.filter(weights, [group, panel * PANEL + lane, source]);
+                load(filter, &mut line[..filter.len()]);
             }
-            for (column, line) in columns.iter().enumerate() {
-                for (row, numbers) in transformed_filter(line).iter().enumerate() {
-                    let place = 4 * row + column;
-                    packed[(place * planes.sources + source) * PANEL..][..PANEL].copy_from_slice(numbers);
-                }
-            }
+            let filters = Filters {
+                isa: planes.isa,
+                ways: self.ways,
+                taps: &self.taps,
+                lines: &lines,
+                pitch: (planes.sources + GAP) * PANEL,
+            };
+            // SAFETY: the machine has the level, since whoever built the plan took it from `Isa::available`.
+            unsafe { transform(&filters, &mut packed[source * PANEL..]) };
         }
     }
 
@@ -140,35 +152,54 @@ impl Winograd {
     #[inline(always)]
     pub unsafe fn unit<T: Element>(&self, operands: &Operands<'_, T>, unit: usize, scratch: &mut [f32]) {
         let planes = operands.planes;
-        let (group, tiles) = (unit / self.tile_blocks(planes), unit % self.tile_blocks(planes));
-        let tiles = chunk(tiles, TILES, planes.images * self.tiles[0] * self.tiles[1]);
-        let [sources, sums] = Winograd::scratch(planes);
+        let (group, tiles) = self.tiles_of(planes, unit);
+        let ([sources, sums], [source_pitch, sum_pitch]) = (self.scratch(planes), Winograd::pitches(planes));
         let (transformed, sums) = scratch[..sources + sums].split_at_mut(sources);
-        for channel in 0..planes.sources {
-            let to = &mut transformed[channel * TILES..];
-            // SAFETY: the caller's promise.
-            unsafe { self.transform(operands, [group, channel], tiles.clone(), to, sources / PLACES) };
-        }
+        // SAFETY: the caller's promise.
+        unsafe { self.transform(operands, group, tiles.clone(), transformed) };
         for first in (0..planes.targets).step_by(BLOCK) {
             let targets = first..(first + BLOCK).min(planes.targets);
-            let place_sums = sums.len() / PLACES;
-            for place in 0..PLACES {
-                let sums = &mut sums[place * place_sums..];
+            for product in &self.products {
+                let sources = &transformed[product.source * source_pitch..][..source_pitch];
+                let sums = &mut sums[product.sum * sum_pitch..][..sum_pitch];
                 // SAFETY: the caller's promise.
-                unsafe { self.multiply(operands, [group, place, tiles.len()], targets.clone(), transformed, sums) };
+                unsafe { self.multiply(operands, product, [group, tiles.len()], targets.clone(), sources, sums) };
             }
-            for (index, target) in targets.enumerate() {
-                let places: [&[f32; TILES]; PLACES] = std::array::from_fn(|place| {
-                    sums[place * place_sums + index * TILES..].first_chunk().expect("the sums of a target")
-                });
-                // SAFETY: the caller's promise.
-                unsafe { self.store(operands, [group, target], tiles.clone(), places) };
-            }
+            // SAFETY: the caller's promise.
+            unsafe { self.store(operands, group, targets, tiles.clone(), sums) };
         }
     }
 
-    /// The products of a place for some targets of a group, summed over the channels: some of them after another, so that the
-    /// first-level cache holds them while all panels of weights pass by.
+    /// The group and the tiles of a unit.
+    #[inline(always)]
+    fn tiles_of(&self, planes: &Planes, unit: usize) -> (usize, Range<usize>) {
+        let blocks = self.tile_blocks(planes);
+        (unit / blocks, chunk(unit % blocks, TILES, planes.images * self.tiles[0] * self.tiles[1]))
+    }
+
+    /// Asks for the sources of some tiles in a channel that comes next.
+    ///
+    /// # Safety
+    /// The source must be alive.
+    #[inline(always)]
+    unsafe fn ask<T: Element>(&self, operands: &Operands<'_, T>, [group, channel]: [usize; 2], tiles: &Range<usize>) {
+        let planes = operands.planes;
+        let [height, width] = planes.source_size;
+        let ([rows, columns], [sources_of_tile, step]) = (self.tiles, self.ways.sources());
+        let of_image = rows * columns;
+        for image in tiles.start / of_image..parts_of(tiles.end, of_image) {
+            let inside = |tile: usize| tile.clamp(image * of_image, (image + 1) * of_image) - image * of_image;
+            let [first, last] = [inside(tiles.start) / columns, inside(tiles.end).div_ceil(columns)];
+            let row = |row: usize| (row as isize + self.taps[0].low).clamp(0, height as isize) as usize;
+            let [start, end] = [row(step * first) * width, row(step * (last - 1) + sources_of_tile) * width];
+            // SAFETY: the caller's promise.
+            let sources = unsafe { operands.sources(image, group) };
+            ask_for(&sources[channel * height * width..][start..end]);
+        }
+    }
+
+    /// A product for some targets of a group, summed over the channels: some of them after another, so that the first-level cache
+    /// holds them while all panels of weights pass by.
     ///
     /// # Safety
     /// Nothing may write the packed weights, and the machine must have the level.
@@ -176,20 +207,20 @@ impl Winograd {
     unsafe fn multiply<T: Element>(
         &self,
         operands: &Operands<'_, T>,
-        [group, place, lanes]: [usize; 3],
+        of: &PlaceProduct,
+        [group, lanes]: [usize; 2],
         targets: Range<usize>,
-        transformed: &[f32],
+        sources: &[f32],
         sums: &mut [f32],
     ) {
         let planes = operands.planes;
-        let sources = &transformed[place * (transformed.len() / PLACES)..];
         let panels = targets.start / PANEL..parts_of(targets.end, PANEL);
         for first in (0..planes.sources).step_by(CHANNELS) {
             let depth = CHANNELS.min(planes.sources - first);
             let weights = |panel: usize| {
                 // SAFETY: the caller's promise.
                 let weights = unsafe { operands.weights(group, panel) };
-                &weights[(place * planes.sources + first) * PANEL..][..depth * PANEL]
+                &weights[(of.weight * (planes.sources + GAP) + first) * PANEL..][..depth * PANEL]
             };
             for panel in panels.clone() {
                 if panel + 1 < panels.end {
@@ -204,7 +235,7 @@ impl Winograd {
                     offsets: &self.offsets,
                     depth,
                     lanes,
-                    continued: first > 0,
+                    continued: first > 0 || !of.is_first,
                 };
                 // SAFETY: the caller's promise.
                 unsafe { (operands.multiply)(&product, &mut sums[(panel * PANEL - targets.start) * TILES..], TILES) };
@@ -229,141 +260,92 @@ impl Winograd {
         })
     }
 
-    /// The transformed tiles of a channel: those of a place lie together, and places so far apart.
+    /// The transformed tiles of all channels: those of a place lie together. Runs are written in whole vectors, each over the excess of
+    /// the one before.
     ///
     /// # Safety
-    /// Nothing may write the source.
+    /// Nothing may write the source, and the machine must have the level.
     #[inline(always)]
     unsafe fn transform<T: Element>(
         &self,
         operands: &Operands<'_, T>,
-        [group, channel]: [usize; 2],
+        group: usize,
         tiles: Range<usize>,
         to: &mut [f32],
-        pitch: usize,
     ) {
-        let [height, width] = operands.planes.source_size;
-        // Runs are written in whole vectors, each over the excess of the one before.
-        let mut places = [[0.0f32; TILES + LANES]; PLACES];
-        let mut rows = [[0.0f32; ROW]; 4];
-        for run in self.runs(tiles) {
-            // SAFETY: the caller's promise.
-            let source = unsafe { operands.sources(run.image, group) };
-            let plane = &source[channel * height * width..][..height * width];
-            let count = 2 * run.columns.len() + 2;
-            let first = (2 * run.columns.start) as isize + self.low[1];
-            let found = inside(1, first, width, count);
-            for (index, row) in rows.iter_mut().enumerate() {
-                let line = (2 * run.row + index) as isize + self.low[0];
-                if !(0..height as isize).contains(&line) || found.is_empty() {
-                    zero(row, count);
-                } else {
-                    let column = found.start.wrapping_add_signed(first);
-                    zero(row, found.start);
-                    load(&plane[line as usize * width + column..], &mut row[found.clone()]);
-                    zero(&mut row[found.end..], count - found.end);
-                }
+        let planes = operands.planes;
+        let ([height, width], [sources_of_tile, step]) = (planes.source_size, self.ways.sources());
+        let [pitch, _] = Winograd::pitches(planes);
+        let (transform, _) = transforms(planes.isa);
+        let mut rows = [[0.0f32; ROW]; MOST];
+        let mut residues: Residues = [[0.0; RESIDUE]; 4 * MOST];
+        for channel in 0..planes.sources {
+            if channel + AHEAD < planes.sources {
+                // SAFETY: the caller's promise.
+                unsafe { self.ask(operands, [group, channel + AHEAD], &tiles) };
             }
-            for start in (0..count).step_by(LANES) {
-                let mut lines = [[0.0; LANES]; 4];
-                for (line, row) in lines.iter_mut().zip(&rows) {
-                    line.copy_from_slice(&row[start..start + LANES]);
-                }
-                for (line, row) in transformed_tile(&lines).iter().zip(&mut rows) {
-                    row[start..start + LANES].copy_from_slice(line);
-                }
-            }
-            for tile in (0..run.columns.len()).step_by(LANES) {
-                for (row, places) in rows.iter().zip(places.as_chunks_mut::<4>().0) {
-                    let near = row[2 * tile..].first_chunk::<{ 2 * LANES }>().expect("a whole row");
-                    let far = row[2 * tile + 2..].first_chunk::<{ 2 * LANES }>().expect("a whole row");
-                    let ([a, b], [c, d]) = (parted(near), parted(far));
-                    for (place, numbers) in places.iter_mut().zip(&transformed_tile(&[a, b, c, d])) {
-                        place[run.at + tile..][..LANES].copy_from_slice(numbers);
+            for run in self.runs(tiles.clone()) {
+                // SAFETY: the caller's promise.
+                let source = unsafe { operands.sources(run.image, group) };
+                let plane = &source[channel * height * width..][..height * width];
+                let count = step * (run.columns.len() - 1) + sources_of_tile;
+                let first = (step * run.columns.start) as isize + self.taps[1].low;
+                let found = inside(1, first, width, count);
+                for (index, row) in rows.iter_mut().enumerate().take(sources_of_tile) {
+                    let line = (step * run.row + index) as isize + self.taps[0].low;
+                    if !(0..height as isize).contains(&line) || found.is_empty() {
+                        zero(row, count);
+                    } else {
+                        let column = found.start.wrapping_add_signed(first);
+                        zero(row, found.start);
+                        load(&plane[line as usize * width + column..], &mut row[found.clone()]);
+                        zero(&mut row[found.end..], count - found.end);
                     }
                 }
+                let rows =
+                    SourceRows { isa: planes.isa, ways: self.ways, rows: &rows, tiles: run.columns.len(), pitch };
+                // SAFETY: the caller's promise.
+                unsafe { transform(&rows, &mut residues, &mut to[channel * TILES + run.at..]) };
             }
-        }
-        for (place, numbers) in places.iter().enumerate() {
-            to[place * pitch..][..TILES].copy_from_slice(&numbers[..TILES]);
         }
     }
 
-    /// Writes the targets of some tiles of a plane, of which these are the sums.
+    /// Writes some targets at some tiles, of which these are the sums.
     ///
     /// # Safety
-    /// The target must be alive, and nothing else may touch these tiles.
+    /// The target must be alive, nothing else may touch these tiles, and the machine must have the level.
     #[inline(always)]
     unsafe fn store<T: Element>(
         &self,
         operands: &Operands<'_, T>,
-        [group, target]: [usize; 2],
+        group: usize,
+        targets: Range<usize>,
         tiles: Range<usize>,
-        places: [&[f32; TILES]; PLACES],
+        sums: &[f32],
     ) {
-        let [height, width] = operands.planes.target_size;
-        let mut rows = [[0.0f32; 2 * TILES]; 2];
-        for start in (0..TILES).step_by(LANES) {
-            let mut lines = [[[0.0; LANES]; 4]; 2];
-            for column in 0..4 {
-                let mut sums = [[0.0; LANES]; 4];
-                for (row, sums) in sums.iter_mut().enumerate() {
-                    sums.copy_from_slice(&places[4 * row + column][start..start + LANES]);
-                }
-                [lines[0][column], lines[1][column]] = targets_of(&sums);
-            }
-            for (line, row) in lines.iter().zip(&mut rows) {
-                row[2 * start..][..2 * LANES].copy_from_slice(&joined(&targets_of(line)));
-            }
-        }
-        for run in self.runs(tiles) {
-            let plane = operands.target_start(run.image, group, target);
-            let columns = 2 * run.columns.start..(2 * run.columns.end).min(width);
-            for (index, row) in rows.iter().enumerate() {
-                let line = 2 * run.row + index;
-                if line < height {
-                    let start = plane + line * width;
-                    // SAFETY: these positions are the caller's own.
-                    let to = unsafe { operands.target.slice(start + columns.start..start + columns.end) };
-                    store(&row[2 * run.at..], to);
+        let planes = operands.planes;
+        let ([height, width], [.., side]) = (planes.target_size, self.ways.counts());
+        let [_, pitch] = Winograd::pitches(planes);
+        let (_, make_targets) = transforms(planes.isa);
+        let mut rows = [[0.0f32; TARGET_ROW]; 4];
+        for (index, target) in targets.enumerate() {
+            let sums =
+                Sums { isa: planes.isa, ways: self.ways, sums: &sums[index * TILES..], tiles: tiles.len(), pitch };
+            // SAFETY: the caller's promise.
+            unsafe { make_targets(&sums, &mut rows) };
+            for run in self.runs(tiles.clone()) {
+                let plane = operands.target_start(run.image, group, target);
+                let columns = side * run.columns.start..(side * run.columns.end).min(width);
+                for (index, row) in rows.iter().enumerate().take(side) {
+                    let line = side * run.row + index;
+                    if line < height {
+                        let start = plane + line * width;
+                        // SAFETY: these positions are the caller's own.
+                        let to = unsafe { operands.target.slice(start + columns.start..start + columns.end) };
+                        store(&row[side * run.at..], to);
+                    }
                 }
             }
         }
     }
-}
-
-/// Four sources of a tile along one axis, lane by lane.
-#[inline(always)]
-fn transformed_tile<const N: usize>(sources: &[[f32; N]; 4]) -> [[f32; N]; 4] {
-    let mut places = [[0.0; N]; 4];
-    for lane in 0..N {
-        places[0][lane] = sources[0][lane] - sources[2][lane];
-        places[1][lane] = sources[1][lane] + sources[2][lane];
-        places[2][lane] = sources[2][lane] - sources[1][lane];
-        places[3][lane] = sources[1][lane] - sources[3][lane];
-    }
-    places
-}
-
-/// Three weights of a filter along one axis.
-#[inline(always)]
-fn transformed_filter<const N: usize>(weights: &[[f32; N]; 3]) -> [[f32; N]; 4] {
-    let mut places = [weights[0], weights[0], weights[0], weights[2]];
-    for lane in 0..N {
-        let (outer, inner) = (0.5 * (weights[0][lane] + weights[2][lane]), 0.5 * weights[1][lane]);
-        places[1][lane] = outer + inner;
-        places[2][lane] = outer - inner;
-    }
-    places
-}
-
-/// Two targets of four sums along one axis.
-#[inline(always)]
-fn targets_of<const N: usize>(sums: &[[f32; N]; 4]) -> [[f32; N]; 2] {
-    let mut targets = [[0.0; N]; 2];
-    for lane in 0..N {
-        targets[0][lane] = sums[0][lane] + sums[1][lane] + sums[2][lane];
-        targets[1][lane] = sums[1][lane] - sums[2][lane] - sums[3][lane];
-    }
-    targets
 }
