@@ -65,6 +65,10 @@ impl Machine for Waiting {
         self.planner.gives_aside(product, epilogue, aside)
     }
 
+    fn shares_columns(&self, product: &Matmul, rows: usize) -> bool {
+        self.planner.shares_columns(product, rows)
+    }
+
     fn holds_logits(&self) -> bool {
         self.planner.holds_logits()
     }

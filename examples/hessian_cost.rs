@@ -9,7 +9,7 @@ use gradus::curvature::Linearized;
 use gradus::models::{CausalModel, ModelConfig};
 use gradus::plan::{Options, Recompute};
 use gradus::train::{Error, Result};
-use gradus::{DType, Parameters, Program, Routine, Tensor, Trace, gradient, hessian_vector_product};
+use gradus::{DType, Parameters, Program, Routine, Tensor, Trace, gradient, loss_and_hessian_vector_product};
 use std::collections::HashMap;
 use std::time::Instant;
 
@@ -87,21 +87,21 @@ fn routines(parameters: &Parameters, loss: &Tensor, what: What) -> Result<Vec<Ro
         let parts = found.iter().enumerate();
         parts.fold(routine, |routine, (index, tensor)| routine.output(&format!("g{index}"), tensor))
     };
-    let with_loss = |name: &str| Routine::new(name).output("loss", loss);
+    let with_loss = |name: &str, loss: &Tensor| Routine::new(name).output("loss", loss);
     if what == What::Gradient {
-        return Ok(vec![giving(with_loss("gradient"), &gradient(loss, &weights)?)]);
+        return Ok(vec![giving(with_loss("gradient", loss), &gradient(loss, &weights)?)]);
     }
     let input = |(index, weight): (usize, &&Tensor)| trace.input(&vector_name(index), DType::F32, weight.shape());
     let vectors: Vec<Tensor> = weights.iter().enumerate().map(input).collect();
     let vectors: Vec<&Tensor> = vectors.iter().collect();
-    let products = hessian_vector_product(loss, &weights, &vectors)?;
+    let (loss, products) = loss_and_hessian_vector_product(loss, &weights, &vectors)?;
     if what == What::Product {
-        return Ok(vec![giving(with_loss("product"), &products)]);
+        return Ok(vec![giving(with_loss("product", &loss), &products)]);
     }
     let weight_bytes = weights.iter().map(|weight| weight.ty().bytes()).sum();
     let linearized = Linearized::of("kept", &products, &vectors, weight_bytes)?;
     println!("kept: {:.1} MB in {} states", linearized.bytes() as f64 / 1e6, linearized.names().count());
-    Ok(vec![linearized.keep(with_loss("linearize")), giving(Routine::new("product"), linearized.products())])
+    Ok(vec![linearized.keep(with_loss("linearize", &loss)), giving(Routine::new("product"), linearized.products())])
 }
 
 /// Seconds of a replay.

@@ -94,7 +94,7 @@ pub use gradus_engine::{
     Array, DType, Error, GradientTape, Handles, Layout, Mismatch, Native, Program, Result, Role, Routine, RoutineKey,
     Shape, Tensor, TensorKey, TensorType, Trace, custom_gradient, fisher_diagonal, gauss_newton_vector_product,
     gradient, gradient_or_zeros, gradient_terms, hessian, hessian_vector_product, jacobian, jacobian_vector_product,
-    vector_jacobian_product,
+    loss_and_hessian_vector_product, vector_jacobian_product,
 };
 pub use gradus_engine::{backend, curvature, graph, ops, plan, testing};
 pub use gradus_train::config::{Clip, Precision, ScheduleKind};

@@ -23,7 +23,8 @@ mod trace;
 pub use array::Array;
 pub use autodiff::{gradient, gradient_or_zeros, gradient_terms};
 pub use curvature::{
-    fisher_diagonal, gauss_newton_vector_product, hessian, hessian_vector_product, jacobian, vector_jacobian_product,
+    fisher_diagonal, gauss_newton_vector_product, hessian, hessian_vector_product, jacobian,
+    loss_and_hessian_vector_product, vector_jacobian_product,
 };
 pub use dtype::{DType, Native};
 pub use error::{Error, Location, Mismatch, Result};

@@ -221,10 +221,16 @@ impl<'a> Push<'a> {
         if tangents.iter().all(Option::is_none) || self.trace.check().is_err() {
             return;
         }
-        let inputs: Vec<Tensor> = node.inputs.iter().map(|&input| self.trace.tensor(input)).collect();
+        let inputs: Vec<Tensor> = node.inputs.iter().map(|&input| self.instead_of(self.trace.tensor(input))).collect();
         let value = |output| Value { node: index, output };
-        let outputs: Vec<Tensor> = (0..node.outputs.len()).map(|output| self.trace.tensor(value(output))).collect();
-        let instead = RefCell::default();
+        let mut outputs: Vec<Tensor> = (0..node.outputs.len()).map(|output| self.trace.tensor(value(output))).collect();
+        let mut instead = RefCell::default();
+        // What is made of results that need not be computed need not be either.
+        if node.inputs.iter().any(|input| self.instead.contains_key(input)) {
+            let again = || self.trace.apply_shared(op.clone(), &inputs.iter().collect::<Vec<_>>());
+            outputs = self.trace.attributing(node.location, node.part.layer, || self.trace.in_part(node.part, again));
+            instead = RefCell::new(outputs.clone());
+        }
         let at = Linearization { inputs: &inputs, outputs: &outputs, op: op.name(), tangents: &tangents, instead };
         // A tangent is of the same part as what it is the tangent of, and is kept or made again alike.
         let rule = || self.trace.in_part(node.part, || checked(op.as_ref(), &at));

@@ -14,7 +14,7 @@ use crate::{Error, Result};
 use gradus_engine::backend::Backend;
 use gradus_engine::curvature::{Lanczos, LanczosOptions, Linearized, Matrix, lanczos, trace_estimates};
 use gradus_engine::plan::{Options, Plan, Planner, Recompute};
-use gradus_engine::{Array, DType, Program, Routine, Tensor, Trace, hessian_vector_product};
+use gradus_engine::{Array, DType, Program, Routine, Tensor, Trace, loss_and_hessian_vector_product};
 use serde::Serialize;
 use std::ops::Range;
 use std::path::Path;
@@ -233,7 +233,7 @@ impl<'a> Ways<'a> {
         let vector = |(index, weight): (usize, &Tensor)| trace.input(&vector_name(index), DType::F32, weight.shape());
         let vectors: Vec<Tensor> = weights.iter().enumerate().map(vector).collect();
         let vectors: Vec<&Tensor> = vectors.iter().collect();
-        let products = hessian_vector_product(&loss, &weights.iter().collect::<Vec<_>>(), &vectors)?;
+        let (loss, products) = loss_and_hessian_vector_product(&loss, &weights.iter().collect::<Vec<_>>(), &vectors)?;
         let linearized = Linearized::of("curvature.kept", &products, &vectors, bytes)?;
         let kept_bytes = linearized.bytes() as u64;
         let product = linearized

@@ -41,6 +41,10 @@ impl Machine for Reference {
         false
     }
 
+    fn shares_columns(&self, _product: &Matmul, _rows: usize) -> bool {
+        true
+    }
+
     fn holds_logits(&self) -> bool {
         true
     }

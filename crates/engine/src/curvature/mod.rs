@@ -21,7 +21,8 @@ pub use lanczos::{Lanczos, LanczosOptions, Ritz, lanczos, spectral_density};
 pub use linearized::Linearized;
 pub use newton::{Minimum, NewtonCg, Smooth, newton_cg};
 pub use products::{
-    fisher_diagonal, gauss_newton_vector_product, hessian, hessian_vector_product, jacobian, vector_jacobian_product,
+    fisher_diagonal, gauss_newton_vector_product, hessian, hessian_vector_product, jacobian,
+    loss_and_hessian_vector_product, vector_jacobian_product,
 };
 
 use crate::error::Location;

@@ -1,6 +1,6 @@
 //! Second derivatives as products, traced like anything else: no matrix is ever held unless it is asked for.
 
-use crate::autodiff::{self, added_up};
+use crate::autodiff::{self, Following, added_up};
 use crate::error::Location;
 use crate::graph::Value;
 use crate::linearize::Push;
@@ -52,6 +52,17 @@ pub fn vector_jacobian_product(outputs: &[&Tensor], inputs: &[&Tensor], vectors:
 /// ```
 #[track_caller]
 pub fn hessian_vector_product(loss: &Tensor, inputs: &[&Tensor], vectors: &[&Tensor]) -> Result<Vec<Tensor>> {
+    Ok(loss_and_hessian_vector_product(loss, inputs, vectors)?.1)
+}
+
+/// As [`hessian_vector_product`], and the loss made of what the product needs anyway: where tangents go through blocks, as those of
+/// the loss over a vocabulary do, `loss` itself would be computed besides.
+#[track_caller]
+pub fn loss_and_hessian_vector_product(
+    loss: &Tensor,
+    inputs: &[&Tensor],
+    vectors: &[&Tensor],
+) -> Result<(Tensor, Vec<Tensor>)> {
     let at = Location::caller();
     let trace = loss.trace();
     let mut push = Push::from("hessian_vector_product", trace, inputs, vectors, at)?;
@@ -67,11 +78,11 @@ pub fn hessian_vector_product(loss: &Tensor, inputs: &[&Tensor], vectors: &[&Ten
         push.begin();
         let terms = autodiff::backward(trace, std::slice::from_ref(loss), &[Some(seed)], &owned, 0, &mut push);
         trace.attributing(at, None, || {
-            terms.iter().zip(&owned).map(|(terms, input)| sum_of_tangents(&push, terms, input)).collect()
+            terms.iter().zip(&owned).map(|(terms, input)| sum_of_tangents(&push, terms, input)).collect::<Result<_>>()
         })
-    });
+    })?;
     trace.check()?;
-    products
+    Ok((push.instead_of(loss.clone()), products))
 }
 
 /// The tangent of a gradient that is the sum of these.
@@ -164,4 +175,49 @@ pub fn fisher_diagonal(losses: &Tensor, inputs: &[&Tensor]) -> Result<Vec<Tensor
     let means = sums.iter().map(mean).collect();
     losses.trace().check()?;
     Ok(means)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::Cpu;
+    use crate::plan::Options;
+    use crate::{DType, Program, Routine, Trace};
+
+    /// The bits of a loss over a vocabulary and of the products beside it, and the operations that both take.
+    fn computed(threads: usize, with_product: bool) -> (Vec<u32>, Vec<&'static str>) {
+        let trace = Trace::new();
+        let [x, v] = ["x", "v"].map(|name| trace.input(name, DType::F32, [60, 40]));
+        let [weight, u] = ["weight", "u"].map(|name| trace.input(name, DType::F32, [90, 40]));
+        let targets = trace.input("targets", DType::I32, [60]);
+        let own = x.linear_cross_entropy(&weight, &targets, None);
+        let (loss, products) = loss_and_hessian_vector_product(&own, &[&x, &weight], &[&v, &u]).unwrap();
+        let routine = match with_product {
+            true => Routine::new("r").output("loss", &loss).output("p0", &products[0]).output("p1", &products[1]),
+            false => Routine::new("r").output("loss", &own),
+        };
+        let backend = Cpu::new(threads).unwrap();
+        let plan = trace.plan(&backend, &[routine], Options::default()).unwrap();
+        let operations = plan.routines[0].steps.iter().map(|step| step.op.name()).collect();
+        let mut program = Program::link(plan, &backend).unwrap();
+        for (name, count) in [("x", 2400), ("v", 2400), ("weight", 3600), ("u", 3600)] {
+            let numbers: Vec<f32> = (0..count).map(|at| (at as f32 * 0.37 + name.len() as f32).sin()).collect();
+            program.write(name, &numbers).unwrap();
+        }
+        program.write("targets", &(0..60).map(|row| row * 7 % 90).collect::<Vec<i32>>()).unwrap();
+        program.run("r").unwrap();
+        let names: &[&str] = if with_product { &["loss", "p0", "p1"] } else { &["loss"] };
+        let numbers = names.iter().flat_map(|name| program.read(*name).unwrap().to_f64());
+        (numbers.map(|number| (number as f32).to_bits()).collect(), operations)
+    }
+
+    #[test]
+    fn the_loss_beside_a_product_is_made_of_its_logits() {
+        let ((alone, fused), (both, parts)) = (computed(2, false), computed(2, true));
+        assert!(fused.contains(&"linear_cross_entropy") && !parts.contains(&"linear_cross_entropy"), "{parts:?}");
+        let [alone, beside] = [alone[0], both[0]].map(f32::from_bits);
+        assert!((alone - beside).abs() < 1e-6 * alone.abs(), "{beside}, not {alone}");
+        assert!(parts.contains(&"shared_matmul"), "{parts:?}");
+        assert!([1, 3].iter().all(|&threads| computed(threads, true).0 == both));
+    }
 }

@@ -371,7 +371,7 @@ pub use layer_norm::LayerNormGradient;
 pub use linear_cross_entropy::{
     LinearCrossEntropy, LinearCrossEntropyGradient, LinearCrossEntropyOptions, LinearCrossEntropyWithGradient,
 };
-pub use matmul::{FusedMatmul, Matmul, ProductTypes};
+pub use matmul::{FusedMatmul, Matmul, ProductTypes, SharedMatmul};
 pub use pool2d::{Pool1dOptions, Pool2dOptions};
 pub use sample::SampleInputs;
 pub use top_k::{Order, Sorted};
@@ -405,6 +405,7 @@ operations! {
     reduce::Reduce,
     matmul::Matmul,
     matmul::FusedMatmul,
+    matmul::SharedMatmul,
     softmax::Softmax,
     cross_entropy::CrossEntropy,
     cross_entropy::CrossEntropyGradient,

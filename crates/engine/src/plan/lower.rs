@@ -14,14 +14,14 @@ use std::sync::Arc;
 pub(super) struct Lowered(pub PlannedRoutine);
 
 /// All buffers of a plan; those that persist are the same for every routine.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Buffers {
     pub all: Vec<Buffer>,
     leaves: HashMap<Leaf, BufferId>,
 }
 
 /// What tells leaves apart: their name, or for constants what they hold.
-#[derive(PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 enum Leaf {
     Named(Arc<str>),
     Constant(Arc<Array>),

@@ -23,6 +23,10 @@ pub trait Machine {
     /// for that.
     fn gives_aside(&self, product: &Matmul, epilogue: &Elementwise, aside: &Elementwise) -> bool;
 
+    /// Whether products like this one, of so many rows, of other first operands and the same second one, had better be computed
+    /// together with it.
+    fn shares_columns(&self, product: &Matmul, rows: usize) -> bool;
+
     /// Whether logits that fit into memory had better be held for the gradient of their loss, rather than computed a block at
     /// a time with the loss.
     fn holds_logits(&self) -> bool;

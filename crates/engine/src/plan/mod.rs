@@ -2,7 +2,7 @@
 //!
 //! | stage | from → to | what it decides |
 //! |---|---|---|
-//! | `simplify` | `Graph` → `Graph` | which nodes there are: equal ones merged, dead ones dropped, element-wise chains joined, products given epilogues |
+//! | `simplify` | `Graph` → `Graph` | which nodes there are: equal ones merged, dead ones dropped, element-wise chains joined, products given epilogues and computed together where they share columns |
 //! | `lower` | `Graph` → `Lowered` | views become layouts; copies where a kernel needs them; every value a buffer |
 //! | `schedule` | `Lowered` → `Scheduled` | the order of the steps; where new values of states are written; then each step's scratch and time |
 //! | `recompute` | `Scheduled` → `Ways` → `Recomputed` | which steps occur a second time instead of keeping their results |

@@ -65,7 +65,8 @@ impl<'a> Planner<'a> {
         let mut scheduled = vec![];
         let mut worker_scratch = 0;
         for request in requests {
-            let (graph, request) = simplify::simplify(graph, request, machine, options.simplify);
+            let simple = simplify::simplify(graph, request, machine, options.simplify);
+            let (graph, request) = if options.simplify { shared(simple, &buffers, machine, options) } else { simple };
             debug_check(|| graph.verify());
             report("simplify", &graph);
             let lowered = lower::lower(&graph, &request, &mut buffers, machine);
@@ -184,6 +185,23 @@ impl<'a> Planner<'a> {
         };
         last.chain([0]).reduce(smaller).expect("a ladder has a rung")
     }
+}
+
+/// A graph with products that share their columns, where the machine would have that and no more is alive at once than without.
+fn shared(
+    simple: (Graph, Request),
+    buffers: &lower::Buffers,
+    machine: &dyn Machine,
+    options: Options,
+) -> (Graph, Request) {
+    let Some(sharing) = simplify::sharing_columns(&simple.0, &simple.1, machine) else { return simple };
+    let alive = |(graph, request): &(Graph, Request)| {
+        let mut buffers = buffers.clone();
+        let lowered = lower::lower(graph, request, &mut buffers, machine);
+        // What cannot be counted is refused, whichever way is taken.
+        check_countable(&buffers.all, 0).map_or(usize::MAX, |()| schedule::least_alive(&lowered, &buffers, options))
+    };
+    if alive(&sharing) <= alive(&simple) { sharing } else { simple }
 }
 
 /// Refuses buffers that are too many bytes to be counted, with room to spare: where these pass, sums of some of them, of

@@ -39,6 +39,10 @@ impl Machine for SecondMachine {
         false
     }
 
+    fn shares_columns(&self, product: &Matmul, _rows: usize) -> bool {
+        product.types().computed == DType::F32
+    }
+
     fn holds_logits(&self) -> bool {
         false
     }

@@ -80,6 +80,10 @@ impl Machine for SharedDevice {
         self.inner.gives_aside(product, epilogue, aside)
     }
 
+    fn shares_columns(&self, product: &Matmul, rows: usize) -> bool {
+        self.inner.shares_columns(product, rows)
+    }
+
     fn holds_logits(&self) -> bool {
         self.inner.holds_logits()
     }

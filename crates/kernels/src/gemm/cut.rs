@@ -88,7 +88,7 @@ impl Panel {
 }
 
 /// How the operands lie, as far as a cut goes by it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     /// Whether rows are dense, and whether they can be read where they lie: of whole words, as they are.
     pub rows_are_dense: bool,
@@ -109,12 +109,27 @@ pub(super) enum Columns {
     Apart,
 }
 
+/// What a cut is shared out over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shares {
+    /// Products of a batch.
+    pub products: usize,
+    /// First operands that each is multiplied with, so that its columns are packed once for all of them.
+    pub lefts: usize,
+    pub workers: usize,
+}
+
+impl Default for Shares {
+    fn default() -> Shares {
+        Shares { products: 1, lefts: 1, workers: 1 }
+    }
+}
+
 /// The cut of a batch of products.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cut {
     sizes: Sizes,
-    pub products: usize,
-    pub workers: usize,
+    pub shares: Shares,
     pub panel: Panel,
     layout: Layout,
     /// Rows and columns of a tile: whole panels, or all of few rows. Tiles at the edge may have fewer.
@@ -134,7 +149,7 @@ pub(super) struct Cut {
 }
 
 impl Cut {
-    pub fn new(sizes: Sizes, products: usize, workers: usize, panel: Panel, layout: Layout) -> Cut {
+    pub fn new(sizes: Sizes, shares: Shares, panel: Panel, layout: Layout) -> Cut {
         let Sizes { rows, depth, .. } = sizes;
         let few = rows <= FEW_ROWS && layout.rows_are_dense;
         let rows_of_columns_in_place = match layout.columns {
@@ -144,18 +159,18 @@ impl Cut {
         };
         let columns_in_place = few && rows <= rows_of_columns_in_place && layout.columns_in_place;
         let ((tile_rows, tile_columns), block_words) = match (few, layout.rows_in_place) {
-            (true, _) => tile_of_few_rows(sizes, products, workers, panel, Layout { columns_in_place, ..layout }),
-            (false, true) => (tile_in_place(sizes, products, workers, panel), block_in_place(depth, panel).1),
-            (false, false) => (tile_packed(sizes, products, workers, panel), DEPTH_PACKED),
+            (true, _) => tile_of_few_rows(sizes, shares, panel, Layout { columns_in_place, ..layout }),
+            (false, true) => (tile_in_place(sizes, shares, panel), block_in_place(depth, panel).1),
+            (false, false) => (tile_packed(sizes, shares, panel), DEPTH_PACKED),
         };
         let together = if columns_in_place { STEPS_OF_DENSE } else { panel.steps * panel.words };
         let depth_blocks = parts_of(depth, block_words * panel.steps).max(1);
-        let column_work = if few { tile_rows.max(PACKING) } else { tile_rows };
+        let tile_rows_of_all = shares.lefts * tile_rows;
+        let column_work = if few { tile_rows_of_all.max(PACKING) } else { tile_rows_of_all };
         let tile_work = (column_work * tile_columns).saturating_mul(depth).max(1);
         Cut {
             sizes,
-            products,
-            workers,
+            shares,
             panel,
             layout,
             tile_rows,
@@ -169,25 +184,33 @@ impl Cut {
             columns_ahead: match few {
                 true if columns_in_place => layout.columns == Columns::Beside && layout.column_bytes < size_of::<f32>(),
                 true => true,
-                false => layout.rows_in_place && rows <= ROWS_OF_COLUMNS_AHEAD,
+                false => layout.rows_in_place && shares.lefts * rows <= ROWS_OF_COLUMNS_AHEAD,
             },
         }
     }
 
-    /// The same for other numbers of products and workers.
-    pub fn again(&self, products: usize, workers: usize) -> Cut {
-        Cut::new(self.sizes, products, workers, self.panel, self.layout)
+    /// The same, shared out otherwise.
+    pub fn again(&self, shares: Shares) -> Cut {
+        Cut::new(self.sizes, shares, self.panel, self.layout)
+    }
+
+    /// Whether tiles and blocks are the same.
+    pub fn is_like(&self, other: &Cut) -> bool {
+        let of = |cut: &Cut| (cut.sizes, cut.shares, cut.layout, cut.panel.rows, cut.panel.columns, cut.panel.steps);
+        of(self) == of(other)
     }
 
     /// The same with columns that are packed, however they lie.
     pub fn packing_columns(&self) -> Cut {
         let layout = Layout { columns_in_place: false, ..self.layout };
-        Cut::new(self.sizes, self.products, self.workers, self.panel, layout)
+        Cut::new(self.sizes, self.shares, self.panel, layout)
     }
 
     /// The number of tiles; none if the result is empty.
     pub fn tiles(&self) -> usize {
-        self.products * parts_of(self.sizes.rows, self.tile_rows) * parts_of(self.sizes.columns, self.tile_columns)
+        self.shares.products
+            * parts_of(self.sizes.rows, self.tile_rows)
+            * parts_of(self.sizes.columns, self.tile_columns)
     }
 
     /// A tile: its product, rows and columns.
@@ -213,14 +236,8 @@ impl Cut {
 }
 
 /// The tile of few rows, and words of a block of its depth.
-fn tile_of_few_rows(
-    sizes: Sizes,
-    products: usize,
-    workers: usize,
-    panel: Panel,
-    layout: Layout,
-) -> ((usize, usize), usize) {
-    let Sizes { rows, columns, depth } = sizes;
+fn tile_of_few_rows(sizes: Sizes, shares: Shares, panel: Panel, layout: Layout) -> ((usize, usize), usize) {
+    let (Sizes { rows, columns, depth }, Shares { products, lefts, workers }) = (sizes, shares);
     let (most_columns, block_words) = match (layout.columns, layout.columns_in_place) {
         (Columns::Beside, true) => (SUMS / rows.max(1), WORDS_IN_PLACE),
         (Columns::Apart, true) => (COLUMNS_APART_IN_PLACE, WORDS_APART_IN_PLACE),
@@ -228,7 +245,7 @@ fn tile_of_few_rows(
         // Rows that are packed are packed for each tile: more of them take more columns.
         (Columns::Apart, false) => (COLUMNS_APART.max(2 * rows), WORDS_OF_BLOCK),
     };
-    let work = [rows.max(PACKING), columns, depth].into_iter().fold(1, usize::saturating_mul);
+    let work = [(lefts * rows).max(PACKING), columns, depth].into_iter().fold(1, usize::saturating_mul);
     let pieces = workers.div_ceil(products.max(1)).min(work / PART_WORK).max(1);
     let share = columns.div_ceil(pieces).max(1);
     let tile_columns = even_share(columns, most_columns.min(share), panel.columns);
@@ -245,20 +262,20 @@ fn block_in_place(depth: usize, panel: Panel) -> (usize, usize) {
 }
 
 /// The tile of rows that are read where they lie.
-fn tile_in_place(sizes: Sizes, products: usize, workers: usize, panel: Panel) -> (usize, usize) {
+fn tile_in_place(sizes: Sizes, shares: Shares, panel: Panel) -> (usize, usize) {
     let most_columns = block_in_place(sizes.depth, panel).0;
     let across = (panel.columns..=most_columns).step_by(panel.columns);
     let down = std::iter::successors(Some(TILE_ROWS), |rows| (*rows > LINES_STEP).then_some(rows / 2));
     let tiles = across.flat_map(|across| down.clone().map(move |down| (down, across)));
-    fastest(tiles, (FETCHING, PACKING), sizes, products, workers, panel)
+    fastest(tiles, (FETCHING, PACKING), sizes, shares, panel)
 }
 
 /// The tile of rows that are packed, as columns are.
-fn tile_packed(sizes: Sizes, products: usize, workers: usize, panel: Panel) -> (usize, usize) {
+fn tile_packed(sizes: Sizes, shares: Shares, panel: Panel) -> (usize, usize) {
     let limits = || (LINES_STEP..LINES_PACKED).step_by(LINES_STEP);
     let tiles = limits().flat_map(|across| limits().map(move |down| (down, across)));
     let tiles = tiles.filter(|(down, across)| down + across <= LINES_PACKED);
-    fastest(tiles, (PACKING, PACKING), sizes, products, workers, panel)
+    fastest(tiles, (PACKING, PACKING), sizes, shares, panel)
 }
 
 /// Of tiles of at most about so many rows and columns, the one with which the last worker is done first. `cost` is what
@@ -267,18 +284,17 @@ fn fastest(
     limits: impl Iterator<Item = (usize, usize)>,
     cost: (usize, usize),
     sizes: Sizes,
-    products: usize,
-    workers: usize,
+    shares: Shares,
     panel: Panel,
 ) -> (usize, usize) {
-    let Sizes { rows, columns, depth } = sizes;
+    let (Sizes { rows, columns, depth }, Shares { products, lefts, workers }) = (sizes, shares);
     // Sizes that no machine holds are planned too, before they are refused.
-    let work = [rows, columns, depth].into_iter().fold(products, usize::saturating_mul);
+    let work = [lefts, rows, columns, depth].into_iter().fold(products, usize::saturating_mul);
     // With few tiles, a worker that is held up holds up all.
     let enough = if workers == 1 { 1 } else { (workers * TILES_PER_WORKER).min(work / PART_WORK) };
     let time = |&(tile_rows, tile_columns): &(usize, usize)| {
         let tiles = products * parts_of(rows, tile_rows) * parts_of(columns, tile_columns);
-        let numbers = tile_rows * tile_columns + cost.0 * tile_rows + cost.1 * tile_columns;
+        let numbers = lefts * tile_rows * (tile_columns + cost.0) + cost.1 * tile_columns;
         let tile_time = numbers.saturating_mul(depth).saturating_add(TILE_WORK);
         (tiles < enough, tiles.div_ceil(workers).saturating_mul(tile_time))
     };

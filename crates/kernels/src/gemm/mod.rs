@@ -27,7 +27,7 @@ use crate::elementwise::Epilogue;
 use crate::streaming;
 use crate::strided::{Axis, Reader, Writer};
 use crate::{Element, In, Isa, Job, Out, bf16, chunk, f16, parts_of};
-use cut::{Columns, Cut, Layout, Panel};
+use cut::{Columns, Cut, Layout, Panel, Shares};
 #[cfg(target_arch = "aarch64")]
 use microkernel::Neon;
 #[cfg(target_arch = "x86_64")]
@@ -36,7 +36,6 @@ use microkernel::{Microkernel, Portable, STEPS_OF_DENSE};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use microkernel::{OPERATIONS_IN_MATRIX_REGISTERS, multiply_in_matrix_registers};
 use std::any::TypeId;
-use tile::Tile;
 
 /// The sizes of a product: `[rows, depth] @ [depth, columns]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,6 +123,8 @@ pub struct Gemm<A, B> {
     kept: bool,
     column_sums: Option<Out<f32>>,
     accumulate: bool,
+    /// Further products with the same columns, which are packed once for all.
+    beside: Vec<Gemm<A, B>>,
     isa: Isa,
     cut: Cut,
     body: Body<A, B>,
@@ -149,8 +150,9 @@ impl<A: Element, B: Element> Gemm<A, B> {
             kept: true,
             column_sums: None,
             accumulate: false,
+            beside: vec![],
             isa,
-            cut: Cut::new(sizes, 1, 1, panel, layout(sizes, &a, &b, panel)),
+            cut: Cut::new(sizes, Shares::default(), panel, layout(sizes, &a, &b, panel)),
             body,
         }
     }
@@ -162,21 +164,26 @@ impl<A: Element, B: Element> Gemm<A, B> {
         }
         let (panel, body) = select(self.isa, true);
         let layout = layout(self.sizes, &self.a, &self.b, panel);
-        let cut = Cut::new(self.sizes, self.cut.products, self.cut.workers, panel, layout);
+        let cut = Cut::new(self.sizes, self.cut.shares, panel, layout);
         let sums = self.column_sums;
         Gemm { cut, body, ..self }.column_sums(sums)
     }
 
     /// Cut for so many workers; one, unless told.
     pub fn workers(self, workers: usize) -> Gemm<A, B> {
-        Gemm { cut: self.cut.again(self.cut.products, workers), ..self }
+        Gemm { cut: self.cut.again(Shares { workers, ..self.cut.shares }), ..self }
+    }
+
+    /// Cut as one of so many products that share their columns.
+    pub fn sharing(self, lefts: usize) -> Gemm<A, B> {
+        Gemm { cut: self.cut.again(Shares { lefts, ..self.cut.shares }), ..self }
     }
 
     /// The same for every product along these axes, outermost first.
     pub fn batched(self, batch: &[BatchAxis]) -> Gemm<A, B> {
         let batch: Vec<BatchAxis> = batch.iter().copied().filter(|axis| axis.size != 1).collect();
         let products = batch.iter().map(|axis| axis.size).product();
-        Gemm { cut: self.cut.again(products, self.cut.workers), batch, ..self }
+        Gemm { cut: self.cut.again(Shares { products, ..self.cut.shares }), batch, ..self }
     }
 
     /// With a number added to each column: sums start from it.
@@ -208,6 +215,31 @@ impl<A: Element, B: Element> Gemm<A, B> {
         assert!(!accumulate || self.sums.is_some(), "sums gather in f32");
         assert!(!accumulate || self.bias.is_none(), "sums start from one thing");
         Gemm { accumulate, ..self }
+    }
+
+    /// Whether another product has the same sizes and columns and is cut alike: so the columns can be packed for both at once.
+    pub fn has_columns_of(&self, other: &Gemm<A, B>) -> bool {
+        let columns = |gemm: &Gemm<A, B>| {
+            let strides: Vec<_> = gemm.batch.iter().map(|axis| (axis.size, axis.b_stride)).collect();
+            let Matrix { elements, row_stride, column_stride } = gemm.b;
+            (elements.as_ptr(), [row_stride, column_stride], strides)
+        };
+        columns(self) == columns(other) && self.cut.is_like(&other.cut)
+    }
+
+    /// With another product, whose columns these are too. It has a result, a bias and an epilogue of its own, and the bits that it
+    /// would have by itself. Both must have been told how many share them.
+    pub fn beside(mut self, other: Gemm<A, B>) -> Gemm<A, B> {
+        assert!(self.has_columns_of(&other), "products of the same columns");
+        assert!(other.column_sums.is_none(), "columns are summed by the first product");
+        self.beside.push(other);
+        assert!(self.beside.len() < self.cut.shares.lefts, "more products than were told of");
+        self
+    }
+
+    /// The product itself, and those beside it.
+    fn lefts(&self) -> impl Iterator<Item = &Gemm<A, B>> {
+        [self].into_iter().chain(&self.beside)
     }
 
     /// The most results that are finished at once.
@@ -247,6 +279,14 @@ impl<A: Element, B: Element> Gemm<A, B> {
             (None, _) => self.cut.tile_rows,
         }
     }
+
+    /// Numbers of a worker's scratch that are one product's own.
+    fn own_scratch(&self) -> usize {
+        let Cut { tile_columns, .. } = self.cut;
+        let registers = self.epilogue.as_ref().map_or(0, Epilogue::scratch);
+        let bias = if self.bias.is_some() { tile_columns } else { 0 };
+        self.rows_in_scratch() * tile_columns + bias + registers
+    }
 }
 
 impl<A: Element, B: Element> Job for Gemm<A, B> {
@@ -255,11 +295,8 @@ impl<A: Element, B: Element> Job for Gemm<A, B> {
     }
 
     fn worker_scratch(&self) -> usize {
-        let Cut { tile_columns, .. } = self.cut;
-        let registers = self.epilogue.as_ref().map_or(0, Epilogue::scratch);
-        let sums = self.rows_in_scratch() * tile_columns;
-        let bias = if self.bias.is_some() { tile_columns } else { 0 };
-        (self.cut.column_block() + self.cut.row_block() + sums + bias + registers) * size_of::<f32>()
+        let own: usize = self.lefts().map(Gemm::own_scratch).sum();
+        (self.cut.column_block() + self.cut.row_block() + own) * size_of::<f32>()
     }
 
     unsafe fn run(&self, part: usize, scratch: &mut [u8]) {
@@ -267,7 +304,7 @@ impl<A: Element, B: Element> Job for Gemm<A, B> {
         // SAFETY: the caller's promise; parts are disjoint tiles of the result, and the machine has the level,
         // since whoever built the job took it from `Isa::available`.
         unsafe { (self.body)(self, part, scratch) };
-        if self.streams() {
+        if self.lefts().any(Gemm::streams) {
             streaming::fence();
         }
     }
@@ -351,10 +388,7 @@ unsafe fn tiles_of<A: Element, B: Element, L: Microkernel, const ROWS: usize, co
     scratch: &mut [f32],
 ) {
     for index in chunk(part, job.cut.tiles_per_part, job.cut.tiles()) {
-        let (product, rows, columns) = job.cut.tile(index);
-        let (a, b, c) = job.offsets(product);
-        let (a, b) = (job.a.elements.as_ptr().wrapping_add(a), job.b.elements.as_ptr().wrapping_add(b));
-        // SAFETY: the caller's promise; the tile is this part's own.
-        unsafe { Tile { job, index, a, b, c, rows, columns }.compute::<L, ROWS, COLUMNS>(scratch) };
+        // SAFETY: the caller's promise; the tiles of this number are this part's own.
+        unsafe { tile::compute::<A, B, L, ROWS, COLUMNS>(job, index, scratch) };
     }
 }

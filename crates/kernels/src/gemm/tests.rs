@@ -81,7 +81,12 @@ fn large_products_have_parts_for_many_threads_and_small_ones_few() {
             columns_in_place: true,
             column_bytes: size_of::<f32>(),
         };
-        let cut = Cut::new(sizes(rows, columns, depth), products, 16, Panel::of::<Portable>(), layout);
+        let cut = Cut::new(
+            sizes(rows, columns, depth),
+            Shares { products, lefts: 1, workers: 16 },
+            Panel::of::<Portable>(),
+            layout,
+        );
         parts_of(cut.tiles(), cut.tiles_per_part)
     };
     for (rows, columns, depth) in [(4096, 256, 256), (4096, 1024, 1024), (256, 1024, 4096), (256, 256, 4096)] {
@@ -155,6 +160,43 @@ fn every_number_of_threads_gives_the_same_bits() {
         };
         let alone = product(1);
         assert!((2..=4).all(|threads| product(threads) == alone), "{isa}");
+    }
+}
+
+/// The results of products of the same columns, one by one or with the columns packed once for all.
+fn several<T: Element>(isa: Isa, sizes: Sizes, lefts: usize, transposes: usize, together: bool) -> Vec<Vec<T>> {
+    let Sizes { rows, columns, depth } = sizes;
+    let b = numbers::<T>(depth * columns, 2);
+    let b_strides = if transposes & 2 == 0 { (columns, 1) } else { (1, depth) };
+    let a_strides = if transposes & 1 == 0 { (depth, 1) } else { (1, rows) };
+    let operands: Vec<_> =
+        (0..lefts).map(|left| (numbers::<T>(rows * depth, 3 + left), numbers::<T>(columns, left))).collect();
+    let mut results = vec![vec![T::from_f32(9.0); rows * columns]; lefts];
+    let jobs = operands.iter().zip(&mut results).enumerate().map(|(left, ((a, bias), c))| {
+        let to = MatrixMut { elements: Out::new(c.as_mut_ptr(), c.len()), row_stride: columns };
+        let (a, b) = (matrix(a, a_strides.0, a_strides.1), matrix(&b, b_strides.0, b_strides.1));
+        let job = Gemm::new(isa, sizes, a, b, to).workers(2).sharing(if together { lefts } else { 1 });
+        job.bias((left > 0).then(|| In::new(bias.as_ptr(), columns)))
+    });
+    match together {
+        true => run_alone(&jobs.reduce(Gemm::beside).unwrap()),
+        false => jobs.for_each(|job| run_alone(&job)),
+    }
+    results
+}
+
+#[test]
+fn products_that_share_their_columns_have_the_bits_of_each() {
+    let all = [(1, 33, 7), (7, 99, 40), (13, 31, 9), (70, 300, 280), (90, 70, 1100), (2, 3, 0), (300, 600, 64)];
+    for isa in Isa::available() {
+        for (rows, columns, depth) in all {
+            for transposes in 0..4 {
+                let of = |together| several::<f32>(isa, sizes(rows, columns, depth), 3, transposes, together);
+                assert_eq!(of(true), of(false), "{isa} {rows} x {depth} x {columns}, {transposes}");
+                let of = |together| several::<bf16>(isa, sizes(rows, columns, depth), 2, transposes, together);
+                assert_eq!(of(true), of(false), "{isa} {rows} x {depth} x {columns}, {transposes}, bf16");
+            }
+        }
     }
 }
 

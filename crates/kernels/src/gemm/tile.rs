@@ -9,16 +9,16 @@ use crate::{Element, chunk};
 use std::ops::Range;
 
 /// A tile of one product's result.
-pub(super) struct Tile<'a, A, B> {
-    pub job: &'a Gemm<A, B>,
+struct Tile<'a, A, B> {
+    job: &'a Gemm<A, B>,
     /// Its number.
-    pub index: usize,
-    pub a: *const A,
-    pub b: *const B,
+    index: usize,
+    a: *const A,
+    b: *const B,
     /// Where the product's result begins.
-    pub c: usize,
-    pub rows: Range<usize>,
-    pub columns: Range<usize>,
+    c: usize,
+    rows: Range<usize>,
+    columns: Range<usize>,
 }
 
 /// A worker's scratch, divided.
@@ -32,11 +32,11 @@ struct Scratch<'a> {
 
 /// A block of the depth.
 struct Block {
+    /// Its number.
+    index: usize,
     depth: Range<usize>,
     /// Words of a line.
     words: usize,
-    /// Whether there are sums already, from which these go on.
-    continued: bool,
     /// Whether the sums are complete after it.
     last: bool,
 }
@@ -58,48 +58,82 @@ impl Sums {
     }
 }
 
-impl<A: Element, B: Element> Tile<'_, A, B> {
-    #[inline(always)]
-    pub unsafe fn compute<L: Microkernel, const ROWS: usize, const COLUMNS: usize>(&self, scratch: &mut [f32]) {
-        const { assert!(ROWS == L::ROWS && COLUMNS == L::COLUMNS && ROWS * COLUMNS <= BLOCK_MAX) };
-        let cut = &self.job.cut;
-        let mut scratch = self.divided(scratch);
-        let sums = self.sums(scratch.sums);
-        // SAFETY: bias and operands of the epilogue are alive, and nothing writes them.
-        unsafe { self.prepare(&mut scratch) };
-        let mut shape = ROWS;
-        for index in 0..cut.depth_blocks {
-            let depth = chunk(index, cut.depth_block, self.job.sizes.depth);
-            let block = Block {
-                words: pack::words_of::<L>(depth.len()),
-                depth,
-                continued: index > 0 || self.job.accumulate,
-                last: index + 1 == cut.depth_blocks,
-            };
-            // SAFETY: the tile's columns and rows lie inside the operands.
+/// Computes the tiles of one number, of a product and of those beside it: each block of their columns is packed for all of them.
+#[inline(always)]
+pub(super) unsafe fn compute<A: Element, B: Element, L: Microkernel, const ROWS: usize, const COLUMNS: usize>(
+    job: &Gemm<A, B>,
+    index: usize,
+    scratch: &mut [f32],
+) {
+    const { assert!(ROWS == L::ROWS && COLUMNS == L::COLUMNS && ROWS * COLUMNS <= BLOCK_MAX) };
+    let (cut, lefts) = (&job.cut, 1 + job.beside.len());
+    let mut shape = ROWS;
+    for block in 0..cut.depth_blocks {
+        let depth = chunk(block, cut.depth_block, job.sizes.depth);
+        let words = pack::words_of::<L>(depth.len());
+        let block = Block { index: block, depth, words, last: block + 1 == cut.depth_blocks };
+        let mut own_start = cut.column_block() + cut.row_block();
+        let mut ahead = Ahead::NOTHING;
+        for (at, job) in job.lefts().enumerate() {
+            let tile = Tile::of(job, index);
+            let mut scratch = tile.divided(scratch, own_start);
+            own_start += job.own_scratch();
+            // SAFETY: the caller's promise; columns and rows lie inside the operands, and of the tiles of a number the first comes
+            // first.
             unsafe {
-                self.pack_columns::<L, COLUMNS>(&block, scratch.columns);
-                self.pack_rows::<L, ROWS>(&block, scratch.rows);
-            }
-            if self.rows.start == 0
-                && let Some(to) = self.job.column_sums
-            {
-                // SAFETY: these columns' sums belong to the first tile of rows, which this is.
-                let to = unsafe { to.slice(self.columns.clone()) };
-                sum_columns::<L, COLUMNS>(scratch.columns, block.words, to, block.continued);
-            }
-            let mut ahead = self.columns_ahead(index + 1, ROWS, COLUMNS);
-            for row in self.rows.clone().step_by(ROWS) {
-                let band = row..(row + ROWS).min(self.rows.end);
-                // SAFETY: the block is packed, the sums are this tile's own, and the machine has the level.
-                unsafe {
-                    reshape::<L>(&mut shape, band.len());
-                    self.multiply_band::<L, COLUMNS>(band, &block, sums, &mut scratch, &mut ahead);
+                if at == 0 {
+                    tile.pack_columns::<L, COLUMNS>(&block, scratch.columns);
+                    tile.sum_columns::<L, COLUMNS>(&block, scratch.columns);
+                    ahead = tile.columns_ahead(block.index + 1, lefts, ROWS, COLUMNS);
                 }
+                tile.multiply::<L, ROWS, COLUMNS>(&block, &mut scratch, &mut shape, &mut ahead);
             }
         }
-        // SAFETY: the machine has the level, by the caller's promise.
-        unsafe { reshape::<L>(&mut shape, ROWS) };
+    }
+    // SAFETY: the machine has the level, by the caller's promise.
+    unsafe { reshape::<L>(&mut shape, ROWS) };
+}
+
+impl<'a, A: Element, B: Element> Tile<'a, A, B> {
+    #[inline(always)]
+    fn of(job: &'a Gemm<A, B>, index: usize) -> Tile<'a, A, B> {
+        let (product, rows, columns) = job.cut.tile(index);
+        let (a, b, c) = job.offsets(product);
+        let (a, b) = (job.a.elements.as_ptr().wrapping_add(a), job.b.elements.as_ptr().wrapping_add(b));
+        Tile { job, index, a, b, c, rows, columns }
+    }
+
+    /// The tile's rows times the packed columns of a block.
+    #[inline(always)]
+    unsafe fn multiply<L: Microkernel, const ROWS: usize, const COLUMNS: usize>(
+        &self,
+        block: &Block,
+        scratch: &mut Scratch<'_>,
+        shape: &mut usize,
+        ahead: &mut Ahead,
+    ) {
+        let sums = self.sums(scratch.sums);
+        // SAFETY: bias and operands of the epilogue are alive, and nothing writes them; the rows lie inside the operand.
+        unsafe {
+            if block.index == 0 {
+                self.prepare(scratch);
+            }
+            self.pack_rows::<L, ROWS>(block, scratch.rows);
+        }
+        for row in self.rows.clone().step_by(ROWS) {
+            let band = row..(row + ROWS).min(self.rows.end);
+            // SAFETY: the block is packed, the sums are this tile's own, and the machine has the level.
+            unsafe {
+                reshape::<L>(shape, band.len());
+                self.multiply_band::<L, COLUMNS>(band, block, sums, scratch, ahead);
+            }
+        }
+    }
+
+    /// Whether there are sums already, from which those of a block go on.
+    #[inline(always)]
+    fn continues(&self, block: &Block) -> bool {
+        block.index > 0 || self.job.accumulate
     }
 
     /// A panel of rows times all columns; finished with the last block of the depth.
@@ -125,7 +159,7 @@ impl<A: Element, B: Element> Tile<'_, A, B> {
             let width = COLUMNS.min(self.columns.end - column);
             ahead.ask::<L>();
             let first = to.wrapping_add(column - self.columns.start);
-            let start = match (block.continued, &self.job.bias) {
+            let start = match (self.continues(block), &self.job.bias) {
                 (true, _) => Start::At(first, sums.stride),
                 (false, Some(_)) => Start::At(scratch.bias[column - self.columns.start..].as_ptr(), 0),
                 (false, None) => Start::Zero,
@@ -154,28 +188,29 @@ impl<A: Element, B: Element> Tile<'_, A, B> {
 
     /// The columns of a block, to be asked for in even portions while all panels of the tile are multiplied.
     #[inline(always)]
-    fn columns_ahead(&self, block: usize, panel_rows: usize, panel_columns: usize) -> Ahead {
+    fn columns_ahead(&self, block: usize, lefts: usize, panel_rows: usize, panel_columns: usize) -> Ahead {
         let (cut, b) = (&self.job.cut, &self.job.b);
         // After the last block comes the first of another tile: the one that this worker takes next, or its neighbour.
         let (block, columns) = match block < cut.depth_blocks {
             true => (block, self.columns.clone()),
-            false => (0, cut.tile(self.index + cut.workers).2),
+            false => (0, cut.tile(self.index + cut.shares.workers).2),
         };
         if !cut.columns_ahead || columns.is_empty() {
             return Ahead::NOTHING;
         }
         let depth = chunk(block, cut.depth_block, self.job.sizes.depth);
         let first = self.b_at(depth.start, columns.start);
-        let calls = self.rows.len().div_ceil(panel_rows) * self.columns.len().div_ceil(panel_columns);
+        let calls = lefts * self.rows.len().div_ceil(panel_rows) * self.columns.len().div_ceil(panel_columns);
         Ahead::of(first, (depth.len(), b.row_stride), (columns.len(), b.column_stride), calls)
     }
 
     #[inline(always)]
-    fn divided<'s>(&self, scratch: &'s mut [f32]) -> Scratch<'s> {
+    fn divided<'s>(&self, scratch: &'s mut [f32], own_start: usize) -> Scratch<'s> {
         let cut = &self.job.cut;
-        let (columns, rest) = scratch.split_at_mut(cut.column_block());
-        let (rows, rest) = rest.split_at_mut(cut.row_block());
-        let (sums, rest) = rest.split_at_mut(self.job.rows_in_scratch() * cut.tile_columns);
+        let (shared, own) = scratch.split_at_mut(own_start);
+        let (columns, rest) = shared.split_at_mut(cut.column_block());
+        let (rows, _) = rest.split_at_mut(cut.row_block());
+        let (sums, rest) = own.split_at_mut(self.job.rows_in_scratch() * cut.tile_columns);
         let (bias, registers) = rest.split_at_mut(if self.job.bias.is_some() { cut.tile_columns } else { 0 });
         let words = |numbers: &'s mut [f32]| bytemuck::cast_slice_mut(numbers);
         Scratch { columns: words(columns), rows: words(rows), sums, bias, registers }
@@ -262,6 +297,16 @@ impl<A: Element, B: Element> Tile<'_, A, B> {
         unsafe { pack::pack::<B, L, COLUMNS>(lines, to) };
     }
 
+    /// Sums the columns of the tile, if that is asked for: with the first rows.
+    #[inline(always)]
+    unsafe fn sum_columns<L: Microkernel, const COLUMNS: usize>(&self, block: &Block, packed: &[Word]) {
+        if let Some(to) = self.job.column_sums.filter(|_| self.rows.start == 0) {
+            // SAFETY: these columns' sums belong to the first tile of rows, which this is.
+            let to = unsafe { to.slice(self.columns.clone()) };
+            sum_packed::<L, COLUMNS>(packed, block.words, to, self.continues(block));
+        }
+    }
+
     /// Packs the rows of the tile, unless they are read where they lie.
     #[inline(always)]
     unsafe fn pack_rows<L: Microkernel, const ROWS: usize>(&self, block: &Block, to: &mut [Word]) {
@@ -329,9 +374,9 @@ impl<A: Element, B: Element> Tile<'_, A, B> {
     }
 }
 
-/// Adds up the packed columns, each in the order of the depth.
+/// Adds up packed columns, each in the order of the depth.
 #[inline(always)]
-fn sum_columns<L: Microkernel, const COLUMNS: usize>(packed: &[Word], words: usize, to: &mut [f32], continued: bool) {
+fn sum_packed<L: Microkernel, const COLUMNS: usize>(packed: &[Word], words: usize, to: &mut [f32], continued: bool) {
     for (panel, to) in to.chunks_mut(COLUMNS).enumerate() {
         let (steps, _) = packed[panel * words * COLUMNS..][..words * COLUMNS].as_chunks::<COLUMNS>();
         let mut sums = [0.0f32; COLUMNS];

@@ -5,6 +5,7 @@ use crate::DType;
 use crate::dtype::Native;
 use crate::shape::Layout;
 use gradus_kernels::{Fault, In, Isa, Job, Out};
+use std::ops::Range;
 
 /// Offsets inside an arena are multiples of this: a cache line, and the widest vector.
 pub(crate) const ALIGNMENT: usize = 64;
@@ -128,6 +129,12 @@ impl Linker<'_> {
     /// A result.
     pub fn output(&self, index: usize) -> LinkedOperand {
         self.outputs[index].clone()
+    }
+
+    /// What one of several operations sees that are linked as one: these operands and results, in turn.
+    pub(crate) fn part(&self, inputs: Range<usize>, outputs: Range<usize>) -> Linker<'_> {
+        let machine = (self.isa, self.workers);
+        Linker::new(machine, &self.inputs[inputs], &self.outputs[outputs], self.scratch, self.fault)
     }
 
     /// Whether the sums that a result holds go on from what is there already, instead of from zero.

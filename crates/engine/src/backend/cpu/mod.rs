@@ -17,6 +17,9 @@ use gradus_kernels::{Fault, Isa, Pool};
 use linker::ALIGNMENT;
 use std::sync::Arc;
 
+/// Products of at most so many rows are computed together with others of the same columns: packing these is some of the work.
+const ROWS_THAT_SHARE_COLUMNS: usize = 512;
+
 /// A CPU with a number of threads and an instruction set. Programs linked on one share its threads.
 #[derive(Clone)]
 pub struct Cpu {
@@ -122,6 +125,10 @@ impl Machine for Cpu {
 
     fn gives_aside(&self, _product: &Matmul, _epilogue: &Elementwise, _aside: &Elementwise) -> bool {
         false
+    }
+
+    fn shares_columns(&self, _product: &Matmul, rows: usize) -> bool {
+        rows <= ROWS_THAT_SHARE_COLUMNS
     }
 
     fn holds_logits(&self) -> bool {

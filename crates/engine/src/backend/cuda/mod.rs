@@ -177,6 +177,10 @@ impl Machine for Cuda {
         product.gives_aside_on_cuda(epilogue, aside)
     }
 
+    fn shares_columns(&self, _product: &Matmul, _rows: usize) -> bool {
+        false
+    }
+
     fn holds_logits(&self) -> bool {
         false
     }

@@ -49,6 +49,12 @@ impl FusedMatmul {
         &self.matmul
     }
 
+    /// How many operands it has, if its results are only the program's and perhaps the product.
+    pub(super) fn operands(&self) -> Option<usize> {
+        let plain = !self.column_sums && !matches!(self.kept, Kept::Aside(_));
+        plain.then_some(self.matmul.operands() + self.epilogue.input_count - 1)
+    }
+
     /// The program alone; its first operand is the product.
     pub fn epilogue(&self) -> &Elementwise {
         &self.epilogue
@@ -67,6 +73,29 @@ impl FusedMatmul {
     fn product_type(&self, inputs: &[TensorType]) -> Result<TensorType, Mismatch> {
         Mismatch::unless_count(inputs, self.matmul.operands() + self.epilogue.input_count - 1)?;
         Ok(self.matmul.outputs(&inputs[..self.matmul.operands()])?.remove(0))
+    }
+
+    /// The job, as one of so many that share their columns.
+    pub(super) fn gemm<A: Native + Element, B: Native + Element>(
+        &self,
+        linker: &Linker<'_>,
+        lefts: usize,
+    ) -> Result<kernel::Gemm<A, B>, Unsupported> {
+        // The planner asks for these where the machine has kernels for them.
+        if self.column_sums || matches!(self.kept, Kept::Aside(_)) {
+            return Err(Unsupported(self.epilogue.dtype));
+        }
+        let kept = matches!(self.kept, Kept::Product);
+        let result = linker.output(self.result());
+        let others = (self.matmul.operands()..linker.input_count()).map(|index| linker.input(index).source());
+        let sources = [Ok(None)].into_iter().chain(others.map(|source| source.map(Some)));
+        let sources: Vec<_> = sources.collect::<Result<_, _>>()?;
+        let target = (result.target()?, !kept);
+        let epilogue = |width: usize| {
+            let (program, shape) = (&self.epilogue.program, result.shape());
+            Some((element_kernel::Epilogue::new(linker.isa(), program, &sources, target, shape, width), kept))
+        };
+        self.matmul.gemm(linker, &linker.output(0), lefts, epilogue)
     }
 
     /// The product, and the programs behind it.
@@ -195,24 +224,8 @@ impl Kernels for FusedMatmul {
     }
 
     fn cpu(&self, linker: &mut Linker<'_>) -> Result<(), Unsupported> {
-        // The planner asks for these where the machine has kernels for them.
-        if self.column_sums || matches!(self.kept, Kept::Aside(_)) {
-            return Err(Unsupported(self.epilogue.dtype));
-        }
-        let kept = matches!(self.kept, Kept::Product);
-        let result = linker.output(self.result());
-        let others = (self.matmul.operands()..linker.input_count()).map(|index| linker.input(index).source());
-        let sources = [Ok(None)].into_iter().chain(others.map(|source| source.map(Some)));
-        let sources: Vec<_> = sources.collect::<Result<_, _>>()?;
-        let target = result.target()?;
-        let under_target = !kept;
-        let epilogue = |linker: &Linker<'_>, width: usize| {
-            let target = (target, under_target);
-            let (program, shape) = (&self.epilogue.program, result.shape());
-            let epilogue = element_kernel::Epilogue::new(linker.isa(), program, &sources, target, shape, width);
-            Some((epilogue, kept))
-        };
-        self.matmul.link(linker, &linker.output(0), epilogue)
+        with_operands!(linker, A, B => linker.job(self.gemm::<A, B>(linker, 1)?));
+        Ok(())
     }
 
     fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {

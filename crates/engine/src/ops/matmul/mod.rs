@@ -2,8 +2,10 @@
 
 mod cuda;
 mod fused;
+mod shared;
 
 pub use fused::FusedMatmul;
+pub use shared::SharedMatmul;
 
 use super::*;
 use crate::dtype::Native;
@@ -377,7 +379,8 @@ impl Kernels for Matmul {
 
     fn cpu(&self, linker: &mut Linker<'_>) -> Result<(), Unsupported> {
         let product = linker.output(0);
-        self.link(linker, &product, |_, _| None)
+        with_operands!(linker, A, B => linker.job(self.gemm::<A, B>(linker, &product, 1, |_| None)?));
+        Ok(())
     }
 
     fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
@@ -389,33 +392,40 @@ impl Kernels for Matmul {
 /// The epilogue of a product, and whether it is kept besides.
 type WithEpilogue = Option<(gradus_kernels::elementwise::Epilogue, bool)>;
 
-impl Matmul {
-    /// Builds the job, whose product goes to `product`. `epilogue` is told how many results it will get at most at a
-    /// time.
-    fn link(
-        &self,
-        linker: &mut Linker<'_>,
-        product: &crate::backend::LinkedOperand,
-        epilogue: impl FnOnce(&Linker<'_>, usize) -> WithEpilogue,
-    ) -> Result<(), Unsupported> {
-        match (linker.input(0).dtype, linker.input(1).dtype) {
-            (DType::F32, DType::F32) => self.link_typed::<f32, f32>(linker, product, epilogue),
-            (DType::Bf16, DType::Bf16) => self.link_typed::<bf16, bf16>(linker, product, epilogue),
-            (DType::Bf16, DType::F32) => self.link_typed::<bf16, f32>(linker, product, epilogue),
-            (DType::F32, DType::Bf16) => self.link_typed::<f32, bf16>(linker, product, epilogue),
-            (DType::F16, DType::F16) => self.link_typed::<f16, f16>(linker, product, epilogue),
-            (DType::F16, DType::F32) => self.link_typed::<f16, f32>(linker, product, epilogue),
-            (DType::F32, DType::F16) => self.link_typed::<f32, f16>(linker, product, epilogue),
-            (other, _) => Err(Unsupported(other)),
+/// Runs the block with `A` and `B` standing for the element types of the operands.
+macro_rules! with_operands {
+    ($linker:expr, $a:ident, $b:ident => $body:expr) => {{
+        macro_rules! of {
+            ($first:ty, $second:ty) => {{
+                type $a = $first;
+                type $b = $second;
+                $body
+            }};
         }
-    }
+        match ($linker.input(0).dtype, $linker.input(1).dtype) {
+            (DType::F32, DType::F32) => of!(f32, f32),
+            (DType::Bf16, DType::Bf16) => of!(bf16, bf16),
+            (DType::Bf16, DType::F32) => of!(bf16, f32),
+            (DType::F32, DType::Bf16) => of!(f32, bf16),
+            (DType::F16, DType::F16) => of!(f16, f16),
+            (DType::F16, DType::F32) => of!(f16, f32),
+            (DType::F32, DType::F16) => of!(f32, f16),
+            (other, _) => return Err(Unsupported(other)),
+        }
+    }};
+}
+use with_operands;
 
-    fn link_typed<A: Native + Element, B: Native + Element>(
+impl Matmul {
+    /// The job, whose product goes to `product`, as one of so many that share their columns. `epilogue` is told how many results
+    /// it will get at most at a time.
+    fn gemm<A: Native + Element, B: Native + Element>(
         &self,
-        linker: &mut Linker<'_>,
+        linker: &Linker<'_>,
         product: &crate::backend::LinkedOperand,
-        epilogue: impl FnOnce(&Linker<'_>, usize) -> WithEpilogue,
-    ) -> Result<(), Unsupported> {
+        lefts: usize,
+        epilogue: impl FnOnce(usize) -> WithEpilogue,
+    ) -> Result<kernel::Gemm<A, B>, Unsupported> {
         let (a, b) = (linker.input(0), linker.input(1));
         let (depth, columns) = last_two(b.shape());
         let Arrangement { rows, row_stride, batch } =
@@ -429,17 +439,16 @@ impl Matmul {
             let c = kernel::MatrixMut { elements: product.write::<C>(), row_stride: columns };
             kernel::Gemm::new(linker.isa(), sizes, a, b, c)
         });
-        job = job.in_bf16(self.types.computed == DType::Bf16).workers(linker.workers());
+        job = job.in_bf16(self.types.computed == DType::Bf16).workers(linker.workers()).sharing(lefts);
         job = job.batched(&batch).column_sums(sums).accumulating(linker.accumulates(0));
         if self.has_bias {
             let bias = linker.input(2);
             job = with_float!(bias.dtype, T => { job.bias(Some(bias.read::<T>())) });
         }
-        if let Some((epilogue, kept)) = epilogue(linker, job.width()) {
+        if let Some((epilogue, kept)) = epilogue(job.width()) {
             job = job.with_epilogue(epilogue, kept);
         }
-        linker.job(job);
-        Ok(())
+        Ok(job)
     }
 }
 

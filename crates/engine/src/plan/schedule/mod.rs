@@ -39,27 +39,39 @@ pub(super) fn schedule(
     Ok(Scheduled { routine, worker_scratch })
 }
 
+/// The most bytes that are alive at once, in the order that needs least.
+pub(super) fn least_alive(Lowered(routine): &Lowered, buffers: &Buffers, options: Options) -> usize {
+    best_order(routine, &buffers.all, options.reorder && !routine.apart).1
+}
+
 /// The steps in order. Those that write a state's new value come after the other readers of its old value
 /// wherever they can, so that the new value can be written over it; and so after all steps that may end the replay
 /// because the data are bad. What looks at the same data once more, as gradients do, comes after the first that does and
 /// need not be waited for.
 fn ordered(mut routine: PlannedRoutine, buffers: &[Buffer], reorder: bool) -> PlannedRoutine {
-    let links = Links::of(&routine);
-    // Of what others are replayed between, all that waits for nobody comes first.
-    let waits = if routine.apart { waiting(&routine) } else { vec![false; routine.steps.len()] };
-    let next = |ready: &BTreeSet<usize>| ready.iter().copied().min_by_key(|&step| (waits[step], step));
-    let in_trace_order = links.ordered(|ready| next(ready).expect("a step is ready"));
-    let mut order = in_trace_order;
-    if reorder {
-        let mut live = Live::of(&routine, buffers);
-        let sooner = links.ordered(|ready| live.choose(ready));
-        if peak(&routine, buffers, &sooner) < peak(&routine, buffers, &order) {
-            order = sooner;
-        }
-    }
+    let (order, _) = best_order(&routine, buffers, reorder);
     let mut steps: Vec<Option<_>> = routine.steps.into_iter().map(Some).collect();
     routine.steps = order.into_iter().map(|index| steps[index].take().expect("each step once")).collect();
     routine
+}
+
+/// The order that needs least, of those that are allowed, and the most bytes that are alive at once in it.
+fn best_order(routine: &PlannedRoutine, buffers: &[Buffer], reorder: bool) -> (Vec<usize>, usize) {
+    let links = Links::of(routine);
+    // Of what others are replayed between, all that waits for nobody comes first.
+    let waits = if routine.apart { waiting(routine) } else { vec![false; routine.steps.len()] };
+    let next = |ready: &BTreeSet<usize>| ready.iter().copied().min_by_key(|&step| (waits[step], step));
+    let in_trace_order = links.ordered(|ready| next(ready).expect("a step is ready"));
+    let alive = peak(routine, buffers, &in_trace_order);
+    if reorder {
+        let mut live = Live::of(routine, buffers);
+        let sooner = links.ordered(|ready| live.choose(ready));
+        let alive_sooner = peak(routine, buffers, &sooner);
+        if alive_sooner < alive {
+            return (sooner, alive_sooner);
+        }
+    }
+    (in_trace_order, alive)
 }
 
 /// By step: whether it needs what a routine awaits, or what is made of that.

@@ -7,6 +7,7 @@ mod continuing;
 mod fuse;
 mod losses;
 mod rows;
+mod share;
 
 use super::{Machine, Request};
 use crate::Array;
@@ -30,6 +31,12 @@ pub(super) fn simplify(graph: &Graph, request: &Request, machine: &dyn Machine, 
         rooted = rows::sum_columns(&rooted.0, &rooted.1, machine);
     }
     rooted
+}
+
+/// The same, with products of the same columns as one; nothing, if there are none that the machine would have so. What they are made
+/// of and what they give is then needed at once, which may take more memory.
+pub(super) fn sharing_columns(graph: &Graph, request: &Request, machine: &dyn Machine) -> Option<(Graph, Request)> {
+    share::columns(graph, request, machine)
 }
 
 /// A graph under construction, with where each value of the old one went.
