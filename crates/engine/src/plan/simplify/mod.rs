@@ -8,7 +8,7 @@ mod fuse;
 mod losses;
 mod rows;
 
-use super::{Machine, Request};
+use super::{Machine, MarkRequest, Request};
 use crate::Array;
 use crate::graph::{Graph, Node, Source, Value};
 use crate::ops::{Effect, Lowering, Operation, types_of};
@@ -83,7 +83,9 @@ impl<'a> Rewrite<'a> {
     pub fn finish(self, request: &Request) -> (Graph, Request) {
         let outputs = request.outputs.iter().map(|(name, value)| (name.clone(), self.map[value])).collect();
         let assigns = request.assigns.iter().map(|(state, value)| (self.map[state], self.map[value])).collect();
-        (self.new, Request { outputs, assigns, ..request.clone() })
+        let given = |mark: &MarkRequest| mark.given.iter().map(|value| self.map[value]).collect();
+        let marks = request.marks.iter().map(|mark| MarkRequest { given: given(mark), ..mark.clone() }).collect();
+        (self.new, Request { outputs, assigns, marks, ..request.clone() })
     }
 }
 
@@ -91,7 +93,8 @@ impl Request {
     /// Every value that the request names.
     pub(super) fn roots(&self) -> impl Iterator<Item = Value> {
         let assigned = self.assigns.iter().flat_map(|&(state, value)| [state, value]);
-        self.outputs.iter().map(|&(_, value)| value).chain(assigned)
+        let given = self.marks.iter().flat_map(|mark| mark.given.iter().copied());
+        self.outputs.iter().map(|&(_, value)| value).chain(assigned).chain(given)
     }
 }
 
