@@ -233,7 +233,7 @@ fn main() {
     };
     let config = StepConfig {
         lanes: Lanes::at(place.ranks, place),
-        sharded: shard == Sharding::Optimizer,
+        shard,
         overlap,
         ..StepConfig::new(Rc::new(reference()), EACH, settings.optimizer.clone())
     };

@@ -2,7 +2,7 @@
 
 use crate::args::TrainArgs;
 use crate::ranks;
-use gradus_train::config::{BatchSize, Compression, OptimizerKind};
+use gradus_train::config::{BatchSize, Compression, OptimizerKind, Sharding};
 use gradus_train::models::ModelConfig;
 
 /// Steps of the run on the built-in stories: about 100 seconds on two cores.
@@ -103,13 +103,28 @@ pub fn lanes(args: &TrainArgs) -> usize {
     let Some(ranks) = args.ranks.or_else(ranks::started) else { return 1 };
     let batch = args.batch.unwrap_or(BatchSize::Fixed(BatchSize::USUAL)).size();
     let needed = ranks.next_power_of_two();
-    // Every lane has a message, or weights, of its own.
-    let apart = args.compress.is_some_and(Compression::is_some) || args.local_steps.is_some_and(|steps| steps > 0);
+    // Every lane has a message, or weights, of its own; or is all that a rank computes.
+    let apart = args.compress.is_some_and(Compression::is_some)
+        || args.local_steps.is_some_and(|steps| steps > 0)
+        || gives_gradients(args);
     let mut lanes = if apart { needed } else { needed.max(USUAL) };
     while lanes > needed && !batch.is_multiple_of(lanes) {
         lanes /= 2;
     }
     lanes
+}
+
+fn gives_gradients(args: &TrainArgs) -> bool {
+    args.shard.map(Sharding::from) == Some(Sharding::Gradients)
+}
+
+/// Sequences computed at once: as suits; but where gradients are shared out, which takes that, a whole lane, if no memory is stated.
+pub fn micro_batch(args: &TrainArgs) -> usize {
+    let lanes = args.lanes.unwrap_or_else(|| lanes(args)).max(1);
+    match args.batch.unwrap_or(BatchSize::Fixed(BatchSize::USUAL)) {
+        BatchSize::Fixed(batch) if gives_gradients(args) && lanes > 1 && args.memory.is_none() => batch / lanes,
+        _ => 0,
+    }
 }
 
 /// One thread for each core that the system gives, shared with the other ranks here.

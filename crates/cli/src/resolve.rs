@@ -303,7 +303,7 @@ fn train_config(args: &TrainArgs, model: ModelConfig, sequence: usize, paths: Pa
         vocab_size,
         validation: validation(args, paths)?,
         batch: args.batch.unwrap_or(BatchSize::Fixed(BatchSize::USUAL)),
-        micro_batch: args.micro_batch.unwrap_or(0),
+        micro_batch: args.micro_batch.unwrap_or_else(|| defaults::micro_batch(args)),
         lanes: args.lanes.unwrap_or_else(|| defaults::lanes(args)),
         shard: args.shard.map_or(Sharding::None, Sharding::from),
         overlap: args.overlap.unwrap_or(true),

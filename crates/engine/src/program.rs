@@ -5,7 +5,7 @@ use crate::dtype::Native;
 use crate::error::Location;
 use crate::graph::{Role, Source, State};
 use crate::handles::{Traced, unique, wrong_handle};
-use crate::plan::{Buffer, BufferKind, Mark, Moment, Operand, Options, Plan, Planner, Report, Request};
+use crate::plan::{Buffer, BufferKind, Mark, MarkRequest, Moment, Operand, Options, Plan, Planner, Report, Request};
 use crate::{Array, Error, Handles, Result, RoutineKey, Tensor, TensorKey, TensorType, Trace};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -22,9 +22,18 @@ pub struct Routine {
     times_per_step: usize,
     outputs: Vec<(String, Tensor)>,
     assigns: Vec<(Tensor, Tensor)>,
-    marks: Vec<(Moment, usize, Vec<Tensor>)>,
+    marks: Vec<Marked>,
     apart: bool,
     location: Location,
+}
+
+/// What is due in a routine for a group: its states, and values that are given away.
+#[derive(Clone)]
+struct Marked {
+    moment: Moment,
+    group: usize,
+    states: Vec<Tensor>,
+    given: Vec<Tensor>,
 }
 
 impl Routine {
@@ -63,17 +72,23 @@ impl Routine {
     /// States of a group that others are given as soon as the routine has their last values: it does not touch them any
     /// more. [`Program::run_marked`] says when that is.
     pub fn starts(self, group: usize, states: &[Tensor]) -> Routine {
-        self.marked(Moment::Start, group, states)
+        self.marked(Moment::Start, group, states, &[])
+    }
+
+    /// As [`Routine::starts`], and gives values away as soon as they are there: they can be read then ([`Program::given`]), and take no
+    /// memory of the routine's afterwards. Groups are given in the order in which they are named here.
+    pub fn gives(self, group: usize, states: &[Tensor], values: &[Tensor]) -> Routine {
+        self.marked(Moment::Start, group, states, values)
     }
 
     /// States of a group that others may still be writing when the routine begins: it does not touch them before
     /// [`Program::run_marked`] has awaited them.
     pub fn awaits(self, group: usize, states: &[Tensor]) -> Routine {
-        self.marked(Moment::Await, group, states)
+        self.marked(Moment::Await, group, states, &[])
     }
 
-    fn marked(mut self, moment: Moment, group: usize, states: &[Tensor]) -> Routine {
-        self.marks.push((moment, group, states.to_vec()));
+    fn marked(mut self, moment: Moment, group: usize, states: &[Tensor], given: &[Tensor]) -> Routine {
+        self.marks.push(Marked { moment, group, states: states.to_vec(), given: given.to_vec() });
         Routine { id: unique(), ..self }
     }
 
@@ -120,7 +135,7 @@ impl Routine {
             assigns.push((target, named(tensor)?));
         }
         let mut marks = vec![];
-        for (moment, group, states) in &self.marks {
+        for Marked { moment, group, states, given } in &self.marks {
             let mut of_group = vec![];
             for state in states {
                 let node = named(state)?.node;
@@ -130,7 +145,8 @@ impl Routine {
                 };
                 of_group.push(name);
             }
-            marks.push((*moment, *group, of_group));
+            let given = given.iter().map(named).collect::<Result<_>>()?;
+            marks.push(MarkRequest { moment: *moment, group: *group, states: of_group, given });
         }
         if outputs.is_empty() && assigns.is_empty() {
             return Err(wrong(format!("routine {:?} does nothing; give it an output or an assignment", self.name)));
@@ -262,6 +278,18 @@ impl Program {
             at(self, moment, group)?;
         }
         Ok(self.run_steps(routine, done..self.plan.routines[index].steps.len())?)
+    }
+
+    /// What a routine gives away for a group, by its place among that ([`Routine::gives`]), where [`Program::run_marked`] says that it has
+    /// come to that: before, and when further steps are done, something else may lie there. None where the host cannot see it.
+    pub fn given(&self, routine: &str, group: usize, place: usize) -> Result<Option<&[u8]>> {
+        let planned = &self.plan.routines[self.routine(RoutineKey::Name(routine))?];
+        let marks = planned.marks.iter().filter(|mark| mark.moment == Moment::Start && mark.group == group);
+        let Some(operand) = marks.flat_map(|mark| &mark.given).nth(place) else {
+            let problem = format!("routine {routine:?} gives no value {place} for group {group}");
+            return Err(Error::Routine { problem, at: Location::caller() });
+        };
+        Ok(self.executable.look(operand.buffer).map(|bytes| &bytes[bytes_of(operand)]))
     }
 
     /// Replays some steps of a routine, which must come one after another: only routines whose plans allow it may be
@@ -412,10 +440,8 @@ impl Program {
     /// there, and they lie one after another.
     pub fn look<'a>(&self, key: impl Into<TensorKey<'a>>) -> Result<Option<&[u8]>> {
         let operand = self.readable(key.into())?;
-        let (layout, size) = (&operand.layout, operand.dtype.size());
-        let (start, length) = (layout.offset * size, layout.shape.elements() * size);
-        let bytes = self.executable.look(operand.buffer).filter(|_| layout.is_dense());
-        Ok(bytes.map(|bytes| &bytes[start..start + length]))
+        let bytes = self.executable.look(operand.buffer).filter(|_| operand.layout.is_dense());
+        Ok(bytes.map(|bytes| &bytes[bytes_of(operand)]))
     }
 
     /// Reads an output of the routine that ran last, or a state or an input, into `numbers`.
@@ -500,6 +526,13 @@ fn leaves(plan: &Plan) -> HashMap<Arc<str>, Operand> {
         _ => None,
     };
     plan.buffers.iter().enumerate().filter_map(named).collect()
+}
+
+/// Where the bytes of an operand that lies densely are in its buffer.
+fn bytes_of(operand: &Operand) -> Range<usize> {
+    let (layout, size) = (&operand.layout, operand.dtype.size());
+    let start = layout.offset * size;
+    start..start + layout.shape.elements() * size
 }
 
 fn check_fit<T: Native>(key: TensorKey<'_>, operand: &Operand, count: usize) -> Result<()> {

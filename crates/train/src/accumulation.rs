@@ -126,12 +126,11 @@ impl GradientAccumulator {
         &self.summed
     }
 
-    /// The states of the sums of some tensors, by their places in what is summed.
-    pub(crate) fn states(&self, tensors: Range<usize>) -> Vec<Tensor> {
-        let sums = |summed: &[Summed]| summed.iter().map(|summed| summed.sums.len()).sum::<usize>();
-        let first = sums(&self.summed[..tensors.start]);
-        let states = self.sums[first..first + sums(&self.summed[tensors])].iter();
-        states.map(|sum| sum.state.clone()).collect()
+    /// The states of the sums of each tensor.
+    pub(crate) fn states(&self) -> Vec<Vec<Tensor>> {
+        let mut sums = self.sums.iter();
+        let of_tensor = |summed: &Summed| sums.by_ref().take(summed.sums.len()).map(|sum| sum.state.clone()).collect();
+        self.summed.iter().map(of_tensor).collect()
     }
 
     /// All that is summed over the micro-batches: each as one tensor, whatever the number of its sums.
@@ -201,7 +200,8 @@ impl GradientAccumulator {
             let routine = Routine::new(&fold.routine().expect("it does something")).times_per_step(times);
             // What joins follows the last lane, bucket by bucket, from those whose gradients are there first.
             let routine = if fold.waits { routine } else { routine.apart() };
-            let (of_tensors, others) = sums.split_at(self.states(0..self.gradients.len()).len());
+            let of_tensors = self.summed[..self.gradients.len()].iter().map(|summed| summed.sums.len()).sum();
+            let (of_tensors, others) = sums.split_at(of_tensors);
             of_tensors.iter().rev().chain(others).fold(routine, |routine, (state, places)| {
                 let left = fold.waiting - fold.added;
                 let added = places[left..fold.waiting].iter().rev();

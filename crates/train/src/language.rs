@@ -1,6 +1,6 @@
 //! A language model as what is trained.
 
-use crate::config::{BatchSize, Clip, LocalSteps, Sharding, TrainConfig};
+use crate::config::{BatchSize, Clip, LocalSteps, TrainConfig};
 use crate::generate::{Decoder, Sampling, Texts};
 use crate::lanes::Lanes;
 use crate::models::{Blocks, CausalModel, IGNORED_TARGET, ModelConfig, WholeSequences};
@@ -203,7 +203,7 @@ impl StepConfig {
                 beta1: config.beta1 as f32,
                 beta2: config.beta2 as f32,
             }),
-            sharded: config.shard == Sharding::Optimizer,
+            shard: config.shard,
             overlap: config.overlap,
             compression: config.compress,
             compression_warmup: config.compress_warmup,

@@ -88,7 +88,7 @@ fn trained_on(device: &(dyn Fn() -> Arc<dyn Backend> + Sync), ranks: usize, sett
         let summary = trainer.train(tokens, &mut Unwatched).unwrap();
         (states(&trainer), summary)
     });
-    let is_sharded = settings.shard == Sharding::Optimizer;
+    let is_sharded = settings.shard.is_of_updates();
     assert!(all.iter().all(|(states, summary)| (is_sharded || *states == all[0].0) && summary.loss == all[0].1.loss));
     assert!(all.iter().all(|(states, _)| weights(states) == weights(&all[0].0)));
     all.into_iter().next().unwrap()
@@ -228,6 +228,81 @@ fn checkpoints_of_parts_are_those_of_the_whole() {
     assert!(states == unbroken);
 }
 
+/// Settings by which gradients are given away as they come, where each rank has one of so many lanes.
+fn giving(lanes: usize) -> Settings {
+    Settings { shard: Sharding::Gradients, lanes, micro_batch: BATCH / lanes, ..settings() }
+}
+
+#[test]
+fn gradients_that_are_given_away_give_the_same_bits() {
+    let average = GroupedOptimizer::new(AdamW::default()).average(0.9);
+    let usual = giving(4);
+    let runs = [
+        (usual.clone(), &[(4, true), (4, false), (3, true), (2, true)][..]),
+        (Settings { optimizer: average, clip: Clip::Value(0.01), ..giving(2) }, &[(2, true), (2, false)]),
+        (Settings { precision: Precision::Bf16, ..usual.clone() }, &[(4, true)]),
+        (Settings { precision: Precision::F16, ..usual }, &[(4, true)]),
+        (giving(8), &[(8, true), (5, true)]),
+    ];
+    for (settings, runs) in runs {
+        let (expected, summary) = trained(1, 2, &Settings { shard: Sharding::None, ..settings.clone() });
+        assert!(summary.loss.is_finite());
+        assert!(trained(1, 1, &settings).0 == expected, "one rank has all of it");
+        for &(ranks, overlap) in runs {
+            let (states, other) = trained(ranks, 1, &Settings { overlap, ..settings.clone() });
+            let about =
+                format!("{ranks} ranks of {} lanes, overlap {overlap}, {:?}", settings.lanes, settings.precision);
+            assert!(weights(&states) == weights(&expected), "{about}");
+            assert_eq!(other.loss.to_bits(), summary.loss.to_bits(), "{about}");
+        }
+    }
+}
+
+#[test]
+fn a_run_goes_on_whether_gradients_are_given_away_or_not() {
+    let folder = Folder::new("ranks-given");
+    let within = |name: &str, steps: u64, shard: Sharding| Settings {
+        steps: Some(steps),
+        folder: Some(folder.path().join(name)),
+        schedule: ScheduleKind::Constant,
+        shard,
+        ..giving(4)
+    };
+    let (unbroken, _) = trained(1, 1, &within("unbroken", 12, Sharding::None));
+    let mut states = vec![];
+    for (ranks, steps, shard) in
+        [(4, 3, Sharding::Gradients), (1, 5, Sharding::Gradients), (3, 9, Sharding::Gradients), (2, 12, Sharding::None)]
+    {
+        (states, _) = trained(ranks, 1, &within("pieces", steps, shard));
+    }
+    assert!(states == unbroken);
+}
+
+/// A rank that gives gradients away keeps its share of their sums, those of both uses of the tied table, to a unit of 1024 numbers a weight
+/// at most; and the arena is smaller by what it does not keep.
+#[test]
+fn a_rank_keeps_its_share_of_sums() {
+    let kept = |ranks: usize, shard: Sharding| -> Vec<(usize, usize)> {
+        on_ranks(ranks, |ranks| {
+            let backend = Arc::new(Cpu::new(1).unwrap());
+            let settings = Settings { shard, ..giving(ranks.place().ranks) };
+            let trainer = Trainer::on_ranks(language_model(), settings, backend, ranks).unwrap();
+            let sums = trainer.program().states().filter(|(_, role, _)| *role == Role::Gradient);
+            (sums.map(|(_, _, ty)| ty.bytes()).sum(), trainer.program().plan().regions.total())
+        })
+    };
+    for ranks in [2, 4, 8] {
+        let (whole, parts) = (kept(ranks, Sharding::Optimizer), kept(ranks, Sharding::Gradients));
+        let (of_whole, all) = (whole[0].0, parts.iter().map(|(bytes, _)| bytes).sum::<usize>());
+        // Each has the sum of the losses.
+        assert_eq!(all, of_whole + 4 * (ranks - 1));
+        for ((_, usual), (bytes, arena)) in whole.iter().zip(&parts) {
+            assert!(*bytes <= of_whole / ranks + 2 * 4 * 1024 * 2, "{ranks} ranks: {parts:?} of {of_whole}");
+            assert!(*arena < *usual, "{ranks} ranks: {arena} of {usual}");
+        }
+    }
+}
+
 /// A rank remembers its share, to a unit of 1024 numbers a weight at most.
 #[test]
 fn a_rank_remembers_its_share() {
@@ -289,7 +364,10 @@ fn skipping(
 #[test]
 fn a_step_that_is_not_finite_on_one_rank_is_skipped_on_all() {
     let settings = Settings { micro_batch: 2, ..settings() };
-    for (checked, shard) in [(false, Sharding::None), (true, Sharding::None), (false, Sharding::Optimizer)] {
+    // A rank of eight has a lane to itself, whose gradients may be given away.
+    let none = [(false, Sharding::None), (true, Sharding::None)];
+    let parts = [(false, Sharding::Optimizer), (false, Sharding::Gradients), (true, Sharding::Gradients)];
+    for (checked, shard) in none.into_iter().chain(parts) {
         let settings = Settings { shard, ..settings.clone() };
         let run = |ranks: usize| skipping(ranks, &settings, checked, &|| Arc::new(Cpu::new(1).unwrap()));
         let alone = run(1);
@@ -365,6 +443,9 @@ fn a_run_goes_on_with_other_devices_and_refuses_the_same_steps() {
         refused.iter().all(|told| told.contains("on the CPU, and this is the shared device; choose")),
         "{refused:?}"
     );
+    let refused =
+        on_ranks(4, |ranks| Trainer::on_ranks(language_model(), giving(4), device(), ranks).err().unwrap().to_string());
+    assert!(refused.iter().all(|told| told.contains("choose `settings.device` cpu, or `settings.shard` optimizer")));
     let settings = Settings { micro_batch: 2, ..settings() };
     let alone = skipping(1, &settings, true, &|| Arc::new(Cpu::new(1).unwrap()));
     for (checked, ranks) in [(true, 2), (false, 3)] {

@@ -43,5 +43,5 @@ choices! {
     /// Layouts of model folders.
     LayoutName for Layout { Timm, Transformers }
     /// What ranks have parts of.
-    ShardName for Sharding { None, Optimizer }
+    ShardName for Sharding { None, Optimizer, Gradients }
 }

@@ -107,7 +107,8 @@ pub struct TrainArgs {
     /// many as ranks]
     #[arg(long, value_name = "N", help_heading = "Training")]
     pub lanes: Option<usize>,
-    /// What each rank has only a part of: optimizer, what adamw, sgd or lion remember [default: none]
+    /// What each rank has only a part of: optimizer, what adamw, sgd or lion remember; gradients, that and the sums of gradients, where
+    /// a rank has one lane (--lanes as many as --ranks) computed at once (--micro-batch), and elsewhere as optimizer; on CPUs [default: none]
     #[arg(long, value_enum, help_heading = "Training")]
     pub shard: Option<ShardName>,
     /// Whether ranks on CPUs exchange gradients and weights while they compute [default: true]

@@ -34,6 +34,12 @@ impl Liveness {
         self.last[buffer] = steps;
     }
 
+    /// Someone takes what a buffer holds when so many steps are done. It is not told from who needs it for one step more, since the last
+    /// of those could lay its result over it.
+    pub fn taken(&mut self, buffer: BufferId, steps: usize) {
+        self.last[buffer] = self.last(buffer).map_or(steps, |last| last.max(steps));
+    }
+
     /// The step that writes a buffer first, if one does.
     pub fn first(&self, buffer: BufferId) -> Option<usize> {
         Some(self.first[buffer]).filter(|&step| step != NEVER)
@@ -91,6 +97,9 @@ impl super::PlannedRoutine {
             step.inputs.iter().for_each(|input| liveness.read(input.buffer, at));
             let written = step.outputs.iter().map(|output| output.buffer);
             written.chain(step.scratch).for_each(|buffer| liveness.written(buffer, at));
+        }
+        for (mark, due) in self.marks.iter().zip(self.due()) {
+            mark.given.iter().for_each(|given| liveness.taken(given.buffer, due));
         }
         let given = self.outputs.iter().map(|(_, output)| output.buffer);
         let assigned = self.assigns.iter().map(|&(_, new)| new);

@@ -1,7 +1,9 @@
 //! From nodes to steps: views become layouts of their operand's buffer, every other value gets a buffer, and a
 //! dense copy is put in where the machine does not read a layout, or not in that type.
 
-use super::{Buffer, BufferId, BufferKind, Machine, Mark, Moment, Operand, PlannedRoutine, Reading, Request, Step};
+use super::{
+    Buffer, BufferId, BufferKind, Machine, Mark, MarkRequest, Operand, PlannedRoutine, Reading, Request, Step,
+};
 use crate::error::Location;
 use crate::graph::{Graph, Node, Part, Source, Value};
 use crate::ops::{Elementwise, Lowering, Operation};
@@ -91,15 +93,9 @@ pub(super) fn lower(graph: &Graph, request: &Request, buffers: &mut Buffers, mac
     let location = graph.nodes().last().map_or_else(Location::caller, |node| node.location);
     let end = Origin { location, part: Part::default() };
     let assigns = lowerer.assigns(request, end);
-    let outputs = lowerer.outputs(request, &assigns, end);
-    let state = |name: &Arc<str>| lowerer.buffers.leaves[&Leaf::Named(name.clone())];
-    let mark = |(moment, group, states): &(Moment, usize, Vec<Arc<str>>)| Mark {
-        moment: *moment,
-        group: *group,
-        at: 0,
-        buffers: states.iter().map(state).collect(),
-    };
-    let marks = request.marks.iter().map(mark).collect();
+    let kept = request.outputs.iter().map(|(name, value)| (name.clone(), lowerer.kept(value, &assigns, end)));
+    let outputs = kept.collect();
+    let marks = request.marks.iter().map(|mark| lowerer.mark(mark, &assigns, end)).collect();
     Lowered(PlannedRoutine {
         name: request.name.clone(),
         times_per_step: request.times_per_step,
@@ -226,17 +222,22 @@ impl Lowerer<'_> {
         assigns
     }
 
-    /// What the caller reads afterwards: as it is, unless it is a state that will have changed by then.
-    fn outputs(&mut self, request: &Request, assigns: &[(BufferId, BufferId)], end: Origin) -> Vec<(String, Operand)> {
-        let mut outputs = vec![];
-        for (name, value) in &request.outputs {
-            let mut operand = self.operands[value].clone();
-            if !operand.layout.is_dense() || assigns.iter().any(|&(state, _)| state == operand.buffer) {
-                operand = self.fresh_copy(&operand, operand.dtype, end);
-            }
-            outputs.push((name.clone(), operand));
+    /// What the caller reads later on: as it is, unless it is a state that will have changed by then.
+    fn kept(&mut self, value: &Value, assigns: &[(BufferId, BufferId)], end: Origin) -> Operand {
+        let operand = self.operands[value].clone();
+        match operand.layout.is_dense() && assigns.iter().all(|&(state, _)| state != operand.buffer) {
+            true => operand,
+            false => self.fresh_copy(&operand, operand.dtype, end),
         }
-        outputs
+    }
+
+    /// A mark whose place is still to be found.
+    fn mark(&mut self, request: &MarkRequest, assigns: &[(BufferId, BufferId)], end: Origin) -> Mark {
+        let MarkRequest { moment, group, states, given } = request;
+        let state = |name: &Arc<str>| self.buffers.leaves[&Leaf::Named(name.clone())];
+        let buffers = states.iter().map(state).collect();
+        let given = given.iter().map(|value| self.kept(value, assigns, end)).collect();
+        Mark { moment: *moment, group: *group, at: 0, buffers, given }
     }
 }
 

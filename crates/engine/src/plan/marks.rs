@@ -1,18 +1,19 @@
-//! When a replay gives states to others, and when it needs them back: between which steps, once these are in order.
+//! When a replay gives states or other values to others, and when it needs states back: between which steps, once these are in
+//! order.
 
-use super::{BufferId, PlannedRoutine, Step};
+use super::{BufferId, Operand, PlannedRoutine, Step};
 
 /// What is due at a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
-    /// The states have their last values: whoever exchanges them may begin.
+    /// The states have their last values, and what is given is there: whoever exchanges them may begin.
     Start,
     /// The states are needed: whoever exchanges them must be done.
     Await,
 }
 
 /// A place between two steps of a routine at which states begin to be exchanged, or must have been.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Mark {
     /// What is due.
     pub moment: Moment,
@@ -22,25 +23,44 @@ pub struct Mark {
     pub at: usize,
     /// The states: no later step touches those that are started, and no earlier one those that are awaited.
     pub buffers: Vec<BufferId>,
+    /// What is given away: it lies there at the mark, to be read at once, and not any longer than steps need it.
+    pub given: Vec<Operand>,
 }
 
 impl PlannedRoutine {
-    /// Puts every mark where it belongs: starts as early, and awaits as late as the order of the steps allows.
+    /// Puts every mark where it belongs.
     pub(super) fn place_marks(&mut self) {
+        let due = self.due();
+        self.marks.iter_mut().zip(due).for_each(|(mark, due)| mark.at = due);
+        self.marks.sort_by_key(|mark| mark.at);
+    }
+
+    /// By mark, how many steps come before: starts are as early, and awaits as late as the order of the steps allows. Values are given
+    /// in the order of their marks, since all that exchange must do so in the same one.
+    pub(super) fn due(&self) -> Vec<usize> {
         let PlannedRoutine { marks, steps, assigns, .. } = self;
-        for mark in &mut *marks {
+        let mut given_before = 0;
+        let due = |mark: &Mark| {
             let new = assigns.iter().filter(|(state, _)| mark.buffers.contains(state)).map(|&(_, new)| new);
             let new: Vec<BufferId> = new.collect();
             let touches = |step: &Step| {
                 let touched = step.inputs.iter().chain(&step.outputs).map(|operand| operand.buffer);
                 touched.into_iter().any(|buffer| mark.buffers.contains(&buffer) || new.contains(&buffer))
             };
-            mark.at = match mark.moment {
-                Moment::Start => steps.iter().rposition(touches).map_or(0, |last| last + 1),
-                Moment::Await => steps.iter().position(touches).unwrap_or(steps.len()),
+            let makes = |step: &Step| {
+                mark.given.iter().any(|given| step.outputs.iter().any(|output| output.buffer == given.buffer))
             };
-        }
-        marks.sort_by_key(|mark| mark.at);
+            if mark.moment == Moment::Await {
+                return steps.iter().position(touches).unwrap_or(steps.len());
+            }
+            let due = steps.iter().rposition(|step| touches(step) || makes(step)).map_or(0, |last| last + 1);
+            if mark.given.is_empty() {
+                return due;
+            }
+            given_before = due.max(given_before);
+            given_before
+        };
+        marks.iter().map(due).collect()
     }
 }
 
@@ -155,6 +175,104 @@ mod tests {
         let mut fewer = first.clone();
         fewer.marks.retain(|mark| mark.group != 1);
         assert!(verify_after(&plan, joining, &fewer).unwrap_err().contains("does not start group 1"));
+    }
+
+    const DEPTH: usize = 8;
+
+    /// The gradients of a deeper network: a routine that gives them away, from the last layer to the first, and looks whether a number is
+    /// finite; and one that gives them as outputs.
+    fn giving(trace: &Trace) -> [Routine; 2] {
+        let weights: Vec<Tensor> =
+            (0..DEPTH).map(|layer| trace.zero_state(&format!("w.{layer}"), DType::F32, [32, 32])).collect();
+        let x = trace.input("x", DType::F32, [4, 32]);
+        let y = weights.iter().fold(x, |x, weight| (x.matmul(weight) + 0.5).tanh());
+        let slopes = gradient(&(&y * &y).sum(&[0, 1]), &weights.iter().collect::<Vec<_>>()).unwrap();
+        let rate = trace.input("rate", DType::F32, []).check_finite("the rate");
+        let kept = trace.zero_state("part", DType::F32, [16]);
+        let gives = |routine: Routine, layer: usize| routine.gives(layer, &[], &slopes[layer..=layer]);
+        let gives = (0..DEPTH).rev().fold(Routine::new("gives"), gives).output("rate", &rate);
+        // A state that others write from then on.
+        let gives = gives.gives(DEPTH, &[kept], &[]);
+        let keeps = |routine: Routine, layer: usize| routine.output(&format!("slope.{layer}"), &slopes[layer]);
+        [gives, (0..DEPTH).fold(Routine::new("keeps"), keeps)]
+    }
+
+    fn bytes_of_routine(which: usize) -> usize {
+        let (trace, cpu) = (Trace::new(), Cpu::new(1).unwrap());
+        trace.plan(&cpu, &giving(&trace)[which..=which], Options::default()).unwrap().regions.transients
+    }
+
+    #[test]
+    fn what_is_given_away_is_there_at_its_mark_and_takes_no_memory_afterwards() {
+        let (gives, keeps) = (bytes_of_routine(0), bytes_of_routine(1));
+        assert!(keeps >= DEPTH * 32 * 32 * size_of::<f32>() && 2 * gives < keeps, "{gives} and {keeps}");
+        for options in [Options::default(), Options { reorder: false, in_place: false, ..Options::default() }] {
+            let (trace, cpu) = (Trace::new(), Cpu::new(2).unwrap());
+            let plan = trace.plan(&cpu, &giving(&trace), options).unwrap();
+            let mut program = Program::link(plan, &cpu).unwrap();
+            let numbers: Vec<f32> = (0..1024).map(|at| (at as f32 * 0.37).sin() * 0.1).collect();
+            (0..DEPTH).for_each(|layer| program.write(&format!("w.{layer}")[..], &numbers).unwrap());
+            program.write("x", &numbers[..128]).unwrap();
+            program.write("rate", &[0.1f32]).unwrap();
+            program.run("keeps").unwrap();
+            let slopes: Vec<Vec<u8>> = (0..DEPTH)
+                .map(|layer| program.look(&format!("slope.{layer}")[..]).unwrap().unwrap().to_vec())
+                .collect();
+            assert!(slopes.iter().flatten().any(|byte| *byte != 0));
+            let mut groups = vec![];
+            let at = |program: &mut Program, _: Moment, group: usize| {
+                if group < DEPTH {
+                    assert!(program.given("gives", group, 0)?.unwrap() == slopes[group], "group {group}");
+                }
+                groups.push(group);
+                Ok(())
+            };
+            program.run_marked::<Error>("gives", at).unwrap();
+            // The state's mark has no value to wait for.
+            groups.retain(|group| *group < DEPTH);
+            assert_eq!(groups, Vec::from_iter((0..DEPTH).rev()));
+            let problem = program.given("gives", 0, 1).unwrap_err().to_string();
+            assert!(problem.contains("gives no value 1 for group 0"), "{problem}");
+            // What may fault comes before the first is given away.
+            program.write("rate", &[f32::NAN]).unwrap();
+            let mut given = 0;
+            let at = |_: &mut Program, _: Moment, group: usize| {
+                given += usize::from(group < DEPTH);
+                Ok(())
+            };
+            assert!(matches!(program.run_marked("gives", at), Err(Error::NonFinite { .. })));
+            assert_eq!(given, 0);
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_any_more_cannot_be_given_away() {
+        let (trace, cpu) = (Trace::new(), Cpu::new(1).unwrap());
+        let plan = trace.plan(&cpu, &giving(&trace)[..1], Options::default()).unwrap();
+        let refused = |corrupt: &dyn Fn(&mut PlannedRoutine)| {
+            let mut parts = Parts::clone(&plan);
+            corrupt(&mut parts.routines[0]);
+            parts.routines[0].marks.sort_by_key(|mark| mark.at);
+            Plan::new(parts).err().unwrap_or_default()
+        };
+        let marks = &plan.routines[0].marks;
+        for (index, mark) in marks.iter().enumerate().filter(|(_, mark)| !mark.given.is_empty()) {
+            let makes = plan.routines[0].steps.iter().position(|step| step.outputs[0].buffer == mark.given[0].buffer);
+            let early = refused(&|routine| routine.marks[index].at = makes.unwrap());
+            assert!(early.contains("does not hold its value"), "{index}: {early:?}");
+        }
+        let first = marks.iter().position(|mark| !mark.given.is_empty()).unwrap();
+        let late = refused(&|routine| routine.marks[first].at = routine.steps.len());
+        assert!(late.contains(&format!("what it gives for group {}: buffer", DEPTH - 1)), "{late:?}");
+        let elsewhere = refused(&|routine| routine.marks[first].given[0].layout.offset = 1);
+        assert!(elsewhere.contains("reaches past buffer"), "{elsewhere:?}");
+        let looks = plan.routines[0].steps.iter().position(|step| step.effect().check().is_some()).unwrap();
+        let fault = refused(&|routine| {
+            let step = routine.steps.remove(looks);
+            routine.steps.push(step);
+            routine.marks.iter_mut().filter(|mark| mark.at > looks).for_each(|mark| mark.at -= 1);
+        });
+        assert!(fault.contains("something was given away"), "{fault:?}");
     }
 
     #[test]

@@ -49,9 +49,17 @@ pub(crate) struct Request {
     pub outputs: Vec<(String, Value)>,
     /// State, and the value it has afterwards.
     pub assigns: Vec<(Value, Value)>,
-    /// When states are exchanged with others, by their names.
-    pub marks: Vec<(Moment, usize, Vec<Arc<str>>)>,
+    pub marks: Vec<MarkRequest>,
     pub apart: bool,
+}
+
+/// When states are exchanged with others, by their names, and values given away.
+#[derive(Clone, Debug)]
+pub(crate) struct MarkRequest {
+    pub moment: Moment,
+    pub group: usize,
+    pub states: Vec<Arc<str>>,
+    pub given: Vec<Value>,
 }
 
 /// What the planner may do. All of it is on unless a test, or a search for a fault, turns it off: the results are

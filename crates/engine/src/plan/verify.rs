@@ -33,7 +33,7 @@ fn marks(parts: &Parts, routine: &PlannedRoutine) -> Verdict {
     if !routine.marks.is_sorted_by_key(|mark| mark.at) || routine.marks.iter().any(|mark| mark.at > steps) {
         return Err("its marks are not in the order of its steps".to_string());
     }
-    for Mark { moment, group, at, buffers } in &routine.marks {
+    for Mark { moment, group, at, buffers, .. } in &routine.marks {
         if buffers
             .iter()
             .any(|&id| !matches!(parts.buffers.get(id).map(|buffer| &buffer.kind), Some(BufferKind::State(_))))
@@ -235,8 +235,8 @@ fn bounds(parts: &Parts, id: BufferId) -> Result<(usize, usize), String> {
 struct Replay<'a> {
     parts: &'a Parts,
     contents: Contents,
-    /// Whether a byte of a state was written.
-    state_written: bool,
+    /// Whether a byte of a state was written, or something was given away.
+    written: bool,
     /// What was looked for so far, and in which numbers.
     looked_for: Vec<(BufferId, Numbers, Check)>,
     /// The operations that were carried out.
@@ -248,13 +248,15 @@ type Numbers = (usize, Vec<(usize, usize)>);
 
 impl<'a> Replay<'a> {
     fn of(parts: &'a Parts, contents: Contents) -> Replay<'a> {
-        Replay { parts, contents, state_written: false, looked_for: vec![], done: HashSet::new() }
+        Replay { parts, contents, written: false, looked_for: vec![], done: HashSet::new() }
     }
 
     fn routine(mut self, routine: &PlannedRoutine) -> Verdict {
         for (index, step) in routine.steps.iter().enumerate() {
+            self.given(routine, index)?;
             self.step(step).map_err(|problem| format!("step {index} ({}): {problem}", step.op.name()))?;
         }
+        self.given(routine, routine.steps.len())?;
         for (name, output) in &routine.outputs {
             self.readable(output).map_err(|problem| format!("output {name:?}: {problem}"))?;
             if !output.layout.is_dense() {
@@ -271,6 +273,20 @@ impl<'a> Replay<'a> {
         let assigned: HashMap<BufferId, BufferId> = routine.assigns.iter().copied().collect();
         for id in (0..self.parts.buffers.len()).filter(|&id| self.buffer(id).kind.is_persistent()) {
             self.holds(assigned.get(&id).copied().unwrap_or(id))?;
+        }
+        Ok(())
+    }
+
+    /// What is given away when so many steps are done must be there, and cannot be taken back.
+    fn given(&mut self, routine: &PlannedRoutine, steps: usize) -> Verdict {
+        for Mark { group, given, .. } in routine.marks.iter().filter(|mark| mark.at == steps) {
+            for operand in given {
+                self.readable(operand).map_err(|problem| format!("what it gives for group {group}: {problem}"))?;
+                if !operand.layout.is_dense() {
+                    return Err(format!("what it gives for group {group} does not lie densely"));
+                }
+                self.written = true;
+            }
         }
         Ok(())
     }
@@ -297,12 +313,13 @@ impl<'a> Replay<'a> {
             self.apart_from(scratch, &step.inputs.iter().map(|input| input.buffer).collect::<Vec<_>>())?;
             written.push(scratch);
         }
-        self.state_written |= written.iter().any(|&id| self.buffer(id).offset < self.parts.regions.states);
+        self.written |= written.iter().any(|&id| self.buffer(id).offset < self.parts.regions.states);
         if step.effect().check().is_some_and(|check| check.input() >= step.inputs.len()) {
             return Err("what it looks for is in an operand that is not there".to_string());
         }
-        if self.may_fault(step) && self.state_written {
-            return Err("bad data may end the replay here, when a state has been written".to_string());
+        if self.may_fault(step) && self.written {
+            let problem = "bad data may end the replay here, when a state has been written or something was given away";
+            return Err(problem.to_string());
         }
         written.into_iter().for_each(|buffer| self.write(buffer));
         Ok(())

@@ -91,6 +91,26 @@ pub enum Sharding {
     None,
     /// What the optimizer remembers; each updates its part of the weights.
     Optimizer,
+    /// That, and the sums of gradients, where a rank has one lane whose examples are computed at once: what is computed is given away as
+    /// soon as it is there. Elsewhere as [`Sharding::Optimizer`].
+    Gradients,
+}
+
+impl Sharding {
+    /// Whether each rank updates a part of the weights.
+    pub fn is_of_updates(self) -> bool {
+        self != Sharding::None
+    }
+}
+
+impl fmt::Display for Sharding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Sharding::None => "none",
+            Sharding::Optimizer => "optimizer",
+            Sharding::Gradients => "gradients",
+        })
+    }
 }
 
 /// What a run is computed on.

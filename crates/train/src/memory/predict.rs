@@ -2,14 +2,14 @@
 
 use super::{ProcessMemory, heap};
 use crate::Result;
-use crate::config::{OptimizerKind, Sharding, TokenizerKind, TrainConfig};
+use crate::config::{OptimizerKind, TokenizerKind, TrainConfig};
 use crate::data::PIECE_BYTES;
 use crate::lanes::{Lanes, Place, SQUARES_TOGETHER};
 use crate::language::LanguageModel;
 use crate::models::{CausalModel, Parameter};
 use crate::optimizers::is_hidden_matrix;
 use crate::pipeline::{Cut, Stage, Transfer};
-use crate::ranks::{compressed_bytes, exchange_bytes};
+use crate::ranks::{Exchanged, compressed_bytes, exchange_bytes, may_give};
 use crate::tokenizer::LEARNING_BYTES_MIN;
 use crate::trainer::Batches;
 use gradus_engine::Shape;
@@ -202,10 +202,11 @@ fn ranks_bytes(config: &TrainConfig, (stage, cut): (Stage, Option<&Cut>), lanes:
         weights.iter().map(|parameter| parameter.shape.elements()).chain([1]).collect()
     };
     let all = numbers(&parameters);
-    let saves_parts = (config.shard == Sharding::Optimizer || cut.is_some()) && config.place.rank == 0;
+    let saves_parts = (config.shard.is_of_updates() || cut.is_some()) && config.place.rank == 0;
     let saving = if saves_parts { size_of::<f32>() * all.iter().max().unwrap_or(&0) } else { 0 };
     let Some(cut) = cut else {
-        return all_exchanged(config, lanes, false) + saving as u64;
+        let exchanged = if may_give(config.shard, lanes) { Exchanged::Given } else { Exchanged::Sums };
+        return all_exchanged(config, lanes, exchanged) + saving as u64;
     };
     let of_lane = config.batch.size() / config.lanes;
     let micro_batch = if config.micro_batch > 0 { config.micro_batch } else { of_lane };
@@ -216,21 +217,21 @@ fn ranks_bytes(config: &TrainConfig, (stage, cut): (Stage, Option<&Cut>), lanes:
     };
     let passes = of_lane / micro_batch.max(1) * lanes.hosted().len();
     let own = &cut.weights[stage.index];
-    exchange_bytes(lanes, numbers(own), own.len(), 1, false) + transfer.bytes(stage, passes) + saving as u64
+    exchange_bytes(lanes, numbers(own), own.len(), 1, Exchanged::Sums) + transfer.bytes(stage, passes) + saving as u64
 }
 
 /// What is exchanged of a model that is not cut.
-fn all_exchanged(config: &TrainConfig, lanes: &Lanes, on_device: bool) -> u64 {
+fn all_exchanged(config: &TrainConfig, lanes: &Lanes, exchanged: Exchanged) -> u64 {
     let parameters = config.model.parameters();
     // Tied embeddings have a sum for each of their uses; the loss is a number.
     let most_sums = if config.model.tie_embeddings { 2 } else { 1 };
     let numbers = parameters.iter().map(|parameter| parameter.shape.elements()).chain([1]).collect();
-    exchange_bytes(lanes, numbers, parameters.len(), most_sums, on_device)
+    exchange_bytes(lanes, numbers, parameters.len(), most_sums, exchanged)
 }
 
 /// What comes to a device from others, besides what is planned.
 pub fn exchanged_on_device(config: &TrainConfig) -> u64 {
-    all_exchanged(config, &Lanes::at(config.lanes, config.place), true)
+    all_exchanged(config, &Lanes::at(config.lanes, config.place), Exchanged::OnDevices)
 }
 
 /// The same where lanes are kept apart until they are summed.

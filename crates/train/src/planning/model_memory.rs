@@ -5,7 +5,7 @@ use super::{Chosen, Refusal, StepPlans};
 use crate::memory::guard::{self, Armed, Doing};
 use crate::memory::{Held, Limit, Outside, STEP_BYTES, messages_bytes};
 use crate::pipeline::Transfer;
-use crate::ranks::{compressed_bytes, exchange_bytes};
+use crate::ranks::{Exchanged, compressed_bytes, exchange_bytes, may_give};
 use crate::step::{Batch, StepConfig};
 use crate::trainer::{Batches, Settings};
 use crate::{Error, Result};
@@ -51,9 +51,14 @@ impl ModelMemory {
         let numbers = traced.summed.iter().map(|summed| summed.numbers).collect();
         let shapes: Vec<Shape> = traced.parameters.iter().map(|parameter| parameter.shape.clone()).collect();
         let others = traced.summed[shapes.len().min(traced.summed.len())..].iter().map(|summed| summed.numbers).sum();
+        let exchanged = match may_give(config.shard, &config.lanes) {
+            _ if device.is_some() => Exchanged::OnDevices,
+            true => Exchanged::Given,
+            false => Exchanged::Sums,
+        };
         let exchange = match config.keeps_lanes() {
             true => compressed_bytes(config.compression, &config.lanes, &shapes, others),
-            false => exchange_bytes(&config.lanes, numbers, shapes.len(), most_sums, device.is_some()),
+            false => exchange_bytes(&config.lanes, numbers, shapes.len(), most_sums, exchanged),
         };
         if let Some(device) = device {
             return of_device(device, exchange);

@@ -26,6 +26,11 @@ pub(crate) fn profile(
     steps: usize,
     observer: &dyn Observer,
 ) -> Result<Profile> {
+    if session.training.config().gives_gradients() {
+        return Err(Error::Config(
+            "gradients that are given away while others are computed are not timed; profile with `settings.shard` optimizer".to_string(),
+        ));
+    }
     // Nothing but steps: no validation, sample or checkpoint, and no other plan.
     let (limits, every) = (std::mem::take(&mut session.limits), std::mem::take(&mut session.every));
     let adaptive = session.adaptive.take();

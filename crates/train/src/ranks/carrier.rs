@@ -6,6 +6,7 @@ use super::shards::{Piece, Shards};
 use crate::lanes::{Lanes, Place};
 use gradus_comm::{Result, Transport, Work};
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The numbers of a state where it lies, for as long as nothing else touches it.
@@ -13,13 +14,15 @@ pub(super) type Lying = *mut [f32];
 
 /// Exchanges buckets, a round at a time: in a round every rank gives every other one a part of its blocks, and adds up what it gets.
 pub(super) struct Carrier {
-    rounds: Rounds,
+    pub rounds: Arc<Rounds>,
     sent: Numbers,
     received: Numbers,
     pub gathered: Numbers,
     /// Where sums and weights lie.
     pub sums: States<Lying>,
     pub weights: States<Lying>,
+    /// By tensor, the number at which its sums begin: not the first where only a part of them is here.
+    pub starts: Vec<usize>,
 }
 
 // SAFETY: addresses are followed only by `Errand::carry_out`, under what those who post it promise.
@@ -76,12 +79,12 @@ pub(super) struct Numbers {
 }
 
 impl Numbers {
-    fn new(ranks: usize, numbers: usize) -> Numbers {
+    pub fn new(ranks: usize, numbers: usize) -> Numbers {
         Numbers { numbers: vec![0.0; numbers], at: vec![0; ranks + 1] }
     }
 
     /// Says how many numbers each rank has.
-    fn cut(&mut self, numbers: impl Fn(usize) -> usize) {
+    pub fn cut(&mut self, numbers: impl Fn(usize) -> usize) {
         for rank in 0..self.at.len() - 1 {
             self.at[rank + 1] = self.at[rank] + size_of::<f32>() * numbers(rank);
         }
@@ -96,7 +99,7 @@ impl Carrier {
     /// For sums of these lanes and shards, so many of each tensor. Where they lie is told before anything is posted.
     pub fn new(lanes: &Lanes, shards: Shards, sums: &[usize]) -> Carrier {
         let Place { ranks, .. } = lanes.place();
-        let rounds = Rounds::new(lanes, shards, sums, ON_HOST);
+        let rounds = Arc::new(Rounds::new(lanes, shards, sums, ON_HOST));
         // As much as a round can have at most.
         Carrier {
             sent: Numbers::new(ranks, rounds.most * ranks * lanes.blocks().len()),
@@ -105,6 +108,7 @@ impl Carrier {
             rounds,
             sums: vec![],
             weights: vec![],
+            starts: vec![0; sums.len()],
         }
     }
 
@@ -116,6 +120,32 @@ impl Carrier {
             transport.all_to_all(bytes, &sent.at, room, &received.at)?;
             self.add_up(bucket, round);
         }
+        Ok(())
+    }
+
+    /// As for a round of [`Carrier::scatter`], of what is packed: what others are to have, and what stays here, in the only block
+    /// of this rank.
+    pub fn scatter_given(
+        &mut self,
+        (bucket, round): (usize, usize),
+        sent: &Numbers,
+        own: &[f32],
+        transport: &mut dyn Transport,
+    ) -> Result<()> {
+        let Carrier { rounds, sums, received, starts, .. } = self;
+        let (rank, blocks) = (rounds.place.rank, &rounds.blocks);
+        let chunk = rounds.chunk(bucket, rank, round);
+        let of_own = rounds.sums_in(sums, chunk.clone());
+        received.cut(|from| if from == rank { 0 } else { blocks[from] * of_own });
+        let (bytes, room) = (bytemuck::cast_slice(&sent.numbers), bytemuck::cast_slice_mut(&mut received.numbers));
+        transport.all_to_all(bytes, &sent.at, room, &received.at)?;
+        let mut at = 0;
+        rounds.each_sum(sums, chunk, |piece, states| {
+            let length = piece.numbers.len();
+            write(states, &piece.from(starts[piece.tensor]), &own[at..at + length]);
+            at += length;
+        });
+        self.add_up(bucket, round);
         Ok(())
     }
 
@@ -142,15 +172,15 @@ impl Carrier {
 
     /// Adds up the blocks of all ranks, those of this one where they lie, to where the sums of its part belong.
     fn add_up(&mut self, bucket: usize, round: usize) {
-        let Carrier { rounds, sums, received, .. } = self;
+        let Carrier { rounds, sums, received, starts, .. } = self;
         let (own, blocks) = (rounds.place.rank, &rounds.blocks);
         let Numbers { numbers, at } = received;
         let came: Lying = &mut numbers[..];
         let mut before = 0;
         rounds.each_sum(sums, rounds.chunk(bucket, own, round), |piece, states| {
-            let length = piece.numbers.len();
+            let (length, here) = (piece.numbers.len(), piece.from(starts[piece.tensor]));
             let lying = |block: usize| match rounds.owners[block] {
-                (rank, block) if rank == own => part(states[block], piece),
+                (rank, block) if rank == own => part(states[block], &here),
                 (rank, block) => {
                     let start = at[rank] / size_of::<f32>() + before * blocks[rank] + block * length;
                     part(came, &Piece { tensor: piece.tensor, numbers: start..start + length })
@@ -162,7 +192,7 @@ impl Carrier {
                 let (sums, numbers) = unsafe { (&mut *lying(left), &*lying(right)) };
                 sums.iter_mut().zip(numbers).for_each(|(sum, number)| *sum += number);
             }
-            let (first, sum) = (lying(0), part(last(states), piece));
+            let (first, sum) = (lying(0), part(last(states), &here));
             if !std::ptr::eq(first, sum) {
                 // SAFETY: as above.
                 unsafe { (*sum).copy_from_slice(&*first) };

@@ -9,6 +9,7 @@
 use super::Ranks;
 use super::carrier::{Carrier, Errand, Lying, Numbers, Task};
 use super::device::DeviceCarrier;
+use super::given::{Giving, Room, Rooms};
 use super::rounds::States;
 use super::shards::Shards;
 use crate::accumulation::{Summed, waiting_name};
@@ -49,16 +50,25 @@ enum Way {
     Host {
         carrier: Box<Carrier>,
         errands: Box<[Errand]>,
+        /// Where gradients are packed that are given away, if they are.
+        rooms: Option<Rooms>,
     },
     Device(Box<DeviceCarrier>),
 }
 
 impl Way {
-    fn on_host(carrier: Carrier, buckets: usize) -> Way {
+    fn on_host(carrier: Carrier, parts: &Parts, sums: &[usize]) -> Way {
         let mut carrier = Box::new(carrier);
         let place: *mut Carrier = &mut *carrier;
+        let rooms = parts.gives.then(|| {
+            let starts = carrier.starts.iter_mut().zip(&parts.numbers);
+            starts.for_each(|(start, numbers)| *start = numbers.start);
+            Rooms::new(place, carrier.rounds.clone(), sums)
+        });
         let errand = |task| move |bucket| Errand { carrier: place, task, bucket, took: Duration::ZERO };
-        Way::Host { carrier, errands: Task::ALL.into_iter().flat_map(|task| (0..buckets).map(errand(task))).collect() }
+        let buckets = 0..=parts.shards().of_weights();
+        let errands = Task::ALL.into_iter().flat_map(|task| buckets.clone().map(errand(task))).collect();
+        Way::Host { carrier, errands, rooms }
     }
 }
 
@@ -97,11 +107,15 @@ impl Exchange {
         let shards = parts.shards().clone();
         let own = lanes.blocks().len();
         let of_sum = |sum: &String| (0..own - 1).map(|place| waiting_name(place, sum)).chain([sum.clone()]).collect();
-        let sums = summed.iter().map(|summed| summed.sums.iter().map(of_sum).collect()).collect();
+        let of_tensor = |(tensor, summed): (usize, &Summed)| match parts.gives && parts.has_none(tensor) {
+            true => vec![vec![]; summed.sums.len()],
+            false => summed.sums.iter().map(of_sum).collect(),
+        };
+        let sums = summed.iter().enumerate().map(of_tensor).collect();
         let counts: Vec<usize> = summed.iter().map(|summed| summed.sums.len()).collect();
         let buckets = shards.of_weights() + 1;
         let way = match ranks.take_peers() {
-            None => Way::on_host(Carrier::new(lanes, shards.clone(), &counts), buckets),
+            None => Way::on_host(Carrier::new(lanes, shards.clone(), &counts), parts, &counts),
             Some(peers) => {
                 Way::Device(Box::new(DeviceCarrier::new(lanes, shards.clone(), &counts, (peers, patience()?))?))
             }
@@ -191,6 +205,16 @@ impl Exchange {
 
     /// The gradients of a bucket are there: it is scattered, if all those are that come before it. The sums are then in flight.
     pub fn ready(&mut self, bucket: usize, program: &mut Program) -> Result<()> {
+        self.begin(bucket, program, true)
+    }
+
+    /// Waits until all is exchanged that was begun.
+    pub fn wait_for_last(&mut self) -> Result<()> {
+        self.wait(self.step.last)
+    }
+
+    /// As [`Exchange::ready`]; or what would be given of the bucket is lost to a fault.
+    fn begin(&mut self, bucket: usize, program: &mut Program, is_there: bool) -> Result<()> {
         let weights = self.shards.of_weights();
         if !self.step.ready.contains(&true) {
             // The first of a step: nothing is under way.
@@ -209,7 +233,13 @@ impl Exchange {
                 next if next + 1 == weights => self.step.begun = Instant::now(),
                 _ => {}
             }
-            self.step.last = self.post(Task::Scatter, next)?;
+            self.step.last = match self.gives() && next < weights {
+                true => {
+                    assert_eq!(next, bucket, "buckets are given in order");
+                    self.give(next, program, is_there)?
+                }
+                false => self.post(Task::Scatter, next)?,
+            };
             self.step.scattered += 1;
             if next == weights {
                 self.step.tickets[next] = self.post(Task::GatherSums, next)?;
@@ -223,7 +253,12 @@ impl Exchange {
 
     /// All gradients are there. Waits until this rank has the sums of its parts, and all that is of no weight.
     pub fn scattered(&mut self, program: &mut Program) -> Result<()> {
-        (0..=self.shards.of_weights()).try_for_each(|bucket| self.ready(bucket, program))?;
+        let weights = self.shards.of_weights();
+        for bucket in (0..weights).rev().chain([weights]) {
+            if !self.step.ready[bucket] {
+                self.begin(bucket, program, false)?;
+            }
+        }
         self.step.ready.fill(false);
         self.wait(self.step.last)?;
         self.wait_for_device()
@@ -270,6 +305,37 @@ impl Exchange {
         // exchange, and the exchange before the program (`TrainingStep`). Steps touch nothing that is in flight, as the verifier
         // has seen of every routine with marks; any other is run only when nothing is.
         Ok(Some(unsafe { self.ranks.thread().post(Collective::Work(work)) }))
+    }
+
+    /// Whether gradients are given away.
+    pub fn gives(&self) -> bool {
+        self.parts.gives
+    }
+
+    /// Packs what a routine gives away for a bucket, which must be there now, and has it scattered.
+    fn give(&mut self, bucket: usize, program: &Program, is_there: bool) -> Result<Option<Ticket>> {
+        let Exchange { ranks, way: Way::Host { rooms: Some(rooms), .. }, sums, shards, .. } = self else {
+            return Err(out_of_sight());
+        };
+        let first = shards.bucket(bucket).start;
+        let given = |tensor: usize, sum: usize| -> Result<&[f32]> {
+            let before = sums[first..tensor].iter().map(Vec::len).sum::<usize>();
+            let bytes = program.given("first", bucket, before + sum)?.ok_or_else(out_of_sight)?;
+            Ok(bytemuck::cast_slice(bytes))
+        };
+        let mut last = None;
+        for round in 0..rooms.count(bucket) {
+            if let Some(ticket) = rooms.occupied() {
+                ranks.thread().wait(ticket)?;
+            }
+            let room: *mut Room = rooms.pack(bucket, round, is_there.then_some(&given as &Giving<'_>))?;
+            // SAFETY: the room is there until the thread has ended, as errands are; nobody touches it before its ticket was awaited, and
+            // no step the parts of sums that the carrier writes, which are in flight from the mark on.
+            let ticket = unsafe { ranks.thread().post(Collective::Work(room)) };
+            rooms.posted(ticket);
+            last = Some(ticket);
+        }
+        Ok(last)
     }
 
     fn wait(&mut self, ticket: Option<Ticket>) -> Result<()> {
@@ -330,6 +396,10 @@ impl Exchange {
 
     /// Makes the sums of all ranks such that the step is refused by all. Nothing of it may be under way.
     pub fn spoil(&mut self, program: &mut Program) -> Result<()> {
+        if self.gives() {
+            // What was not given is sent as not a number.
+            return Ok(());
+        }
         let sum = self.sums[0][0].last().expect("a sum has a state");
         program.fill(sum, |bytes| {
             bytes[..size_of::<f32>()].copy_from_slice(&f32::NAN.to_ne_bytes());

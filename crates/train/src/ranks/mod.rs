@@ -11,6 +11,7 @@ mod coded;
 mod compressed;
 mod device;
 mod exchange;
+mod given;
 mod low_rank;
 mod prediction;
 mod rounds;
@@ -25,7 +26,7 @@ pub use compressed::bytes_of_step;
 pub(crate) use compressed::{Compressed, compressed_bytes};
 pub(crate) use exchange::Exchange;
 pub use prediction::StepTime;
-pub(crate) use rounds::exchange_bytes;
+pub(crate) use rounds::{Exchanged, exchange_bytes, may_give};
 pub(crate) use shards::Shards;
 pub(crate) use units::Units;
 

@@ -1,6 +1,7 @@
 //! What a step takes on ranks, from its plan and the link between them: the same steps, marks and buckets, on paper.
 
 use super::exchange::is_gathered_early;
+use super::given::ROOMS;
 use super::rounds::rounds_of;
 use super::shards::Shards;
 use crate::Result;
@@ -37,6 +38,8 @@ struct Paper<'a> {
     scatter: Vec<f64>,
     gather: Vec<f64>,
     small: f64,
+    /// Where gradients are given away: what is exchanged of them before a room is free again. Whoever computes waits for that.
+    rooms: Option<f64>,
     /// By which computing takes longer while something is exchanged beside it.
     slowed: f64,
 }
@@ -59,19 +62,26 @@ impl StepConfig {
         let buckets = 0..shards.of_weights();
         let scattered: Vec<f64> = buckets.clone().map(|bucket| bytes(bucket, blocks, &sums)).collect();
         let gathered: Vec<f64> = buckets
-            .map(|bucket| if self.sharded { bytes(bucket, 1.0, &|_| 1) } else { bytes(bucket, 1.0, &sums) })
+            .map(
+                |bucket| {
+                    if self.shard.is_of_updates() { bytes(bucket, 1.0, &|_| 1) } else { bytes(bucket, 1.0, &sums) }
+                },
+            )
             .collect();
         let sent: f64 = scattered.iter().chain(&gathered).sum();
         let seconds = |(bucket, bytes): (usize, f64)| {
             let rounds = rounds_of(shards, &counts, bucket) as f64;
             rounds * link.latency.as_secs_f64() + bytes / link.bytes_per_second
         };
+        let rounds: usize = (0..shards.of_weights()).map(|bucket| rounds_of(shards, &counts, bucket)).sum();
+        let rooms = scattered.iter().sum::<f64>() / link.bytes_per_second * ROOMS.min(rounds) as f64 / rounds as f64;
         let overlap = self.overlap && backend.memory()?.is_none();
         let paper = Paper {
             overlap,
             scatter: scattered.into_iter().enumerate().map(seconds).collect(),
             gather: gathered.into_iter().enumerate().map(seconds).collect(),
             small: SMALL * link.latency.as_secs_f64(),
+            rooms: parts.gives.then_some(rooms),
             slowed: 1.0 + WORK * sent / plan.seconds(),
             plan,
             config: self,
@@ -99,9 +109,9 @@ impl Paper<'_> {
     /// A step among its like, of which so many buckets are gathered during the backward pass.
     fn overlapped(&self, early: usize) -> f64 {
         let (config, weights) = (self.config, self.scatter.len());
-        let early = if config.sharded { 0 } else { early };
+        let early = if config.shard.is_of_updates() { 0 } else { early };
         let (Some(first), Some(update)) = (self.routine("first"), self.routine("update")) else { return f64::INFINITY };
-        let lags = !config.sharded && update.apart;
+        let lags = !config.shard.is_of_updates() && update.apart;
         let slowed = self.slowed;
         let whole = |routine: &PlannedRoutine| slowed * routine.seconds();
         let seconds = |name: &str| self.routine(name).map_or(0.0, whole);
@@ -122,9 +132,14 @@ impl Paper<'_> {
         };
         let folds: Vec<String> = config.lanes.folds().iter().filter_map(Fold::routine).collect();
         let joins = config.lanes.folds().last().and_then(Fold::routine).and_then(|name| self.routine(&name));
+        let mut given = link;
         let mut started = |group: usize, now: &mut f64| {
             *now += joins.map_or(0.0, |joins| slowed * piece_seconds(joins, group, Moment::Start));
             ready.get_mut(group).into_iter().for_each(|ready| *ready = *now);
+            if let (Some(rooms), Some(scatter)) = (self.rooms, self.scatter.get(group)) {
+                given = given.max(*now) + scatter;
+                *now = now.max(given - rooms);
+            }
         };
         let (passes, hosted) = (config.passes(), config.lanes.hosted().len());
         if passes == 1 {

@@ -1,6 +1,8 @@
 //! How buckets are exchanged: in rounds of bounded size, in which every rank has a part.
 
+use super::given::ROOMS;
 use super::shards::{Piece, Shards};
+use crate::config::Sharding;
 use crate::lanes::{Block, Lanes, Place, SQUARES_TOGETHER, additions};
 use std::ops::Range;
 use std::sync::Arc;
@@ -29,27 +31,52 @@ pub(super) struct Rounds {
     pub additions: Arc<[(usize, usize)]>,
 }
 
+/// What is exchanged, and where that lies.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Exchanged {
+    /// Sums, where hosts see them.
+    Sums,
+    /// Gradients that are given away.
+    Given,
+    /// Sums in the memory of devices.
+    OnDevices,
+}
+
+/// Whether gradients may be given away as they come, if they are to be sharded: where a rank has one lane. It depends on the micro-batch
+/// too whether they are.
+pub(crate) fn may_give(shard: Sharding, lanes: &Lanes) -> bool {
+    shard == Sharding::Gradients && lanes.place().ranks > 1 && lanes.hosted().len() == 1
+}
+
 /// Bytes that an exchange takes besides the arena, if it is of tensors of these numbers, the first of which are so many weights,
-/// with so many sums each at most; on a device or on the host.
+/// with so many sums each at most.
 pub(crate) fn exchange_bytes(
     lanes: &Lanes,
     numbers: Vec<usize>,
     weights: usize,
     most_sums: usize,
-    on_device: bool,
+    exchanged: Exchanged,
 ) -> u64 {
     let Place { ranks, .. } = lanes.place();
     if ranks == 1 {
         return 0;
     }
     let shards = Shards::new(numbers, weights, ranks);
-    let at_once = if on_device { ON_DEVICE } else { ON_HOST };
+    let at_once = if exchanged == Exchanged::OnDevices { ON_DEVICE } else { ON_HOST };
     // Some buckets have as many sums, and others fewer.
     let round = |sums: usize| units(&shards, sums, at_once) * SQUARES_TOGETHER * sums;
     let round = (1..=most_sums).map(round).max().unwrap_or(0);
     let received = all_blocks(lanes.count(), ranks).len();
     // A device sends from where numbers lie, and gathers to where they belong.
-    let packed = if on_device { 0 } else { ranks * lanes.blocks().len() + ranks };
+    let packed = match exchanged {
+        Exchanged::OnDevices => 0,
+        Exchanged::Sums => ranks * lanes.blocks().len() + ranks,
+        Exchanged::Given => {
+            let of_bucket = |bucket| rounds(&shards, units(&shards, most_sums, at_once), bucket);
+            let rooms = ROOMS.min((0..shards.of_weights()).map(of_bucket).sum());
+            2 * ranks + ranks * rooms
+        }
+    };
     (size_of::<f32>() * round * (received + packed)) as u64
 }
 
@@ -104,6 +131,11 @@ impl Rounds {
     /// How many rounds a bucket takes.
     pub fn count(&self, bucket: usize) -> usize {
         rounds(&self.shards, self.units[bucket], bucket)
+    }
+
+    /// How many rounds the buckets of weights take.
+    pub fn of_weights(&self) -> usize {
+        (0..self.shards.of_weights()).map(|bucket| self.count(bucket)).sum()
     }
 
     /// The units of a bucket that a rank has in a round.

@@ -30,6 +30,13 @@ pub(crate) struct Piece {
     pub numbers: Range<usize>,
 }
 
+impl Piece {
+    /// The same numbers, counted from this one on.
+    pub fn from(&self, start: usize) -> Piece {
+        Piece { tensor: self.tensor, numbers: self.numbers.start - start..self.numbers.end - start }
+    }
+}
+
 impl Shards {
     /// Of tensors of these numbers, the first of which are so many weights.
     pub fn new(numbers: Vec<usize>, weights: usize, ranks: usize) -> Shards {

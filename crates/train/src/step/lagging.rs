@@ -95,14 +95,17 @@ impl TrainingStep {
     /// Replays a routine that leaves sums. The first of a step meets what is left of the step before, and the last gives what it
     /// has to be exchanged as soon as it has it.
     pub(super) fn run_summing(&mut self, name: &str, is_first: bool, is_last: bool) -> Result<()> {
-        let is_behind = self.lagging.is_behind;
+        let (is_behind, overlaps) = (self.lagging.is_behind, self.overlaps());
         let TrainingStep { exchange: Some(exchange), .. } = self else { return self.run_routine(name) };
         if is_behind {
             exchange.gather()?;
         }
-        if !self.overlaps() || !(is_first || is_last) {
+        let gives = exchange.gives();
+        if !overlaps || !(is_first || is_last) {
             self.finish()?;
-            return self.run_routine(name);
+            if !gives {
+                return self.run_routine(name);
+            }
         }
         let TrainingStep { exchange, lagging, joining, program, .. } = self;
         let exchange = exchange.as_mut().expect("there are other ranks");
@@ -111,9 +114,10 @@ impl TrainingStep {
             Moment::Start if is_last => {
                 lagging.catch_up(exchange, program, None)?;
                 match joining {
-                    Some(joining) => joining.go_on(bucket, exchange, program),
-                    None => exchange.ready(bucket, program),
+                    Some(joining) => joining.go_on(bucket, exchange, program)?,
+                    None => exchange.ready(bucket, program)?,
                 }
+                if overlaps { Ok(()) } else { exchange.wait_for_last() }
             }
             Moment::Start => Ok(()),
         })?;

@@ -18,6 +18,7 @@
 
 mod batch;
 mod culprit;
+mod given;
 mod joining;
 mod kept;
 mod lagging;
@@ -44,14 +45,16 @@ pub(crate) use stored::Collected;
 pub use times::{Replay, StepTimes};
 
 use crate::accumulation::{GradientAccumulator, Summed, added_up};
-use crate::config::{Compression, LocalSteps, Precision};
+use crate::config::{Compression, LocalSteps, Precision, Sharding};
 use crate::lanes::{Fold, Lanes, Place};
 use crate::loss_scale::{LossScale, LossScaler};
 use crate::optimizers::GroupedOptimizer;
 use crate::parameters::{Parameter, Parameters};
 use crate::pipeline::Stage;
+use crate::ranks::may_give;
 use crate::watch::Reading;
 use crate::{Error, Result};
+use given::Given;
 use gradus_engine::backend::Backend;
 use gradus_engine::plan::{Options, Planner};
 use gradus_engine::{DType, Location, Routine, Tensor, TensorType, Trace, gradient_terms};
@@ -85,8 +88,9 @@ pub struct StepConfig {
     pub stage: Stage,
     /// The update.
     pub optimizer: GroupedOptimizer,
-    /// Whether each of several ranks has a part of what the optimizer remembers, and updates that part of the weights.
-    pub sharded: bool,
+    /// What each of several ranks has only a part of: what the optimizer remembers of the weights, a part of which it updates, and the sums
+    /// of gradients.
+    pub shard: Sharding,
     /// Whether ranks exchange gradients and weights while they compute.
     pub overlap: bool,
     /// How the gradients of lanes are made smaller before they are summed.
@@ -206,7 +210,7 @@ impl StepConfig {
             lanes: Lanes::default(),
             stage: Stage::default(),
             optimizer: optimizer.into(),
-            sharded: false,
+            shard: Sharding::None,
             overlap: true,
             compression: Compression::None,
             compression_warmup: 0,
@@ -252,7 +256,13 @@ impl StepConfig {
 
     /// Whether the update is that of a part of each weight.
     pub fn updates_parts(&self) -> bool {
-        self.sharded && self.lanes.place().ranks > 1
+        self.shard.is_of_updates() && self.lanes.place().ranks > 1
+    }
+
+    /// Whether gradients are given away as soon as they are there, and only parts of their sums kept: what is computed at once is all that a
+    /// rank computes.
+    pub fn gives_gradients(&self) -> bool {
+        may_give(self.shard, &self.lanes) && self.micro_batches == 1 && !self.relinkable
     }
 
     /// The ranks of the run, and which of them this is.
@@ -303,32 +313,32 @@ impl StepConfig {
 
     /// Refuses what cannot be done with a part of a weight.
     fn check_sharding(&self) -> Result<()> {
-        if self.sharded && !self.optimizer.is_element_wise() {
+        let shard = self.shard;
+        if shard.is_of_updates() && !self.optimizer.is_element_wise() {
             return Err(Error::Config(format!(
-                "`settings.shard` optimizer needs an update of each number by itself, which {} has not; choose \
+                "`settings.shard` {shard} needs an update of each number by itself, which {} has not; choose \
                  `settings.optimizer` adamw, sgd or lion, or `settings.shard` none",
                 self.optimizer.rule().name()
             )));
         }
         match self.updates_parts() && self.health {
             false => Ok(()),
-            true => Err(Error::Config(
-                "with `settings.shard` optimizer no rank has all gradients to measure; choose `settings.health` off, or \
+            true => Err(Error::Config(format!(
+                "with `settings.shard` {shard} no rank has all gradients to measure; choose `settings.health` off, or \
                  `settings.shard` none"
-                    .to_string(),
-            )),
+            ))),
         }
     }
 
     /// Refuses what cannot be done with lanes that are compressed.
     fn check_compression(&self) -> Result<()> {
-        match self.sharded && self.compression.is_some() {
+        match self.shard.is_of_updates() && self.compression.is_some() {
             false => Ok(()),
-            true => Err(Error::Config(
-                "with `settings.compress` every rank has all sums to update from, which `settings.shard` optimizer leaves \
-                 out; choose `settings.shard` none, or `settings.compress` none"
-                    .to_string(),
-            )),
+            true => Err(Error::Config(format!(
+                "with `settings.compress` every rank has all sums to update from, which `settings.shard` {} leaves out; choose \
+                 `settings.shard` none, or `settings.compress` none",
+                self.shard
+            ))),
         }
     }
 
@@ -341,7 +351,7 @@ impl StepConfig {
         };
         match self.local {
             None => Ok(()),
-            Some(_) if self.sharded => refused("no rank a part of each; choose `settings.shard` none"),
+            Some(_) if self.shard.is_of_updates() => refused("no rank a part of each; choose `settings.shard` none"),
             Some(_) if self.loss_scale().is_some() => {
                 refused("its loss is not scaled; choose `settings.precision` bf16 or f32")
             }
@@ -361,6 +371,9 @@ impl StepConfig {
         let (what, instead) = match (self.keeps_lanes(), self.stage.count > 1) {
             (true, _) => ("lanes are compressed and meet", "`settings.compress` none and `settings.local_steps` 0"),
             (false, true) => ("stages give each other what they compute", "`settings.stages` 1"),
+            (false, false) if may_give(self.shard, &self.lanes) => {
+                ("gradients are given away while others are computed", "`settings.shard` optimizer")
+            }
             (false, false) => return Ok(()),
         };
         match machine.memory()? {
@@ -490,8 +503,9 @@ impl StepConfig {
     /// Gradients summed over micro-batches and lanes in states, and an update from the sums. What a model keeps count of
     /// becomes the mean over all micro-batches, with the update: so a step that is refused changes none of it.
     fn over_several(&self, model: &Differentiated) -> Stepping {
+        let gives = self.gives_gradients();
         let named = model.names.iter().zip(&model.terms).map(|(name, terms)| (&name[..], &terms[..]));
-        let mut accumulator = GradientAccumulator::new(named);
+        let mut accumulator = GradientAccumulator::new(named.filter(|_| !gives));
         let mut counted = vec![];
         let summed = accumulator.sum("loss", &model.total);
         for (index, (state, value)) in model.parameters.updates().iter().enumerate() {
@@ -501,7 +515,18 @@ impl StepConfig {
         let kept = (self.keeps_lanes() && self.local.is_none()).then(|| KeptLanes::of(self, model, &accumulator, None));
         // Lanes that are kept apart are exchanged otherwise.
         let shared = self.lanes.place().ranks > 1 && !self.keeps_lanes();
-        let mut parts = shared.then(|| Parts::of(self, model, &accumulator));
+        let of_weights = if gives { given::summed(model) } else { vec![] };
+        let all_summed: Vec<Summed> = of_weights.iter().chain(accumulator.summed()).cloned().collect();
+        let mut parts = shared.then(|| Parts::of(self, model, &all_summed));
+        let given = parts.as_ref().filter(|parts| parts.gives).map(|parts| Given::of(model, &parts.numbers));
+        let sums: Vec<Vec<Tensor>> =
+            given.iter().flat_map(Given::states).cloned().chain(accumulator.states()).collect();
+        // The parts of gradients that are here, if those of several ranks are.
+        let own = match (&parts, &given) {
+            (Some(_), Some(given)) => given.parts(),
+            (Some(parts), None) => accumulator.parts(&parts.numbers),
+            (None, _) => vec![],
+        };
         let update = |name: &str| {
             let update = Routine::new(name).output("loss", &(&summed * &model.scalars.loss_share));
             let update = counted.iter().fold(update, |update, (state, value)| update.assign(state, value));
@@ -510,29 +535,33 @@ impl StepConfig {
         };
         let hosted = self.lanes.hosted().len();
         let further = Routine::new("accumulate").times_per_step(self.passes().saturating_sub(hosted));
-        let mut routines =
-            vec![accumulator.first(Routine::new("first").times_per_step(hosted)), accumulator.accumulate(further)];
+        let mut routines = vec![accumulator.first(Routine::new("first").times_per_step(hosted))];
+        // What was given away is not gone on with.
+        if !gives {
+            routines.push(accumulator.accumulate(further));
+        }
         routines.extend(match (&kept, self.local) {
             (None, None) => accumulator.folds(&self.lanes),
             (None, Some(_)) => vec![],
             (Some(kept), _) => kept.routines(),
         });
         if let Some(parts) = &parts {
-            routines = routines.into_iter().map(|routine| parts.starting(routine, &accumulator)).collect();
-            routines[0] = parts.awaiting(routines[0].clone(), &model.weights, &accumulator);
+            routines = routines.into_iter().map(|routine| parts.starting(routine, &sums)).collect();
+            routines[0] = parts.awaiting(routines[0].clone(), &model.weights, &sums);
+            routines[0] = given.iter().fold(routines[0].clone(), |first, given| given.giving(first, parts));
         }
         let target = match &parts {
             None => Target::whole(model, accumulator.gradients().to_vec()),
-            Some(parts) => parts.target(model, &accumulator),
+            Some(parts) => parts.target(model, accumulator.gradients(), &own),
         };
         let Ending { routines: mut updates, reading, states, remembered } =
             self.update("update", update, model, &target);
         // Clipping by value takes all gradients before the first weight is updated.
         if let Some(parts) = parts.as_ref().filter(|parts| !parts.is_sharded() && self.clip_value.is_none()) {
-            updates[0] = parts.awaiting(updates[0].clone(), &[], &accumulator).apart();
+            updates[0] = parts.awaiting(updates[0].clone(), &[], &sums).apart();
         }
         routines.extend(updates);
-        routines.extend(parts.as_mut().and_then(|parts| parts.squares(&accumulator)));
+        routines.extend(parts.as_mut().and_then(|parts| parts.squares(&own)));
         // Of a small model, a rank may have no part.
         if !target.parts.is_empty() {
             routines.push(self.diagnosis(&target));
@@ -545,7 +574,7 @@ impl StepConfig {
                 (Some(kept), Some(replicas))
             }
         };
-        Stepping { routines, remembered, summed: accumulator.summed().to_vec(), parts, kept, replicas, reading }
+        Stepping { routines, remembered, summed: all_summed, parts, kept, replicas, reading }
     }
 
     /// What lanes have of their own, and the routines by which they have it and meet.
@@ -598,7 +627,7 @@ impl fmt::Debug for StepConfig {
             .field("lanes", &self.lanes)
             .field("stage", &self.stage)
             .field("optimizer", &self.optimizer)
-            .field("sharded", &self.sharded)
+            .field("shard", &self.shard)
             .field("overlap", &self.overlap)
             .field("compression", &self.compression)
             .field("compression_warmup", &self.compression_warmup)

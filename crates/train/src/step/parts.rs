@@ -3,7 +3,7 @@
 
 use super::update::Target;
 use super::{Differentiated, Divided, SQUARES, StepConfig};
-use crate::accumulation::GradientAccumulator;
+use crate::accumulation::Summed;
 use crate::lanes::{self, Place, SQUARES_TOGETHER};
 use crate::optimizers::Part;
 use crate::parameters::Parameter;
@@ -25,6 +25,8 @@ pub(crate) struct Parts {
     shards: Shards,
     /// Whether only they are updated here.
     sharded: bool,
+    /// Whether gradients are given away, so that only parts of their sums are here.
+    pub gives: bool,
     /// By weight, the numbers of it; none of some.
     pub numbers: Vec<Range<usize>>,
     /// By weight, what its new numbers are called.
@@ -36,18 +38,19 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    pub(super) fn of(step: &StepConfig, model: &Differentiated, accumulator: &GradientAccumulator) -> Parts {
+    pub(super) fn of(step: &StepConfig, model: &Differentiated, summed: &[Summed]) -> Parts {
         let Place { rank, ranks } = step.lanes.place();
-        let numbers = accumulator.summed().iter().map(|summed| summed.numbers).collect();
+        let numbers = summed.iter().map(|summed| summed.numbers).collect();
         let shards = Shards::new(numbers, model.weights.len(), ranks);
         let numbers = (0..model.weights.len()).map(|weight| shards.part(weight, rank)).collect();
-        let named = model.names.iter().zip(&model.weights).enumerate().filter(|_| step.sharded);
+        let named = model.names.iter().zip(&model.weights).enumerate().filter(|_| step.shard.is_of_updates());
         let states = named.flat_map(|(index, (name, weight))| {
             let states = step.optimizer.states_of(name, &weight.shape());
             states.into_iter().map(move |state| (state, index))
         });
         let outputs = model.names.iter().map(|name| part_name(name)).collect();
-        Parts { numbers, outputs, squares: vec![], states: states.collect(), sharded: step.sharded, shards }
+        let (sharded, gives, states) = (step.shard.is_of_updates(), step.gives_gradients(), states.collect());
+        Parts { numbers, outputs, squares: vec![], states, sharded, gives, shards }
     }
 
     pub fn shards(&self) -> &Shards {
@@ -61,7 +64,12 @@ impl Parts {
 
     /// Whether the sums of a weight's gradient, or a part of them, are here.
     pub fn is_here(&self, weight: usize) -> bool {
-        !self.sharded || !self.numbers[weight].is_empty()
+        !self.sharded || !self.has_none(weight)
+    }
+
+    /// Whether this rank has no number of what is summed for a weight.
+    pub fn has_none(&self, tensor: usize) -> bool {
+        self.numbers.get(tensor).is_some_and(Range::is_empty)
     }
 
     /// The squares of all gradients, to come from outside.
@@ -79,31 +87,30 @@ impl Parts {
         (0..weights).map(of_weight).collect()
     }
 
-    /// What is updated here, with the squares of all gradients to come from outside.
+    /// What is updated here, with the squares of all gradients to come from outside: from all gradients, or from the parts that are here.
     #[track_caller]
-    pub(super) fn target<'a>(&self, model: &'a Differentiated, accumulator: &GradientAccumulator) -> Target<'a> {
+    pub(super) fn target<'a>(&self, model: &'a Differentiated, all: &[Tensor], own: &[Option<Tensor>]) -> Target<'a> {
         let squares = Some(self.all_squares(model));
         if !self.sharded {
-            return Target { squares, ..Target::whole(model, accumulator.gradients().to_vec()) };
+            return Target { squares, ..Target::whole(model, all.to_vec()) };
         }
         let mut target = Target { parts: vec![], gradients: vec![], squares, in_parts: true };
         let named = model.names.iter().zip(&model.weights).zip(&self.numbers);
-        for (((name, weight), numbers), gradient) in named.zip(accumulator.parts(&self.numbers)) {
+        for (((name, weight), numbers), gradient) in named.zip(own) {
             let Some(gradient) = gradient else { continue };
             let shape = weight.shape();
             let flat = weight.reshape([shape.elements()]);
             target.parts.push(Part { name, numbers: flat.slice(0, numbers.clone()), shape });
-            target.gradients.push(gradient);
+            target.gradients.push(gradient.clone());
         }
         target
     }
 
     /// The routine that gives the squares of the parts of gradients that are here, if there are any.
     #[track_caller]
-    pub(super) fn squares(&mut self, accumulator: &GradientAccumulator) -> Option<Routine> {
+    pub(super) fn squares(&mut self, own: &[Option<Tensor>]) -> Option<Routine> {
         let mut routine = Routine::new(SQUARES).times_per_step(1);
-        let own = accumulator.parts(&self.numbers).into_iter().flatten();
-        for (index, sums) in own.flat_map(|part| lanes::squares(&part)).enumerate() {
+        for (index, sums) in own.iter().flatten().flat_map(lanes::squares).enumerate() {
             let name = format!("squares.{index}");
             routine = routine.output(&name, &sums);
             self.squares.push((name, sums.shape().elements()));
@@ -121,16 +128,18 @@ impl Parts {
     }
 
     /// Says of a routine that it leaves sums in their states: when those of each bucket can be exchanged.
-    pub(super) fn starting(&self, routine: Routine, accumulator: &GradientAccumulator) -> Routine {
-        (0..=self.shards.of_weights())
-            .fold(routine, |routine, bucket| routine.starts(bucket, &accumulator.states(self.shards.bucket(bucket))))
+    pub(super) fn starting(&self, routine: Routine, sums: &[Vec<Tensor>]) -> Routine {
+        let weights = self.shards.of_weights();
+        let first = if self.gives { weights } else { 0 };
+        (first..=weights)
+            .fold(routine, |routine, bucket| routine.starts(bucket, &sums[self.shards.bucket(bucket)].concat()))
     }
 
     /// Says of a routine when it needs the sums of each bucket, and where it reads them, the weights.
-    pub(super) fn awaiting(&self, routine: Routine, weights: &[Tensor], accumulator: &GradientAccumulator) -> Routine {
+    pub(super) fn awaiting(&self, routine: Routine, weights: &[Tensor], sums: &[Vec<Tensor>]) -> Routine {
         (0..self.shards.of_weights()).fold(routine, |routine, bucket| {
             let tensors = self.shards.bucket(bucket);
-            let mut states = accumulator.states(tensors.clone());
+            let mut states = sums[tensors.clone()].concat();
             states.extend(weights.get(tensors).unwrap_or(&[]).iter().cloned());
             routine.awaits(bucket, &states)
         })

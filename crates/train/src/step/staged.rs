@@ -83,8 +83,9 @@ impl StepConfig {
                  does not; choose 1"
             )));
         };
+        let sharding = format!("`settings.shard` {}", self.shard);
         let others = [
-            (self.sharded, "`settings.shard` optimizer"),
+            (self.shard.is_of_updates(), &sharding[..]),
             (self.health, "`settings.health`"),
             (self.compression.is_some(), "`settings.compress`"),
             (self.local.is_some(), "`settings.local_steps`"),
@@ -173,7 +174,7 @@ impl StepConfig {
         let fields = inputs.fields();
         self.check_batch(&fields)?;
         // Those that have the same stage sum a part each.
-        let parts = (self.lanes.place().ranks > 1).then(|| Parts::of(self, &model, &accumulator));
+        let parts = (self.lanes.place().ranks > 1).then(|| Parts::of(self, &model, accumulator.summed()));
         let (parameters, summed) = (model.parameters.list(), accumulator.summed().to_vec());
         let (staging, kept, replicas, reading, refreshed) = (Some(staging), None, None, None, None);
         Ok(Traced {

@@ -202,7 +202,7 @@ impl Settings {
             micro_batches: (self.batch / self.lanes.max(1)).checked_div(self.micro_batch).unwrap_or(0),
             lanes: Lanes::at(self.lanes, pipeline),
             stage,
-            sharded: self.shard == Sharding::Optimizer,
+            shard: self.shard,
             overlap: self.overlap,
             compression: self.compress,
             compression_warmup: self.compress_warmup,

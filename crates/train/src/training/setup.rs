@@ -6,7 +6,7 @@ use super::text::Text;
 use super::vocabulary;
 use super::watched::Watched;
 use crate::checkpoint::{Found, Store};
-use crate::config::{BatchSize, CONFIG_FILE, HealthInterval, TokenizerKind, TrainConfig, Validation};
+use crate::config::{BatchSize, CONFIG_FILE, HealthInterval, Sharding, TokenizerKind, TrainConfig, Validation};
 use crate::data::{self, Corpus, Encoding, Stories, TokenFile, Windows};
 use crate::device;
 use crate::export;
@@ -236,9 +236,9 @@ fn assemble(
     let measures = TrainConfig { health: asked, ..config.clone() }.measures_health();
     if asked == HealthInterval::Auto && !measures {
         let why = match (config.local_steps, config.stages) {
-            (0, 1) => "`settings.shard` optimizer no rank has all of them",
-            (0, _) => "`settings.stages` no rank has all of them",
-            _ => "`settings.local_steps` each lane has its own",
+            (0, 1) => format!("`settings.shard` {} no rank has all of them", config.shard),
+            (0, _) => "`settings.stages` no rank has all of them".to_string(),
+            _ => "`settings.local_steps` each lane has its own".to_string(),
         };
         observer.event(&Event::Note(&format!("gradients are not measured: with {why}")));
     } else if config.health != asked {
@@ -247,6 +247,11 @@ fn assemble(
     }
     if config.stages > 1 {
         let told = "no samples are written: no rank has all blocks; `gradus generate` takes one from what is saved";
+        observer.event(&Event::Note(told));
+    }
+    if config.shard == Sharding::Gradients && config.place.ranks > 1 && !chosen.config.gives_gradients() {
+        let told = "sums of gradients are whole on this rank, for it computes more than at once (`settings.shard` gradients): take as many \
+                    `settings.lanes` as ranks, and `settings.micro_batch` all of a lane";
         observer.event(&Event::Note(told));
     }
     heap::give_back();

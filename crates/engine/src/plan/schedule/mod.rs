@@ -128,6 +128,10 @@ impl Links {
             let readers = readers.get(&state).into_iter().flatten();
             links.keep_before(writer[&new], readers.chain(&checks).copied().collect());
         }
+        // What was given away cannot be taken back.
+        for writer in given(routine).filter_map(|buffer| writer.get(&buffer)) {
+            links.keep_before(*writer, checks.clone());
+        }
         links
     }
 
@@ -178,6 +182,11 @@ impl Links {
     }
 }
 
+/// What a routine gives away while it is replayed.
+fn given(routine: &PlannedRoutine) -> impl Iterator<Item = BufferId> {
+    routine.marks.iter().flat_map(|mark| &mark.given).map(|given| given.buffer)
+}
+
 /// What is alive while steps are chosen.
 struct Live<'a> {
     routine: &'a PlannedRoutine,
@@ -185,13 +194,13 @@ struct Live<'a> {
     /// By step: the transients that it reads, each once.
     inputs: Vec<Vec<BufferId>>,
     readers_left: HashMap<BufferId, usize>,
-    /// New values of states, which take the old ones' bytes.
+    /// New values of states, which take the old ones' bytes, and what is given away, which is soon gone.
     assigned: HashSet<BufferId>,
 }
 
 impl<'a> Live<'a> {
     fn of(routine: &'a PlannedRoutine, buffers: &'a [Buffer]) -> Live<'a> {
-        let assigned = routine.assigns.iter().map(|&(_, new)| new).collect();
+        let assigned = routine.assigns.iter().map(|&(_, new)| new).chain(given(routine)).collect();
         let inputs: Vec<_> = (0..routine.steps.len()).map(|index| transient_inputs(routine, buffers, index)).collect();
         let readers_left = readers(routine, &inputs);
         Live { routine, buffers, inputs, readers_left, assigned }

@@ -9,7 +9,7 @@ mod losses;
 mod rows;
 mod share;
 
-use super::{Machine, Request};
+use super::{Machine, MarkRequest, Request};
 use crate::Array;
 use crate::graph::{Graph, Node, Source, Value};
 use crate::ops::{Effect, Lowering, Operation, types_of};
@@ -90,7 +90,9 @@ impl<'a> Rewrite<'a> {
     pub fn finish(self, request: &Request) -> (Graph, Request) {
         let outputs = request.outputs.iter().map(|(name, value)| (name.clone(), self.map[value])).collect();
         let assigns = request.assigns.iter().map(|(state, value)| (self.map[state], self.map[value])).collect();
-        (self.new, Request { outputs, assigns, ..request.clone() })
+        let given = |mark: &MarkRequest| mark.given.iter().map(|value| self.map[value]).collect();
+        let marks = request.marks.iter().map(|mark| MarkRequest { given: given(mark), ..mark.clone() }).collect();
+        (self.new, Request { outputs, assigns, marks, ..request.clone() })
     }
 }
 
@@ -98,7 +100,8 @@ impl Request {
     /// Every value that the request names.
     pub(super) fn roots(&self) -> impl Iterator<Item = Value> {
         let assigned = self.assigns.iter().flat_map(|&(state, value)| [state, value]);
-        self.outputs.iter().map(|&(_, value)| value).chain(assigned)
+        let given = self.marks.iter().flat_map(|mark| mark.given.iter().copied());
+        self.outputs.iter().map(|&(_, value)| value).chain(assigned).chain(given)
     }
 }
 
