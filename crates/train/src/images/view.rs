@@ -94,12 +94,12 @@ impl View {
         let mut next = 0;
         for (row, to) in to.chunks_exact_mut(width).enumerate() {
             let taps = down.of(row);
-            next = next.max(taps[0].0);
-            for source in next..taps[0].0 + taps.len() {
+            let end = taps[0].0 + taps.len();
+            for source in next.max(taps[0].0)..end {
                 let line = &mut narrowed[source % kept * width..][..width];
                 across.narrow(|column| at(source, column), line);
-                next = source + 1;
             }
+            next = end;
             sums.fill([HALF; 3]);
             for &(source, weight) in taps {
                 let line = &narrowed[source % kept * width..][..width];
