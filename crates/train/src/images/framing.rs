@@ -1,4 +1,5 @@
-//! How an image is brought to a model's size, as the model's folder states: to the pixels of PIL, by which `timm` resizes.
+//! How an image is brought to a model's size, as the model's folder states, by the two passes of PIL, with which `timm` resizes:
+//! the horizontal one first. Some versions of PIL take the vertical one first for some images.
 
 /// What of an image is shown, and how it is resized.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -244,7 +244,7 @@ mod tests {
         }
     }
 
-    /// `Image.fromarray(image).resize((width, height), filter)` of Pillow 13.0.0, for an image by the formula here: hard edges
+    /// `Image.fromarray(image).resize((width, height), filter)` of Pillow 13.0.0, at sizes whose horizontal pass it takes first, for an image by the formula here: hard edges
     /// that a cubic overshoots, so that what lies between both passes is cut to bytes.
     #[test]
     fn pixels_are_those_of_pil() {
