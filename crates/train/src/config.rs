@@ -2,7 +2,7 @@
 
 mod choices;
 mod compression;
-mod limits;
+pub(crate) mod limits;
 mod speeds;
 
 pub(crate) use choices::OWN_EVENTS;

@@ -140,8 +140,8 @@ impl Schedule {
     }
 
     /// What a user should know of a run whose length is not that of the decay, in one line. `setting` tells what makes a
-    /// decay so long.
-    pub fn remark(&self, run: Length, at: Elapsed, setting: fn(Length) -> String) -> Option<String> {
+    /// decay so long, if anything does.
+    pub fn remark(&self, run: Length, at: Elapsed, setting: &dyn Fn(Length) -> Option<String>) -> Option<String> {
         let until = self.decay.until;
         if self.decay.kind == ScheduleKind::Constant || run == until {
             return None;
@@ -150,30 +150,39 @@ impl Schedule {
             Length::Steps(step) => Elapsed { step, seconds: at.seconds },
             Length::Seconds(seconds) => Elapsed { step: at.step.max(self.warmup_steps), seconds },
         };
-        let (last, option) = (self.learning_rate(end(until)), setting(run));
+        let last = self.learning_rate(end(until));
         let longer = match (run, until) {
-            (Length::Steps(run), Length::Steps(until)) => run > until,
-            (Length::Seconds(run), Length::Seconds(until)) => run > until,
-            _ => {
-                let follows = format!("the learning rate falls until {until}, as the run began");
-                return Some(format!("{follows}; {option} lets it fall until the end of the run"));
+            (Length::Steps(run), Length::Steps(until)) => Some(run > until),
+            (Length::Seconds(run), Length::Seconds(until)) => Some(run > until),
+            _ => None,
+        };
+        // What is so, and between what words the setting stands that changes it.
+        let (fact, before, after) = match longer {
+            None => (
+                format!("the learning rate falls until {until}, as the run began"),
+                "",
+                " lets it fall until the end of the run".to_string(),
+            ),
+            Some(false) => {
+                let at_end = self.learning_rate(end(run));
+                let early = format!("the run ends at {run}, before the schedule at {until}");
+                (
+                    format!("{early}: the last learning rate is {at_end:.1e}"),
+                    "",
+                    format!(" lets it fall to {:.1e} by then", self.lowest),
+                )
+            }
+            Some(true) if at.along(until) >= end(until).along(until) => (
+                format!("the schedule ended at {until}: the learning rate stays at {last:.1e}"),
+                "`settings.learning_rate` X ",
+                " lets it fall anew from X".to_string(),
+            ),
+            Some(true) => {
+                let stays = format!("the schedule ends at {until}: the learning rate then stays at {last:.1e}");
+                (stays, "", " stretches it".to_string())
             }
         };
-        Some(if !longer {
-            let at_end = self.learning_rate(end(run));
-            format!(
-                "the run ends at {run}, before the schedule at {until}: the last learning rate is {at_end:.1e}; \
-                 {option} lets it fall to {:.1e} by then",
-                self.lowest
-            )
-        } else if at.along(until) >= end(until).along(until) {
-            format!(
-                "the schedule ended at {until}: the learning rate stays at {last:.1e}; `settings.learning_rate` X {option} \
-                 lets it fall anew from X"
-            )
-        } else {
-            format!("the schedule ends at {until}: the learning rate then stays at {last:.1e}; {option} stretches it")
-        })
+        Some(setting(run).map_or(fact.clone(), |option| format!("{fact}; {before}{option}{after}")))
     }
 }
 
@@ -265,9 +274,9 @@ mod tests {
 
     #[test]
     fn a_run_of_another_length_than_its_fall_is_remarked_on() {
-        let setting = |length: Length| format!("a decay to {length}");
+        let setting = |length: Length| Some(format!("a decay to {length}"));
         let remark =
-            |kind, run, step| schedule(decay(kind, Length::Steps(END))).remark(Length::Steps(run), at(step), setting);
+            |kind, run, step| schedule(decay(kind, Length::Steps(END))).remark(Length::Steps(run), at(step), &setting);
         assert_eq!(remark(ScheduleKind::Cosine, END, 0), None);
         assert_eq!(remark(ScheduleKind::Constant, 200, 50), None);
         for (run, step, parts) in [
@@ -279,7 +288,10 @@ mod tests {
             assert!(parts.iter().all(|part| text.contains(part)), "{text}");
         }
         let by_time = schedule(decay(ScheduleKind::Linear, Length::Steps(END)));
-        let text = by_time.remark(Length::Seconds(90.0), at(20), setting).unwrap();
+        let text = by_time.remark(Length::Seconds(90.0), at(20), &setting).unwrap();
         assert!(text.contains("falls until step 110") && text.contains("a decay to 90 s of training"), "{text}");
+        // Where no setting changes it, none is named.
+        let text = by_time.remark(Length::Steps(60), at(20), &|_| None).unwrap();
+        assert!(text.starts_with("the run ends at step 60") && text.ends_with("e-1"), "{text}");
     }
 }

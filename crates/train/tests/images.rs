@@ -10,6 +10,7 @@ use gradus_train::memory::Budget;
 use gradus_train::models::vision::{Architecture, DEVIATION, MEAN};
 use gradus_train::run::{Event, Observer, Stop, Summary};
 use image::{Rgb, RgbImage};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -204,6 +205,19 @@ fn folders_and_tables_are_trained_on_and_what_is_broken_is_refused_or_counted() 
     assert!(error.unwrap_err().to_string().contains("torn.png"));
     fs::remove_file(data.join("light/torn.png")).unwrap();
 
+    // A link to an image that is gone.
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::symlink("gone.png", data.join("dark/linked.png")).unwrap();
+        let said = refused(&of(&data, "linked"));
+        assert!(said.contains("linked.png") && said.contains("skip_broken"), "{said}");
+        let mut listener = Listener::default();
+        let without = ImagesConfig { skip_broken: true, steps: 1, ..of(&data, "unlinked") };
+        images::train(&without, false, &mut listener).unwrap();
+        assert!(listener.told.iter().any(|text| text.contains("1 images are left out")), "{:?}", listener.told);
+        fs::remove_file(data.join("dark/linked.png")).unwrap();
+    }
+
     // What is no file is never waited for.
     #[cfg(unix)]
     {
@@ -278,6 +292,16 @@ fn sets_that_cannot_be_trained_on_are_refused_in_one_line() {
     trained(&ImagesConfig { size: Some(Size([20, 20])), steps: 1, ..of("sizes") });
 }
 
+/// The weights of a model folder by name, without the statistics of batch norm.
+fn learned(folder: &Path) -> BTreeMap<String, Vec<f32>> {
+    let bytes = fs::read(folder.join("model.safetensors")).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let numbers = |data: &[u8]| data.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().unwrap())).collect();
+    let weights =
+        tensors.iter().filter(|(name, _)| !name.contains("running_") && !name.ends_with("num_batches_tracked"));
+    weights.map(|(name, tensor)| (name.to_string(), numbers(tensor.data()))).collect()
+}
+
 #[test]
 fn both_layouts_are_read_back_and_say_the_same_of_an_image() {
     let folder = Folder::new("layouts");
@@ -285,9 +309,10 @@ fn both_layouts_are_read_back_and_say_the_same_of_an_image() {
     classes(&data, &["dark", "light"], 4, (32, 32));
     let image = data.join("light/0.png");
     for model in ["resnet-tiny", "vit-tiny"] {
-        let said = |layout: Layout, init: Option<PathBuf>, steps: u64| {
+        let said = |layout: Layout, init: Option<PathBuf>, steps: u64, learning_rate: f64| {
             let out = folder.path(&format!("{model}-{layout:?}-{}", init.is_some()));
-            trained(&ImagesConfig { images: Some(data.clone()), layout, init, steps, ..config(&out, model) });
+            let images = Some(data.clone());
+            trained(&ImagesConfig { images, layout, init, steps, learning_rate, ..config(&out, model) });
             let mut answers = vec![];
             let cpu = Cpu::new(1).unwrap();
             let hear = &mut |answer: gradus_train::Result<images::Answer>| answer.map(|answer| answers.push(answer));
@@ -295,12 +320,18 @@ fn both_layouts_are_read_back_and_say_the_same_of_an_image() {
             assert!((answers[0].classes.iter().map(|(_, share)| share).sum::<f32>() - 1.0).abs() < 1e-5);
             (answers.swap_remove(0), out.join("model"))
         };
-        let (timm, folder_of_timm) = said(Layout::Timm, None, 2);
-        let (transformers, folder_of_transformers) = said(Layout::Transformers, None, 2);
+        let (timm, folder_of_timm) = said(Layout::Timm, None, 2, 1e-3);
+        let (transformers, folder_of_transformers) = said(Layout::Transformers, None, 2, 1e-3);
         assert_eq!(timm, transformers, "{model}");
-        // Nothing is learned in no steps: what is read is what was written.
-        let (again, _) = said(Layout::Transformers, Some(folder_of_timm.clone()), 0);
-        assert_eq!(timm.classes, again.classes, "{model}");
+        // At no rate to speak of nothing is learned but statistics: what is read is what was written.
+        let (_, again) = said(Layout::Transformers, Some(folder_of_timm.clone()), 1, 1e-30);
+        let [before, after] = [&folder_of_transformers, &again].map(|folder| learned(folder));
+        assert!(before.len() > 4 && before.keys().eq(after.keys()), "{model}");
+        for (name, before) in &before {
+            let furthest =
+                before.iter().zip(&after[name]).map(|(before, after)| (before - after).abs()).fold(0.0, f32::max);
+            assert!(furthest < 1e-29, "{model}: {name} is {furthest} off");
+        }
         let path = folder_of_timm.join("config.json");
         let text = fs::read_to_string(&path).unwrap();
         fs::write(&path, text.replacen('{', "{\"antialias\": true,", 1)).unwrap();
@@ -315,6 +346,60 @@ fn both_layouts_are_read_back_and_say_the_same_of_an_image() {
         fs::write(&path, text.replace("\"1\": \"light\"", "\"7\": \"light\"")).unwrap();
         assert!(refused(&folder_of_transformers).contains("id2label has 7 where 1 should be"));
     }
+}
+
+#[test]
+fn a_run_is_held_to_the_limits_of_other_runs() {
+    let folder = Folder::new("limits");
+    let of = || config(&folder.path("run"), "resnet-tiny");
+    for (config, part) in [
+        (ImagesConfig { batch: 1 << 63, steps: 1, ..of() }, "`settings.batch` 9223372036854775808 is out of range"),
+        (ImagesConfig { batch: 0, ..of() }, "`settings.batch` 0 is out of range"),
+        (ImagesConfig { micro_batch: 3, ..of() }, "`settings.batch` 8 is not divisible"),
+        (ImagesConfig { steps: 0, ..of() }, "`settings.steps` 0 is out of range"),
+        (ImagesConfig { steps: (1 << 53) + 1, ..of() }, "`settings.steps` 9007199254740993 is out of range"),
+        (ImagesConfig { warmup_steps: 7, ..of() }, "`settings.warmup_steps` 7 is longer"),
+        (ImagesConfig { eval_every: u64::MAX, ..of() }, "`settings.eval_every`"),
+        (ImagesConfig { save_every: u64::MAX, ..of() }, "`settings.save_every`"),
+        (ImagesConfig { keep: 0, ..of() }, "`settings.keep` 0"),
+        (ImagesConfig { threads: 1 << 20, ..of() }, "`settings.threads`"),
+        (ImagesConfig { learning_rate: f64::NAN, ..of() }, "`settings.learning_rate`"),
+        (ImagesConfig { weight_decay: -1.0, ..of() }, "`settings.weight_decay`"),
+    ] {
+        let said = refused(&config);
+        assert!(said.contains(part) && !said.contains('\n'), "{part}: {said}");
+    }
+}
+
+#[test]
+fn a_shorter_end_is_remarked_on_without_a_setting_that_there_is_not() {
+    let folder = Folder::new("shorter");
+    trained(&ImagesConfig { steps: 2, ..config(&folder.path("run"), "resnet-tiny") });
+    let shorter = ImagesConfig { steps: 1, ..ImagesConfig::read(&folder.path("run")).unwrap() };
+    let mut listener = Listener::default();
+    images::train(&shorter, true, &mut listener).unwrap();
+    let remark = listener.told.iter().find(|text| text.contains("the run ends at step 1")).expect("a remark");
+    assert!(!remark.contains("decay") && !remark.contains("Steps(") && !remark.contains(';'), "{remark}");
+}
+
+#[test]
+fn a_transformer_that_timm_cannot_state_is_refused_before_it_is_trained() {
+    let folder = Folder::new("epsilon");
+    let data = folder.path("data");
+    classes(&data, &["dark", "light"], 4, (32, 32));
+    let of = |name: &str, layout: Layout, init: Option<PathBuf>| {
+        let config = config(&folder.path(name), "vit-tiny");
+        ImagesConfig { images: Some(data.clone()), steps: 1, layout, init, ..config }
+    };
+    trained(&of("first", Layout::Transformers, None));
+    let init = folder.path("first/model");
+    let path = init.join("config.json");
+    let text = fs::read_to_string(&path).unwrap();
+    assert!(text.contains("\"layer_norm_eps\": 1e-6"), "{text}");
+    fs::write(&path, text.replace("\"layer_norm_eps\": 1e-6", "\"layer_norm_eps\": 1e-12")).unwrap();
+    let said = refused(&of("second", Layout::Timm, Some(init.clone())));
+    assert!(said.contains("layer_norm_eps of 1e-12") && said.contains("`settings.layout` transformers"), "{said}");
+    trained(&of("third", Layout::Transformers, Some(init)));
 }
 
 /// A variance below zero has no root.

@@ -37,15 +37,7 @@ impl TrainConfig {
         self.validate_batch()?;
         self.validate_update()?;
         self.validate_paths()?;
-        within("threads", self.threads, 1..=Cpu::MOST_THREADS)?;
-        within("keep", self.keep, 1..=MOST_KEPT)?;
-        if let HealthInterval::Steps(steps) = self.health {
-            within("health", steps, 1..=MOST_STEPS)?;
-        }
-        if let Recomputation::Every(layers) = self.recompute {
-            within("recompute every", layers, 1..=MOST_LAYERS)?;
-        }
-        Ok(())
+        check_watching(self.threads, self.keep, self.health, self.recompute)
     }
 
     fn validate_data(&self) -> Result<()> {
@@ -70,26 +62,13 @@ impl TrainConfig {
     }
 
     fn validate_length(&self) -> Result<()> {
-        self.steps.map_or(Ok(()), |steps| within("steps", steps, 1..=MOST_STEPS))?;
-        for (name, steps) in [
-            ("warmup-steps", self.warmup_steps),
-            ("eval-every", self.eval_every),
-            ("sample-every", self.sample_every),
-            ("save-every", self.save_every),
-        ] {
-            within(name, steps, 0..=MOST_STEPS)?;
-        }
+        let events =
+            [("eval-every", self.eval_every), ("sample-every", self.sample_every), ("save-every", self.save_every)];
+        check_steps(self.steps, self.warmup_steps, &events)?;
         self.decay_steps.map_or(Ok(()), |steps| within("decay-steps", steps, 1..=MOST_STEPS))?;
         self.decay_time.map_or(Ok(()), |time| within("decay-time", time, TIME))?;
         self.epochs.map_or(Ok(()), |epochs| within("epochs", epochs, EPOCHS))?;
-        self.time_seconds.map_or(Ok(()), |time| within("time", time, TIME))?;
-        match self.steps {
-            Some(steps) if self.warmup_steps > steps => refused(format!(
-                "`settings.warmup_steps` {} is longer than the run of {steps} steps; lower it or raise `settings.steps`",
-                self.warmup_steps
-            )),
-            _ => Ok(()),
-        }
+        self.time_seconds.map_or(Ok(()), |time| within("time", time, TIME))
     }
 
     fn validate_batch(&self) -> Result<()> {
@@ -103,20 +82,14 @@ impl TrainConfig {
                 ),
             };
         }
-        within("batch", batch.size(), 1..=LARGEST_BATCH)?;
-        if micro_batch > 0 && !batch.size().is_multiple_of(micro_batch) {
-            return refused(format!(
-                "`settings.batch` {batch} is not divisible by `settings.micro_batch` {micro_batch}; choose a divisor, or leave `settings.micro_batch` out"
-            ));
-        }
+        check_batch(batch.size(), micro_batch)?;
         lanes::check_batch(self.lanes, batch.size(), micro_batch)?;
         self.model.validate_work(batch.size(), self.sequence)
     }
 
     fn validate_update(&self) -> Result<()> {
-        within("learning-rate", self.learning_rate, RATES)?;
+        check_rates(self.learning_rate, self.weight_decay, self.clip)?;
         within("min-learning-rate-share", self.final_learning_rate_share, 0.0..=1.0)?;
-        within("weight-decay", self.weight_decay, 0.0..=*RATES.end())?;
         for (name, share) in [("beta1", self.beta1), ("beta2", self.beta2), ("dropout", self.dropout)] {
             within(name, share, 0.0..=BELOW_ONE)?;
         }
@@ -124,10 +97,7 @@ impl TrainConfig {
         if let Some(local) = LocalSteps::of(self.local_steps, self.outer_learning_rate, self.outer_momentum) {
             local.check(self.steps)?;
         }
-        match self.clip {
-            Clip::Norm(limit) | Clip::Value(limit) => within("clip", limit, RATES),
-            Clip::None | Clip::Adaptive => Ok(()),
-        }
+        Ok(())
     }
 
     /// `config.toml` is text, so what it names must be.
@@ -145,6 +115,59 @@ impl TrainConfig {
             named.push(("`settings.tensorboard`", path));
         }
         written_as_text(&named)
+    }
+}
+
+/// Refuses steps of a run, of its rise or between events that are out of range, and a rise beyond the run.
+pub(crate) fn check_steps(steps: Option<u64>, warmup_steps: u64, events: &[(&str, u64)]) -> Result<()> {
+    steps.map_or(Ok(()), |steps| within("steps", steps, 1..=MOST_STEPS))?;
+    for (name, steps) in [("warmup-steps", warmup_steps)].iter().chain(events) {
+        within(name, *steps, 0..=MOST_STEPS)?;
+    }
+    match steps {
+        Some(steps) if warmup_steps > steps => refused(format!(
+            "`settings.warmup_steps` {warmup_steps} is longer than the run of {steps} steps; lower it or raise `settings.steps`"
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a batch that is out of range, or that micro-batches do not divide; 0 of those are chosen later.
+pub(crate) fn check_batch(batch: usize, micro_batch: usize) -> Result<()> {
+    within("batch", batch, 1..=LARGEST_BATCH)?;
+    if micro_batch > 0 && !batch.is_multiple_of(micro_batch) {
+        return refused(format!(
+            "`settings.batch` {batch} is not divisible by `settings.micro_batch` {micro_batch}; choose a divisor, or leave `settings.micro_batch` out"
+        ));
+    }
+    Ok(())
+}
+
+/// Refuses rates that single precision cannot reckon with.
+pub(crate) fn check_rates(learning_rate: f64, weight_decay: f64, clip: Clip) -> Result<()> {
+    within("learning-rate", learning_rate, RATES)?;
+    within("weight-decay", weight_decay, 0.0..=*RATES.end())?;
+    match clip {
+        Clip::Norm(limit) | Clip::Value(limit) => within("clip", limit, RATES),
+        Clip::None | Clip::Adaptive => Ok(()),
+    }
+}
+
+/// Refuses threads, checkpoints, measurements and recomputation out of range.
+pub(crate) fn check_watching(
+    threads: usize,
+    keep: usize,
+    health: HealthInterval,
+    recompute: Recomputation,
+) -> Result<()> {
+    within("threads", threads, 1..=Cpu::MOST_THREADS)?;
+    within("keep", keep, 1..=MOST_KEPT)?;
+    if let HealthInterval::Steps(steps) = health {
+        within("health", steps, 1..=MOST_STEPS)?;
+    }
+    match recompute {
+        Recomputation::Every(layers) => within("recompute every", layers, 1..=MOST_LAYERS),
+        _ => Ok(()),
     }
 }
 

@@ -4,12 +4,13 @@
 //! queries, keys and values apart.
 
 use super::keys::{COMMON, Keys, Rule};
+use super::processor::{self, Processor};
 use super::settings::Settings;
 use super::{CONFIG, WEIGHTS, decimal, read_json, write_json};
 use crate::config::ExportDtype;
 use crate::files::atomic;
 use crate::files::tensors::{self, Entry, TensorFile, Tensors, first_not_finite};
-use crate::images::{Classifier, Filter, Fit, Framing};
+use crate::images::{Classifier, Filter, Fit, Framing, Odd};
 use crate::models::vision::{Architecture, Block, DEVIATION, ImageModel, MEAN, ResNet, Vit};
 use crate::parameters::Parameters;
 use crate::step::Inputs;
@@ -54,6 +55,23 @@ pub fn image_tensors(model: &ImageModel) -> Result<BTreeMap<String, Shape>> {
     Ok(parameters.shapes())
 }
 
+/// What `timm` adds to variances in the norms of a transformer; no key of its folders states another number.
+const TIMM_NORM_EPSILON: f32 = 1e-6;
+
+/// Refuses a layout that cannot state a model.
+pub fn check_layout(model: &ImageModel, layout: Layout) -> Result<()> {
+    match &model.architecture {
+        Architecture::Vit(vit) if layout == Layout::Timm && vit.norm_epsilon != TIMM_NORM_EPSILON => {
+            Err(Error::Config(format!(
+                "a folder of timm cannot state this model's layer_norm_eps of {:?}, only {:?}; give `settings.layout` transformers",
+                decimal(vit.norm_epsilon),
+                decimal(TIMM_NORM_EPSILON)
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Writes the folder of an image model, or replaces it.
 pub fn write_image_model(
     folder: &Path,
@@ -62,6 +80,7 @@ pub fn write_image_model(
     dtype: ExportDtype,
     weights: &dyn Tensors,
 ) -> Result<()> {
+    check_layout(&labelled.model, layout)?;
     let stored = Stored::of(&labelled.model, layout)?;
     let renamed = Renamed { stored: &stored, weights };
     atomic::write_folder(folder, |beside| {
@@ -73,37 +92,13 @@ pub fn write_image_model(
 /// Writes what states an image model into a folder.
 fn write_image_settings(folder: &Path, labelled: &Labelled, layout: Layout, dtype: ExportDtype) -> Result<()> {
     let model = &labelled.model;
-    let [height, width] = model.size;
-    let [mean, deviation] = [model.mean, model.deviation].map(|numbers| numbers.map(decimal));
     let config = match layout {
         Layout::Timm => timm_config(labelled),
         Layout::Transformers => transformers_config(labelled, dtype),
     };
     write_json(&folder.join(CONFIG), &config)?;
-    if layout == Layout::Timm {
-        return Ok(());
-    }
-    // One processor shows the middle, of small squares only; the usual one all of an image, whatever its form.
-    let (name, shown) = match height == width && height < SQUASHED_FROM {
-        true => ("ConvNextImageProcessor", json!({"shortest_edge": height})),
-        false => ("ViTImageProcessor", json!({"height": height, "width": width})),
-    };
-    let mut processor = json!({
-        "image_processor_type": name, "do_resize": true, "do_rescale": true, "do_normalize": true, "size": shown,
-        "image_mean": mean, "image_std": deviation, "resample": BILINEAR, "rescale_factor": 1.0 / 255.0,
-    });
-    if processor["size"].get("shortest_edge").is_some() {
-        processor["crop_pct"] = json!(1.0);
-    }
-    write_json(&folder.join(PROCESSOR), &processor)
+    if layout == Layout::Transformers { processor::write(folder, model) } else { Ok(()) }
 }
-
-const PROCESSOR: &str = "preprocessor_config.json";
-/// The least side from which on ConvNeXT's processor shows all of an image.
-const SQUASHED_FROM: usize = 384;
-/// Pillow's numbers of filters.
-const BILINEAR: u64 = 2;
-const BICUBIC: u64 = 3;
 
 fn timm_config(Labelled { model, labels, .. }: &Labelled) -> Value {
     let [height, width] = model.size;
@@ -120,7 +115,7 @@ fn timm_config(Labelled { model, labels, .. }: &Labelled) -> Value {
         Architecture::Vit(vit) => {
             let args = json!({
                 "img_size": [height, width], "patch_size": vit.patch, "embed_dim": vit.width, "depth": vit.layers,
-                "num_heads": vit.heads, "mlp_ratio": vit.feed_forward as f64 / vit.width as f64,
+                "num_heads": vit.heads, "mlp_ratio": mlp_ratio(vit),
             });
             ("vit_small_patch16_224", vit.width, args)
         }
@@ -142,6 +137,13 @@ fn timm_config(Labelled { model, labels, .. }: &Labelled) -> Value {
         config["model_args"] = args;
     }
     config
+}
+
+/// What a transformer's width is multiplied by and cut to a whole number. One that is no multiple is stated from the middle of
+/// its range, where rounding does not matter.
+fn mlp_ratio(vit: &Vit) -> f64 {
+    let past = if vit.feed_forward.is_multiple_of(vit.width) { 0.0 } else { 0.5 };
+    (vit.feed_forward as f64 + past) / vit.width as f64
 }
 
 fn transformers_config(Labelled { model, labels, .. }: &Labelled, dtype: ExportDtype) -> Value {
@@ -174,13 +176,15 @@ fn transformers_config(Labelled { model, labels, .. }: &Labelled, dtype: ExportD
 const TIMM: Keys = &[
     (Read, &["architecture", "num_classes", "label_names", "model_args", "pretrained_cfg"]),
     (Any, &["num_features", "label_descriptions", "library_name", "license", "tags"]),
-    (Only(&["\"avg\"", "\"token\""]), &["global_pool"]),
+    (Read, &["global_pool"]),
 ];
 const TIMM_ARGS: Keys = &[
     (
         Read,
         &["layers", "channels", "stem_width", "img_size", "patch_size", "embed_dim", "depth", "num_heads", "mlp_ratio"],
     ),
+    (Read, &["global_pool"]),
+    (Only(&["3"]), &["in_chans"]),
     (Any, &["num_classes", "drop_rate", "drop_path_rate"]),
 ];
 const TIMM_INPUT: Keys = &[
@@ -209,19 +213,6 @@ const RESNET: Keys = &[
     (Only(&["\"relu\""]), &["hidden_act"]),
     (Only(&["false"]), &["downsample_in_first_stage", "downsample_in_bottleneck"]),
 ];
-const PROCESSING: Keys = &[
-    (
-        Read,
-        &["image_mean", "image_std", "size", "resample", "crop_pct", "image_processor_type", "feature_extractor_type"],
-    ),
-    (
-        Any,
-        &["do_convert_rgb", "data_format", "rescale_factor", "crop_size", "default_to_square", "_valid_processor_keys"],
-    ),
-    (Only(&["true", "null"]), &["do_rescale", "do_normalize", "do_resize"]),
-    (Only(&["false", "null"]), &["do_center_crop"]),
-];
-
 /// The image model that a folder states, and whose layout it has. What is not understood is refused.
 pub fn read_image_config(folder: &Path) -> Result<(Labelled, Layout)> {
     let path = folder.join(CONFIG);
@@ -237,7 +228,7 @@ pub fn read_image_config(folder: &Path) -> Result<(Labelled, Layout)> {
     Ok((labelled, if is_timm { Layout::Timm } else { Layout::Transformers }))
 }
 
-fn settings(path: &Path, within: &'static str, values: Map<String, Value>) -> Settings {
+pub(super) fn settings(path: &Path, within: &'static str, values: Map<String, Value>) -> Settings {
     Settings { path: path.to_path_buf(), within, values }
 }
 
@@ -268,16 +259,26 @@ fn read_timm(settings: &Settings) -> Result<Labelled> {
         }
         "vit_small_patch16_224" => {
             let width = args.size("embed_dim", 384)?;
-            let feed_forward = (width as f64 * f64::from(args.number("mlp_ratio", 4.0)?)).round() as usize;
+            let feed_forward = (width as f64 * args.precise_number("mlp_ratio", 4.0)?) as usize;
             let [layers, heads] = [args.size("depth", 12)?, args.size("num_heads", 6)?];
             let patch = args.size("patch_size", 16)?;
-            Architecture::Vit(Vit { patch, width, layers, heads, feed_forward, norm_epsilon: 1e-6 })
+            Architecture::Vit(Vit { patch, width, layers, heads, feed_forward, norm_epsilon: TIMM_NORM_EPSILON })
         }
         other => {
             let known = "only resnet18, resnet34, resnet50 and vit_small_patch16_224";
             return Err(settings.refuse(format!("architecture {other:?} is not known, {known}")));
         }
     };
+    let pool = if matches!(architecture, Architecture::Vit(_)) { "token" } else { "avg" };
+    for stated in [settings, &args] {
+        let other = stated.text("global_pool", pool)?;
+        if other != pool {
+            let within = stated.within;
+            return Err(
+                settings.refuse(format!("{within}global_pool {other:?} is not supported by {name}, only {pool:?}"))
+            );
+        }
+    }
     let [channels, height, width] = numbers(&input, "input_size", [3, 224, 224])?;
     if channels != 3 {
         return Err(input.refuse(format!("images of {channels} channels are not supported, only of 3")));
@@ -301,52 +302,8 @@ fn read_timm(settings: &Settings) -> Result<Labelled> {
             return Err(input.refuse(format!("interpolation {other:?} is not supported, only bilinear and bicubic")));
         }
     };
-    let framing = Framing { fit: Fit::Crop(share(&input, 0.875)?), filter };
+    let framing = Framing { fit: Fit::Crop(processor::share(&input)?, Odd::Even), filter };
     labelled(settings, ImageModel { architecture, classes, size, mean, deviation }, labels, framing)
-}
-
-/// The share of an image's shorter side that is shown.
-fn share(settings: &Settings, usual: f64) -> Result<f64> {
-    match settings.values.get("crop_pct") {
-        None | Some(Value::Null) => Ok(usual),
-        Some(value) => value
-            .as_f64()
-            .filter(|share| *share > 0.0 && *share <= 1.0)
-            .ok_or_else(|| settings.refuse(format!("crop_pct is {value} and should be a share, above 0 and up to 1"))),
-    }
-}
-
-/// How a processor of `transformers` shows images, and the size that it states.
-fn read_processor(processor: &Settings) -> Result<(Framing, Option<[usize; 2]>)> {
-    let kind =
-        processor.text("image_processor_type", processor.text("feature_extractor_type", "ViTImageProcessor")?)?;
-    let shows_the_middle = kind.starts_with("ConvNext");
-    let filter = match processor.values.get("resample").and_then(Value::as_u64) {
-        None if shows_the_middle => Filter::Bicubic,
-        None | Some(BILINEAR) => Filter::Bilinear,
-        Some(BICUBIC) => Filter::Bicubic,
-        Some(other) => {
-            return Err(
-                processor.refuse(format!("resample {other} is not supported, only 2 and 3: bilinear and bicubic"))
-            );
-        }
-    };
-    let stated = processor.values.get("size");
-    let number = |value: &Value| value.as_u64().map(|side| side as usize);
-    let side = |key: &str| stated.and_then(|size| size.get(key)).and_then(number);
-    let both = side("height").zip(side("width")).map(|(height, width)| [height, width]);
-    let shorter = side("shortest_edge").or(stated.and_then(number));
-    let size = both.or(shorter.map(|side| [side; 2]));
-    let fit = match shorter {
-        Some(side) if shows_the_middle && side < SQUASHED_FROM => Fit::Crop(share(processor, 0.875)?),
-        Some(_) if !shows_the_middle && side("shortest_edge").is_some() => {
-            return Err(processor.refuse(format!("{kind} with a shortest_edge is not supported")));
-        }
-        // Processors of this kind have no height and width: such a folder is one of ours from before they had none.
-        None if shows_the_middle => Fit::Crop(1.0),
-        _ => Fit::Squash,
-    };
-    Ok((Framing { fit, filter }, size))
 }
 
 fn read_transformers(folder: &Path, settings: &Settings) -> Result<Labelled> {
@@ -382,13 +339,14 @@ fn read_transformers(folder: &Path, settings: &Settings) -> Result<Labelled> {
         }
         other => return Err(settings.refuse(format!("models of type {other:?} are not known, only vit and resnet"))),
     };
-    let path = folder.join(PROCESSOR);
-    let values = if path.exists() { read_json(&path)? } else { Map::new() };
-    let processor = self::settings(&path, "", values);
-    processor.check_keys(&[PROCESSING])?;
-    let (mean, deviation) = (numbers(&processor, "image_mean", MEAN)?, numbers(&processor, "image_std", DEVIATION)?);
-    let (framing, processed) = if path.exists() { read_processor(&processor)? } else { Default::default() };
-    let size = stated.or(processed).unwrap_or([224; 2]);
+    let Processor { framing, size: shown, mean, deviation } = processor::read(folder, kind)?;
+    let size = stated.unwrap_or(shown);
+    if size != shown {
+        let [[height, width], [shown_height, shown_width]] = [size, shown];
+        return Err(settings.refuse(format!(
+            "image_size is {height}x{width}, but the images of preprocessor_config.json are {shown_height}x{shown_width}"
+        )));
+    }
     let mut labels: Vec<(usize, String)> = vec![];
     if let Some(Value::Object(names)) = settings.values.get("id2label") {
         for (id, name) in names {
@@ -417,7 +375,7 @@ fn labelled(settings: &Settings, model: ImageModel, labels: Vec<String>, framing
 }
 
 /// So many numbers of a list, or what they are where nothing is said.
-fn numbers<T: Copy + serde::de::DeserializeOwned, const N: usize>(
+pub(super) fn numbers<T: Copy + serde::de::DeserializeOwned, const N: usize>(
     settings: &Settings,
     key: &str,
     usual: [T; N],

@@ -6,8 +6,11 @@
 
 mod companions;
 mod config;
+#[cfg(test)]
+mod image_tests;
 mod images;
 mod keys;
+mod processor;
 mod settings;
 mod tokens;
 mod weights;
@@ -18,7 +21,9 @@ pub(crate) use settings::Settings;
 
 pub use companions::{COMPANIONS_FOLDER, keep_companions};
 pub use config::read_model_config;
-pub use images::{Labelled, Layout, image_tensors, read_image_config, read_image_weights, write_image_model};
+pub use images::{
+    Labelled, Layout, check_layout, image_tensors, read_image_config, read_image_weights, write_image_model,
+};
 pub use tokens::{USE_ITS_OWN_TOKENIZER, check_vocabulary, start_tokens, stop_tokens};
 pub use weights::{read_model_weights, stored_dtype};
 

@@ -154,6 +154,11 @@ impl Settings {
         self.read(key, default, "a number", |value| value.as_f64().map(|number| number as f32))
     }
 
+    /// A number that is reckoned with in double precision.
+    pub fn precise_number(&self, key: &str, default: f64) -> Result<f64> {
+        self.read(key, default, "a number", Value::as_f64)
+    }
+
     pub fn flag(&self, key: &str, default: bool) -> Result<bool> {
         self.read(key, default, "true or false", Value::as_bool)
     }

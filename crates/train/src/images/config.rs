@@ -3,7 +3,7 @@
 use super::view::Augmentation;
 use crate::config::{
     CONFIG_FILE, Clip, DeviceChoice, ExportDtype, HealthInterval, OptimizerKind, Precision, Recomputation,
-    ScheduleKind, within, written_as_text,
+    ScheduleKind, limits, within, written_as_text,
 };
 use crate::export::Layout;
 use crate::files::atomic;
@@ -167,12 +167,16 @@ impl ImagesConfig {
         }
     }
 
-    /// Says which setting is impossible, and what to do. What the trainer states is looked at there.
+    /// Says which setting is impossible, and what to do.
     pub fn validate(&self) -> Result<()> {
+        let events = [("eval-every", self.eval_every), ("save-every", self.save_every)];
+        limits::check_steps(Some(self.steps), self.warmup_steps, &events)?;
+        limits::check_batch(self.batch, self.micro_batch)?;
+        limits::check_rates(self.learning_rate, self.weight_decay, self.clip)?;
+        limits::check_watching(self.threads, self.keep, self.health, self.recompute)?;
         within("validation", self.validation, 0.0..=0.9)?;
         within("label_smoothing", self.label_smoothing, 0.0..=0.9)?;
         within("workers", self.workers, 1..=256)?;
-        within("weight_decay", self.weight_decay, 0.0..=1e4)?;
         within("crop", self.augmentation.crop, 0.0..=0.95)?;
         within("colour", self.augmentation.colour, 0.0..=1.0)?;
         within("mixup", self.augmentation.mixup, 0.0..=1.0)?;

@@ -77,7 +77,8 @@ fn in_classes(folder: &Path, held_out: Option<bool>) -> Result<Vec<Stated>> {
             let problem = "has a name that is not UTF-8, so no file can state the class; rename it";
             return Err(Error::corpus(&class, problem));
         };
-        let images = entries(&class)?.into_iter().filter(|path| decode::is_image(path) && path.is_file());
+        // A link to nothing is an image that is missing, and a pipe one that is none: both are found when they are looked at.
+        let images = entries(&class)?.into_iter().filter(|path| decode::is_image(path) && !path.is_dir());
         stated.extend(images.map(|path| Stated { path, label: label.clone(), held_out }));
     }
     Ok(stated)

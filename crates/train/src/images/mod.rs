@@ -17,7 +17,7 @@ mod view;
 
 pub use classify::{Answer, classify};
 pub use config::{ImagesConfig, Size};
-pub use framing::{Filter, Fit, Framing};
+pub use framing::{Filter, Fit, Framing, Odd};
 pub use objective::Classifier;
 pub use run::train;
 pub use set::ImageSet;

@@ -15,6 +15,7 @@ use crate::memory::guard;
 use crate::models::vision::{Architecture, ImageModel};
 use crate::optimizers::{GroupedOptimizer, Hyperparameters};
 use crate::run::{Accuracy, Event, Observer, Stop, Summary};
+use crate::schedule::Length;
 use crate::step::TrainingStep;
 use crate::trainer::{GoesOn, Hooks, Settings, Trainer};
 use crate::training::FolderBefore;
@@ -150,6 +151,7 @@ fn resolved(config: &ImagesConfig, set: &ImageSet, resume: bool) -> Result<(Imag
         deviation: config.deviation,
     };
     model.validate()?;
+    export::check_layout(&model, config.layout)?;
     if config.micro_batch == 0 {
         // Batch norm takes its statistics over the images computed at once, and weights that are added to all images sum their
         // gradients over those first: so these are a choice, and not the memory's.
@@ -245,6 +247,11 @@ struct Validation {
 }
 
 impl Hooks for Validation {
+    /// The fall is as long as the run that began it.
+    fn decay_setting(&self, _: Length) -> Option<String> {
+        None
+    }
+
     fn data_tokens(&self) -> u64 {
         self.set.count(false) as u64
     }

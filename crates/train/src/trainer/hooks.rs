@@ -3,11 +3,17 @@
 use crate::Result;
 use crate::files::tensors::Tensors;
 use crate::run::Accuracy;
+use crate::schedule::Length;
 use crate::step::TrainingStep;
 use std::path::Path;
 
 /// Work that belongs to a run besides its steps: held-out data, samples, files. All of it is optional.
 pub trait Hooks {
+    /// The setting that makes the learning rate's decay so long, named in remarks; `None` where a run has none.
+    fn decay_setting(&self, length: Length) -> Option<String> {
+        Some(format!("`settings.decay` {length:?}"))
+    }
+
     /// What a batch of so many examples is counted as in reports: tokens, of a language model.
     fn tokens(&self, examples: u64) -> u64 {
         examples

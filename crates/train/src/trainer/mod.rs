@@ -161,7 +161,6 @@ impl Trainer {
             ahead: settings.ahead,
             limits: settings.limits(),
             schedule: settings.schedule(found.as_ref().map(|found| &found.progress)),
-            decay_setting: Settings::decay_setting,
             clip: settings.clip,
             seed: settings.seed,
             every: Every {

@@ -109,7 +109,7 @@ impl Run {
         if let Some(remark) = session
             .limits
             .length()
-            .and_then(|length| session.schedule.remark(length, self.so_far(), session.decay_setting))
+            .and_then(|length| session.schedule.remark(length, self.so_far(), &|length| hooks.decay_setting(length)))
         {
             observer.event(&Event::Note(&remark));
         }

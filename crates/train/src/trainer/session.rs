@@ -64,8 +64,6 @@ pub(crate) struct Session {
     pub ahead: usize,
     pub limits: Limits,
     pub schedule: Schedule,
-    /// The setting that makes a decay so long, for remarks.
-    pub decay_setting: fn(Length) -> String,
     pub clip: Clip,
     pub seed: u32,
     pub every: Every,

@@ -176,11 +176,6 @@ impl Settings {
         Ok(())
     }
 
-    /// The setting that makes a decay so long.
-    pub(super) fn decay_setting(length: Length) -> String {
-        format!("`settings.decay` {length:?}")
-    }
-
     pub(super) fn limits(&self) -> Limits {
         Limits { steps: self.steps, seconds: self.seconds }
     }

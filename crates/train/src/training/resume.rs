@@ -98,14 +98,6 @@ pub(super) fn schedule(config: &mut TrainConfig, steps: Option<u64>, resumed: Op
     }
 }
 
-/// The setting that makes a decay so long.
-pub(super) fn decay_setting(length: Length) -> String {
-    match length {
-        Length::Steps(steps) => format!("`settings.decay_steps` {steps}"),
-        Length::Seconds(seconds) => format!("`settings.decay_time` {seconds:.0}s"),
-    }
-}
-
 /// The decay of a run whose checkpoint does not say, which ended with the run.
 fn older_decay(config: &TrainConfig, progress: &Progress) -> Option<Decay> {
     let before = &progress.configuration;

@@ -273,7 +273,6 @@ fn assemble(
         ahead: Batches::AHEAD,
         limits: Limits { steps, seconds: config.time_seconds },
         schedule,
-        decay_setting: resume::decay_setting,
         clip: config.clip,
         seed: config.seed,
         every: Every {

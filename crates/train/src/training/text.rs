@@ -9,6 +9,7 @@ use crate::generate::Sampling;
 use crate::lanes::Place;
 use crate::language::{LanguageModel, SAMPLE_TOKENS_MAX, TARGETS, TOKENS};
 use crate::models::IGNORED_TARGET;
+use crate::schedule::Length;
 use crate::step::TrainingStep;
 use crate::tokenizer::Tokenizer;
 use crate::trainer::{GoesOn, Hooks};
@@ -76,6 +77,13 @@ impl Text {
 }
 
 impl Hooks for Text {
+    fn decay_setting(&self, length: Length) -> Option<String> {
+        Some(match length {
+            Length::Steps(steps) => format!("`settings.decay_steps` {steps}"),
+            Length::Seconds(seconds) => format!("`settings.decay_time` {seconds:.0}s"),
+        })
+    }
+
     fn tokens(&self, sequences: u64) -> u64 {
         sequences * self.config.sequence as u64
     }
