@@ -128,9 +128,11 @@ fn curvature_is_that_of_pytorch() {
     );
     let page = fs::read_to_string(place.0.join("page.html")).unwrap();
     assert!(page.starts_with("<!doctype html>") && page.contains("<svg"), "{page}");
-    // What was found is told although the page cannot be written.
-    let told = place.gradus(&[&arguments[..], &["--out", "missing/page.html"]].concat());
-    assert!(told.status.code() == Some(2) && String::from_utf8(told.stdout).unwrap().contains("sharpness"));
+    // A page that cannot be written is refused before anything is computed.
+    for out in ["missing/page.html", "model"] {
+        let told = place.refused(&[&arguments[..], &["--out", out]].concat());
+        assert!(told.contains(out.trim_end_matches("/page.html")), "{told}");
+    }
 }
 
 #[test]
