@@ -97,7 +97,16 @@ fn the_trace_is_one_that_viewers_open() {
         around.push(begin + length);
     }
     assert!(spans.iter().any(|span| span["cat"] == "backward" && span["args"]["layer"] == 1 && span["tid"] == 0));
-    assert!(spans.iter().any(|span| span["tid"] == 1), "what the second worker did");
+    // Where others use the machine, one worker may have done all there was before the other had a turn.
+    let tells_of_the_second = |trace: &Value| {
+        let events = trace["traceEvents"].as_array().unwrap();
+        events.iter().any(|event| event["ph"] == "X" && event["tid"] == 1)
+    };
+    let again = |_| {
+        place.gradus(&profile("--trace again.json --out again.html"));
+        tells_of_the_second(&serde_json::from_str(&read(&place, "again.json")).unwrap())
+    };
+    assert!(tells_of_the_second(&trace) || (0..10).any(again), "what the second worker did");
     assert_eq!(spans.iter().filter(|span| span["cat"] == "step").count(), 1);
     let page = read(&place, "page.html");
     assert!(
