@@ -45,7 +45,7 @@ pub fn vocab_size(preset: &ModelConfig, model: &ModelConfig) -> usize {
 
 /// The highest learning rate: wide models take smaller steps. Lion moves every weight by as much as AdamW moves those
 /// with steady gradients, so it takes a third, and so does Sophia; SGD moves by the gradient itself, which is small. Muon's and SOAP's
-/// directions stand more (`bench/README.md`; searched for at widths of 128 and 256).
+/// directions stand more (`bench/curvature.md`; searched for at widths of 128 and 256).
 pub fn learning_rate(model: &ModelConfig, optimizer: OptimizerKind) -> f64 {
     let [adamw, lion, sgd] = match model.width {
         ..=512 => [1e-3, 3e-4, 0.3],
