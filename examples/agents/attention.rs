@@ -59,10 +59,9 @@ impl Policy for Attention {
             x.trace().zero_state_with_role(name, Role::Cache, DType::F32, sizes)
         };
         let caches = ["cache.keys", "cache.values"].map(cache);
-        let [all_keys, all_values] = caches[0].append_both(&caches[1], [&keys, &values], place);
-        let found = queries.cached_attention(&all_keys, &all_values, &(place + &place.ones_like()), None);
+        let (found, appended) = queries.cached_attention(caches.each_ref(), [&keys, &values], place, None);
         let (logits, values) = self.decided(parameters, &x, &found);
-        let remembered = caches.into_iter().zip([all_keys, all_values]).collect();
+        let remembered = caches.into_iter().zip(appended).collect();
         Acting { logits: logits.squeeze(1), values: values.squeeze(1), remembered }
     }
 }

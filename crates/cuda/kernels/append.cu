@@ -1,23 +1,10 @@
 // Rows put into a cache [.., PLACES, DEPTH], NEW places of it, from the position on; what lies outside is left out. WIDTH
-// elements at a time. In place only the new rows are written, otherwise all: the cache's, and over them the new ones. BOTH: two
-// caches of one kind, of which each has half of the blocks.
+// elements at a time. In place only the new rows are written, otherwise all: the cache's, and over them the new ones.
 constexpr int WRITTEN = IN_PLACE ? NEW : PLACES;
 
-extern "C" __global__ void __launch_bounds__(THREADS) append(
-    const i32 *position, const cache_t *cache, const x_t *x, cache_t *y
-#if BOTH
-    , const cache_t *second_cache, const x_t *second_x, cache_t *second_y
-#endif
-) {
+extern "C" __global__ void __launch_bounds__(THREADS) append(const i32 *position, const cache_t *cache, const x_t *x, cache_t *y) {
     const long long first = *position;
     await_earlier();
-#if BOTH
-    const bool is_second = blockIdx.y == 1;
-    if (is_second) cache = second_cache, x = second_x, y = second_y;
-    const auto new_at = [&](index_t i) { return is_second ? second_x_at(i) : x_at(i); };
-#else
-    const auto new_at = [](index_t i) { return x_at(i); };
-#endif
     const index_t i = ((index_t)blockIdx.x * THREADS + threadIdx.x) * WIDTH;
     if (i >= COUNT) return;
     const index_t column = i % DEPTH, row = i / DEPTH, of_row = row % WRITTEN, outer = row / WRITTEN;
@@ -25,7 +12,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) append(
     if (place < 0 || place >= PLACES) return;
     Vector<cache_t, WIDTH> elements;
     if (number >= 0 && number < NEW) {
-        const Vector<x_t, WIDTH> from = *(const Vector<x_t, WIDTH> *)(x + new_at((outer * NEW + (index_t)number) * DEPTH + column));
+        const Vector<x_t, WIDTH> from = *(const Vector<x_t, WIDTH> *)(x + x_at((outer * NEW + (index_t)number) * DEPTH + column));
 #pragma unroll
         for (int v = 0; v < WIDTH; v++) elements.at[v] = from_float<cache_t>(to_float(from.at[v]));
     } else {

@@ -1,4 +1,5 @@
-// Attention of few queries over the filled places of a cache. A row is a query of one of the heads that share keys, and a
+// Attention of few queries over the filled places of a cache, which are those before and of the queries' own tokens; the rows of
+// these are put into the cache by this kernel if it APPENDS, and were before if not. A row is a query of one of the heads that share keys, and a
 // block has ROWS of them, so that a key is read once for all. LANES lanes have a key, each WIDTH neighboring numbers of it
 // ITEMS times, and carry every row's largest score and sum of exponentials along over the keys that they have had. A block
 // has TEAMS of such lanes, and each of them UNROLLED keys in a step, which are all asked for before any is used. Of the steps
@@ -17,19 +18,36 @@ __device__ __forceinline__ Row row_of(index_t key_head, index_t row) {
 
 // Two blocks a multiprocessor are few enough for registers that hold all that was asked for.
 extern "C" __global__ void __launch_bounds__(THREADS, 2) cached_attention(
-    const q_t *q, const k_t *k, const v_t *v, const i32 *length, o_t *o
+    const q_t *q, k_t *k, v_t *v, const i32 *position, o_t *o
+#if APPENDS
+    , const k_t *new_k, const v_t *new_v
+#endif
 #if SHARES > 1
     , float *parts, float *statistics
 #endif
 ) {
     extern __shared__ float joined[];
-    const int filled = min(max(*length, QUERIES), PLACES);
+    const int first_place = *position, filled = min(max(first_place, 0), PLACES - QUERIES) + QUERIES;
     await_earlier();
     const index_t share = blockIdx.x % SHARES, rest = blockIdx.x / SHARES;
     const index_t first_row = rest % TILES * ROWS, batch = rest / TILES / KEY_HEADS, key_head = rest / TILES % KEY_HEADS;
     const int team = threadIdx.x / LANES, lane = threadIdx.x % LANES;
     k += (batch * KEY_HEADS + key_head) * PLACES * DEPTH;
     v += (batch * KEY_HEADS + key_head) * PLACES * DEPTH;
+
+#if APPENDS
+    // The new rows are written by one of the blocks that see them. All of these read them where they come from.
+    const index_t first_new = (batch * KEY_HEADS + key_head) * QUERIES;
+    if (share == 0 && rest % TILES == 0)
+        for (int i = threadIdx.x; i < QUERIES * (DEPTH / WIDTH); i += THREADS) {
+            const int row = i / (DEPTH / WIDTH), column = i % (DEPTH / WIDTH) * WIDTH;
+            const long long place = (long long)first_place + row;
+            if (place < 0 || place >= PLACES) continue;
+            const index_t from = (first_new + row) * DEPTH + column, to = (index_t)place * DEPTH + column;
+            *(Vector<k_t, WIDTH> *)(k + to) = *(const Vector<k_t, WIDTH> *)(new_k + new_k_at(from));
+            *(Vector<v_t, WIDTH> *)(v + to) = *(const Vector<v_t, WIDTH> *)(new_v + new_v_at(from));
+        }
+#endif
 
     // The keys that each row sees, and those that some row does.
     int begins[ROWS], ends[ROWS], begin = PLACES, end = 0;
@@ -73,10 +91,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) cached_attention(
         for (int u = 0; u < UNROLLED; u++)
 #pragma unroll
             for (int item = 0; item < ITEMS; item++) {
-                const int key = min(first + u * TEAMS + team, end - 1), column = (item * LANES + lane) * WIDTH;
-                const index_t at = (index_t)key * DEPTH + (column < DEPTH ? column : 0);
-                keys[u][item] = *(const Vector<k_t, WIDTH> *)(k + at);
-                values[u][item] = *(const Vector<v_t, WIDTH> *)(v + at);
+                const int key = min(first + u * TEAMS + team, end - 1), own = (item * LANES + lane) * WIDTH;
+                const int column = own < DEPTH ? own : 0;
+                const index_t at = (index_t)key * DEPTH + column;
+                const k_t *from_k = k + at;
+                const v_t *from_v = v + at;
+#if APPENDS
+                const u32 row = (u32)key - (u32)first_place;
+                const bool is_new = row < QUERIES;
+                const index_t new_at = (first_new + (is_new ? row : 0)) * DEPTH + column;
+                if (is_new) from_k = new_k + new_k_at(new_at), from_v = new_v + new_v_at(new_at);
+#endif
+                keys[u][item] = *(const Vector<k_t, WIDTH> *)from_k;
+                values[u][item] = *(const Vector<v_t, WIDTH> *)from_v;
             }
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {

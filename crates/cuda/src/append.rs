@@ -1,6 +1,6 @@
-//! Rows put into caches.
+//! Rows put into a cache.
 
-use crate::{Element, Launch, Operand, Source, common_vector, sources};
+use crate::{Launch, Operand, Source, common_vector, sources};
 
 const THREADS: usize = 256;
 
@@ -16,56 +16,35 @@ pub struct Append<'a> {
 }
 
 impl Append<'_> {
-    fn in_place(&self) -> bool {
+    /// Whether only the new rows are written.
+    pub(crate) fn is_in_place(&self) -> bool {
         self.cache.address == self.output.address
     }
 
     /// Elements that a thread moves at once.
-    fn width(&self) -> usize {
+    pub(crate) fn width(&self) -> usize {
         let depth = self.cache.shape.last().copied().unwrap_or(1);
         common_vector(depth, &[self.cache, self.new, self.output])
     }
 
-    /// All that a kernel depends on but for where the new rows lie.
-    fn kind(&self) -> (Element, &[usize], Element, &[usize], bool, usize) {
-        let Append { cache, new, .. } = self;
-        (cache.element, &cache.shape, new.element, &new.shape, self.in_place(), self.width())
+    /// The kernel that puts the new rows there from `position` on, one i32. Rows whose place is not in the cache are left out.
+    pub fn launch(&self, position: &Operand) -> Launch {
+        let &[.., places, depth] = &self.cache.shape[..] else { panic!("a cache of places: {:?}", self.cache.shape) };
+        let (in_place, width) = (self.is_in_place(), self.width());
+        let count = if in_place { self.new.elements() } else { self.cache.elements() };
+        let source = Source::new("append", sources::APPEND).address(position.address).early(position.address, 4);
+        let source = source.operand("cache", self.cache).operand("x", self.new).address(self.output.address);
+        let source = source.constant("IN_PLACE", in_place as u8).constant("PLACES", places).size("DEPTH", depth);
+        let source = source.constant("NEW", self.new.shape[self.new.shape.len() - 2]).size("COUNT", count);
+        let source = source.constant("WIDTH", width).constant("THREADS", THREADS);
+        source.launch(count.div_ceil(width * THREADS), THREADS)
     }
-}
-
-/// The kernels that put new rows into caches from `position` on, one i32: two caches of one kind have one between them. Rows
-/// whose place is not in the cache are left out.
-pub fn append(all: &[Append<'_>], position: &Operand) -> Vec<Launch> {
-    match all {
-        [] => vec![],
-        [first, second, rest @ ..] if first.kind() == second.kind() => {
-            [vec![launch(first, Some(second), position)], append(rest, position)].concat()
-        }
-        [first, rest @ ..] => [vec![launch(first, None, position)], append(rest, position)].concat(),
-    }
-}
-
-fn launch(at: &Append<'_>, second: Option<&Append<'_>>, position: &Operand) -> Launch {
-    let &[.., places, depth] = &at.cache.shape[..] else { panic!("a cache of places: {:?}", at.cache.shape) };
-    let (in_place, width) = (at.in_place(), at.width());
-    let count = if in_place { at.new.elements() } else { at.cache.elements() };
-    let source = Source::new("append", sources::APPEND).address(position.address).early(position.address, 4);
-    let source = source.operand("cache", at.cache);
-    let mut source = source.operand("x", at.new).address(at.output.address);
-    if let Some(second) = second {
-        source = source.address(second.cache.address).address(second.new.address).address(second.output.address);
-        source = source.places("second_x", second.new);
-    }
-    let source = source.constant("IN_PLACE", in_place as u8).constant("PLACES", places).size("DEPTH", depth);
-    let source = source.constant("NEW", at.new.shape[at.new.shape.len() - 2]).size("COUNT", count);
-    let source = source.constant("WIDTH", width).constant("THREADS", THREADS);
-    let (blocks, caches) = (count.div_ceil(width * THREADS), 1 + second.is_some() as usize);
-    source.constant("BOTH", second.is_some() as u8).launch_on([blocks, caches, 1], THREADS, 0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Element;
 
     const CACHE: [usize; 4] = [2, 3, 100, 64];
 
@@ -80,23 +59,9 @@ mod tests {
     #[test]
     fn in_place_only_the_new_rows_are_written() {
         let (cache, new, position) = (cache(1 << 20), rows(Element::F32), Operand::dense(Element::I32, &[1], 1 << 22));
-        let blocks =
-            |output: &Operand| append(&[Append { cache: &cache, new: &new, output }], &position)[0].grid[0] as usize;
+        let blocks = |output: &Operand| Append { cache: &cache, new: &new, output }.launch(&position).grid[0] as usize;
         // Four numbers of f32 at once.
         assert_eq!(blocks(&cache), (6 * 64usize).div_ceil(4 * THREADS));
         assert_eq!(blocks(&Operand { address: 1 << 23, ..cache.clone() }), (600 * 64usize).div_ceil(4 * THREADS));
-    }
-
-    #[test]
-    fn two_caches_of_one_kind_have_one_kernel() {
-        let (caches, position) = ([cache(1 << 20), cache(1 << 24)], Operand::dense(Element::I32, &[1], 1 << 22));
-        let launches = |elements: [Element; 2]| {
-            let new = elements.map(rows);
-            let at = |i: usize| Append { cache: &caches[i], new: &new[i], output: &caches[i] };
-            append(&[at(0), at(1)], &position)
-        };
-        let both = launches([Element::Bf16; 2]);
-        assert_eq!((both.len(), both[0].grid, both[0].arguments.len()), (1, [1, 2, 1], 7));
-        assert_eq!(launches([Element::Bf16, Element::F32]).len(), 2, "rows of two types");
     }
 }

@@ -1,6 +1,6 @@
 //! Attention of few queries over the filled places of a cache, as in decoding.
 
-use crate::{Launch, Operand, Source, common_vector, sources};
+use crate::{Append, Launch, Operand, Source, common_vector, sources};
 use std::f32::consts::LOG2_E;
 
 /// Threads of a block.
@@ -51,34 +51,50 @@ struct Sharing {
 }
 
 impl CachedAttention {
-    /// From queries [n, h, t, d] that lie in any way and keys and values [n, g, places, d], dense, the result [n, t, h, d],
-    /// dense. Query i sees the keys before `length` - t + i + 1, one i32, which counts as the nearest from t to the places.
-    /// Nothing else is read. `scratch` gives what lies between, numbers in f32 of a shape.
+    /// From queries [n, h, t, d] that lie in any way and caches of keys and values [n, g, places, d], dense, to which rows
+    /// [n, g, t, d] are appended at `position`, one i32, the result [n, t, h, d], dense, and the caches with these rows. The
+    /// position counts as the nearest at which all queries have places; query i sees the keys up to its own. Nothing else is
+    /// read. `scratch` gives what lies between, numbers in f32 of a shape.
     pub fn launches(
         &self,
-        [q, k, v]: [&Operand; 3],
-        length: &Operand,
+        q: &Operand,
+        appended: [Append<'_>; 2],
+        position: &Operand,
         o: &Operand,
         mut scratch: impl FnMut(&[usize]) -> Operand,
     ) -> Vec<Launch> {
+        let appends = o.elements() > 0 && appended.iter().all(is_written_by_attention);
+        let mut launches: Vec<Launch> = match appends {
+            true => vec![],
+            false => appended.iter().map(|one| one.launch(position)).collect(),
+        };
         if o.elements() == 0 {
-            return vec![];
+            return launches;
         }
-        let sharing = self.sharing(k, v);
+        let [k, v] = appended.each_ref().map(|one| one.output);
+        let vectors = appended.iter().map(Append::width);
+        let width = if appends { vectors.min().expect("two caches") } else { common_vector(self.depth, &[k, v]) };
+        let sharing = self.sharing(width);
         let Sharing { rows, tiles, shares, .. } = sharing;
         let source = Source::new("cached_attention", sources::CACHED_ATTENTION).operand("q", q).operand("k", k);
-        let source = source.operand("v", v).address(length.address).early(length.address, 4).operand("o", o);
+        let source = source.operand("v", v).address(position.address).early(position.address, 4).operand("o", o);
+        let mut source = self.constants(sharing.constants(source)).constant("APPENDS", appends as u8);
+        if appends {
+            source = source.operand("new_k", appended[0].new).operand("new_v", appended[1].new);
+        }
         let blocks = self.batch * self.key_heads * tiles * shares;
         let shared = THREADS / 32 * rows * (self.depth + 2) * 4;
-        let source = self.constants(sharing.constants(source));
         if shares == 1 {
-            return vec![source.launch_on([blocks, 1, 1], THREADS, shared)];
+            launches.push(source.launch_on([blocks, 1, 1], THREADS, shared));
+            return launches;
         }
         let results = self.batch * self.queries * self.heads;
         let parts = scratch(&[shares, results, self.depth]);
         let statistics = scratch(&[shares, results, 2]);
         let source = source.operand("parts", &parts).operand("statistics", &statistics);
-        vec![source.launch_on([blocks, 1, 1], THREADS, shared), self.join(&parts, &statistics, o)]
+        launches.push(source.launch_on([blocks, 1, 1], THREADS, shared));
+        launches.push(self.join(&parts, &statistics, o));
+        launches
     }
 
     fn join(&self, parts: &Operand, statistics: &Operand, o: &Operand) -> Launch {
@@ -87,8 +103,8 @@ impl CachedAttention {
         self.constants(source.constant("THREADS", THREADS)).launch(o.elements().div_ceil(THREADS), THREADS)
     }
 
-    fn sharing(&self, k: &Operand, v: &Operand) -> Sharing {
-        let width = common_vector(self.depth, &[k, v]);
+    /// With so many elements read at once.
+    fn sharing(&self, width: usize) -> Sharing {
         let pieces = self.depth / width;
         let lanes = pieces.next_power_of_two().min(32);
         let items = pieces.div_ceil(lanes);
@@ -116,6 +132,11 @@ impl CachedAttention {
         let source = source.number("BINARY_SCALE", self.scale * LOG2_E);
         source.size("RESULTS", self.batch * self.queries * self.heads)
     }
+}
+
+/// Whether the kernel itself puts rows into a cache: as they are, where it lies.
+fn is_written_by_attention(append: &Append<'_>) -> bool {
+    append.is_in_place() && append.new.element == append.cache.element
 }
 
 impl Sharing {
@@ -146,7 +167,7 @@ mod tests {
         let attention =
             CachedAttention { batch, heads, key_heads, queries, places, depth, window: usize::MAX, scale: 1.0 };
         let cache = Operand::dense(Element::Bf16, &[batch, key_heads, places, depth], 1 << 20);
-        attention.sharing(&cache, &cache)
+        attention.sharing(common_vector(depth, &[&cache, &cache]))
     }
 
     #[test]
@@ -164,5 +185,32 @@ mod tests {
         let shares = |batch: usize, places: usize| sharing(batch, [12, 12], 1, places, 64).shares;
         assert_eq!([shares(64, 512), shares(8, 512), shares(1, 512), shares(1, 64), shares(1, 1)], [1, 6, 8, 1, 1]);
         assert_eq!(shares(1, 100_000), 44, "no more than keep the memory busy");
+    }
+
+    #[test]
+    fn rows_are_appended_by_the_kernel_itself_where_they_may_stay_as_they_are() {
+        let attention = CachedAttention {
+            batch: 64,
+            heads: 12,
+            key_heads: 12,
+            queries: 1,
+            places: 512,
+            depth: 64,
+            window: usize::MAX,
+            scale: 1.0,
+        };
+        let cache = |address: u64| Operand::dense(Element::Bf16, &[64, 12, 512, 64], address);
+        let rows = |element: Element| Operand::dense(element, &[64, 12, 1, 64], 1 << 30);
+        let (q, o) = (rows(Element::Bf16), Operand::dense(Element::Bf16, &[64, 1, 12, 64], 1 << 31));
+        let launches = |element: Element, to: u64| {
+            let (caches, new, outputs) = ([1 << 32, 1 << 33].map(cache), rows(element), [to, 1 << 33].map(cache));
+            let appended = [0, 1].map(|of| Append { cache: &caches[of], new: &new, output: &outputs[of] });
+            let scratch = |_: &[usize]| unreachable!("blocks enough without shares");
+            attention.launches(&q, appended, &Operand::dense(Element::I32, &[1], 1 << 34), &o, scratch)
+        };
+        let entries = |launches: Vec<Launch>| launches.iter().map(|launch| launch.entry).collect::<Vec<_>>();
+        assert_eq!(entries(launches(Element::Bf16, 1 << 32)), ["cached_attention"]);
+        assert_eq!(entries(launches(Element::F32, 1 << 32)), ["append", "append", "cached_attention"]);
+        assert_eq!(entries(launches(Element::Bf16, 1 << 35)), ["append", "append", "cached_attention"]);
     }
 }

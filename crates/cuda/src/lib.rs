@@ -41,7 +41,7 @@ pub mod sources;
 mod stream;
 mod top_k;
 
-pub use append::{Append, append};
+pub use append::Append;
 pub use attention::{Attention, AttentionGradient};
 pub use cached_attention::CachedAttention;
 pub use command::{Bias, Command, Gelu, Launch, Matrix, Product};

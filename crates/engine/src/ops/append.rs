@@ -7,57 +7,56 @@ use gradus_cuda as device;
 use gradus_kernels::attention as kernel;
 use gradus_kernels::copy::{Axis, StridedCopy};
 
-/// Caches [n, g, places, d] with rows [n, g, t, d] written over their places from `position`, one i32, on. Rows whose place is
-/// not there are left out. Over a cache's own bytes, nothing but these rows is touched. The operands are the caches, the rows of
-/// each and the position.
+/// A cache [n, g, places, d] with rows [n, g, t, d] written over its places from `position`, one i32, on. Rows whose place is
+/// not there are left out. Over the cache's own bytes, nothing but these rows is touched.
 #[derive(Clone, Copy, Debug)]
-pub struct Append {
-    caches: usize,
+pub struct Append;
+
+/// The jobs that make a result a cache with new rows, from these operands.
+pub(super) fn append_jobs(
+    linker: &mut Linker<'_>,
+    [cache, new, position]: [usize; 3],
+    output: usize,
+) -> Result<(), Unsupported> {
+    let [cache, new, position] = [cache, new, position].map(|index| linker.input(index));
+    let result = linker.output(output);
+    let &[batch, heads, rows, depth] = &new.shape()[..] else { unreachable!("rows have four axes") };
+    let places = cache.shape()[2];
+    with_float!(cache.dtype, C => {
+        let (from, to) = (cache.read::<C>(), result.write::<C>());
+        if from.as_ptr() != to.as_in().as_ptr() {
+            let all = Axis { size: from.len(), from_stride: 1, to_stride: 1 };
+            linker.job(StridedCopy::new(linker.isa(), from, to, &[all]));
+        }
+        with_float!(new.dtype, N => {
+            let new = by_head::<N>(&new);
+            linker.job(kernel::Append::new(new, [batch, heads, rows, depth], position.read(), to, places));
+        });
+    });
+    Ok(())
 }
 
-impl Append {
-    /// Of operands, the caches and the rows of each.
-    fn pairs<'a, T>(&self, operands: &'a [T]) -> [&'a [T]; 2] {
-        [&operands[..self.caches], &operands[self.caches..2 * self.caches]]
-    }
+/// The result from plain operations: each place has the row that it is to have, or what it had.
+pub(super) fn appended(cache: &Tensor, new: &Tensor, position: &Tensor) -> Tensor {
+    let [places, rows] = [cache, new].map(|x| cache.trace().arange(x.size(2), DType::F32));
+    let here = places.unsqueeze(-1).equal(&(rows + position.cast(DType::F32))); // [places, t]
+    let written = here.matmul(&new.cast(DType::F32)); // [n, g, places, d]
+    here.sum_keep(&[-1]).select(&written, &cache.cast(DType::F32)).cast(cache.dtype())
+}
 
-    /// The jobs of the cache of this number.
-    fn link_cpu(&self, linker: &mut Linker<'_>, number: usize) -> Result<(), Unsupported> {
-        let (cache, new, result) = (linker.input(number), linker.input(self.caches + number), linker.output(number));
-        let position = linker.input(2 * self.caches);
-        let &[batch, heads, rows, depth] = &new.shape()[..] else { unreachable!("rows have four axes") };
-        let places = cache.shape()[2];
-        with_float!(cache.dtype, C => {
-            let (from, to) = (cache.read::<C>(), result.write::<C>());
-            if from.as_ptr() != to.as_in().as_ptr() {
-                let all = Axis { size: from.len(), from_stride: 1, to_stride: 1 };
-                linker.job(StridedCopy::new(linker.isa(), from, to, &[all]));
-            }
-            with_float!(new.dtype, N => {
-                let new = by_head::<N>(&new);
-                linker.job(kernel::Append::new(new, [batch, heads, rows, depth], position.read(), to, places));
-            });
-        });
-        Ok(())
-    }
-
-    /// The result from plain operations: each place has the row that it is to have, or what it had.
-    fn decomposed(&self, cache: &Tensor, new: &Tensor, position: &Tensor) -> Tensor {
-        let [places, rows] = [cache, new].map(|x| cache.trace().arange(x.size(2), DType::F32));
-        let here = places.unsqueeze(-1).equal(&(rows + position.cast(DType::F32))); // [places, t]
-        let written = here.matmul(&new.cast(DType::F32)); // [n, g, places, d]
-        here.sum_keep(&[-1]).select(&written, &cache.cast(DType::F32)).cast(cache.dtype())
-    }
-
-    /// The results made of plain operations.
-    fn all_decomposed(&self, x: &[Tensor]) -> Vec<Tensor> {
-        let ([caches, rows], position) = (self.pairs(x), &x[2 * self.caches]);
-        caches.iter().zip(rows).map(|(cache, new)| self.decomposed(cache, new, position)).collect()
-    }
+/// What the result means.
+pub(super) fn appended_reals(cache: &Reals, new: &Reals, position: &Reals) -> Reals {
+    Reals::from_fn(&cache.shape, |at| {
+        let row = at[2] as f64 - position.data[0];
+        match (0.0..new.shape[2] as f64).contains(&row) {
+            true => new.at(&[at[0], at[1], row as usize, at[3]]),
+            false => cache.at(at),
+        }
+    })
 }
 
 /// That rows can be written into a cache.
-fn unless_rows_of(cache: &TensorType, new: &TensorType) -> Result<(), Mismatch> {
+pub(super) fn unless_rows_of(cache: &TensorType, new: &TensorType) -> Result<(), Mismatch> {
     Mismatch::unless_float(cache)?;
     Mismatch::unless_float(new)?;
     let fits = cache.shape.rank() == 4 && new.shape.rank() == 4 && new.shape[2] <= cache.shape[2];
@@ -89,34 +88,31 @@ impl Operation for Append {
     }
 
     fn output_count(&self) -> usize {
-        self.caches
+        1
     }
 
     fn outputs(&self, inputs: &[TensorType]) -> Result<Vec<TensorType>, Mismatch> {
-        Mismatch::unless_count(inputs, 2 * self.caches + 1)?;
-        let (caches, others) = inputs.split_at(self.caches);
-        let (rows, position) = others.split_at(self.caches);
-        unless_place("the position", &position[0])?;
-        caches.iter().zip(rows).try_for_each(|(cache, new)| unless_rows_of(cache, new))?;
-        Ok(caches.to_vec())
+        let [cache, new, position] = inputs else { unreachable!("three operands") };
+        unless_place("the position", position)?;
+        unless_rows_of(cache, new)?;
+        Ok(vec![cache.clone()])
     }
 
     fn gradient(&self, at: &Differentiation<'_>) -> Vec<Option<Tensor>> {
-        at.through(|x| self.all_decomposed(x))
+        at.through(|x| vec![appended(&x[0], &x[1], &x[2])])
     }
 
     fn tangent(&self, at: &Linearization<'_>) -> Vec<Option<Tensor>> {
-        at.through(|x| self.all_decomposed(x))
+        at.through(|x| vec![appended(&x[0], &x[1], &x[2])])
     }
 
     fn cost(&self, inputs: &[TensorType], _outputs: &[TensorType]) -> Cost {
         // A cache is a state that is written over: only the rows are moved.
-        let bytes = self.pairs(inputs)[1].iter().map(|rows| 2 * rows.bytes() as u64).sum();
-        Cost { work: Work::Elements, operations: 0, bytes }
+        Cost { work: Work::Elements, operations: 0, bytes: 2 * inputs[1].bytes() as u64 }
     }
 
     fn in_place(&self) -> Vec<(usize, usize)> {
-        (0..self.caches).map(|cache| (cache, cache)).collect()
+        vec![(0, 0)]
     }
 
     fn effect(&self, _inputs: &[TensorType]) -> Effect {
@@ -131,18 +127,8 @@ impl Operation for Append {
         Form::Opaque
     }
 
-    fn reference(&self, inputs: &[&Reals], outputs: &[TensorType]) -> Vec<Reals> {
-        let ([caches, rows], position) = (self.pairs(inputs), inputs[2 * self.caches]);
-        let appended = |(output, (cache, new)): (&TensorType, (&&Reals, &&Reals))| {
-            Reals::from_fn(&output.shape, |at| {
-                let row = at[2] as f64 - position.data[0];
-                match (0.0..new.shape[2] as f64).contains(&row) {
-                    true => new.at(&[at[0], at[1], row as usize, at[3]]),
-                    false => cache.at(at),
-                }
-            })
-        };
-        outputs.iter().zip(caches.iter().zip(rows)).map(appended).collect()
+    fn reference(&self, inputs: &[&Reals], _outputs: &[TensorType]) -> Vec<Reals> {
+        vec![appended_reals(inputs[0], inputs[1], inputs[2])]
     }
 
     fn lowering(&self) -> Lowering<'_> {
@@ -156,14 +142,6 @@ impl Operation for Append {
         };
         let case = |name: &str, cache: [usize; 4], rows: usize, position: f64| {
             Case::with_inputs(name, inputs(cache, rows, position), |x| vec![x[0].append(&x[1], &x[2])])
-        };
-        let both = |name: &str, rows: fn(Tensor) -> Tensor| {
-            let mut inputs = inputs([3, 2, 5, 8], 1, 3.0);
-            inputs.insert(2, CaseInput::uniform([2, 3, 1, 8], -2.0, 2.0));
-            Case::with_inputs(name, inputs, move |x| {
-                let (second, values) = (&x[0] * 2.0, rows(x[2].transpose(0, 1)));
-                x[0].append_both(&second, [&x[1], &values], &x[3]).to_vec()
-            })
         };
         vec![
             case("one row", [2, 3, 5, 4], 1, 2.0),
@@ -183,30 +161,23 @@ impl Operation for Append {
                 vec![x[0].cast(DType::Bf16).append(&x[1].cast(DType::F32), &x[2]).cast(DType::F32)]
             })
             .within(1.0 / 256.0),
-            both("two caches", |x| x * 3.0),
-            both("two caches, rows that lie otherwise", |x| x),
-            both("two caches, in one of them the same row", |x| x.slice(0, 0..1).broadcast([3, 2, 1, 8])),
         ]
     }
 }
 
 impl Kernels for Append {
     fn takes(&self, input: usize, layout: &Layout) -> bool {
-        if (self.caches..2 * self.caches).contains(&input) { has_dense_rows(layout) } else { layout.is_dense() }
+        if input == 1 { has_dense_rows(layout) } else { layout.is_dense() }
     }
 
     fn cpu(&self, linker: &mut Linker<'_>) -> Result<(), Unsupported> {
-        (0..self.caches).try_for_each(|number| self.link_cpu(linker, number))
+        append_jobs(linker, [0, 1, 2], 0)
     }
 
     fn cuda(&self, linker: &mut CudaLinker<'_>) -> Result<(), Unsupported> {
-        let operands: Vec<_> = (0..linker.input_count()).map(|index| linker.input(index)).collect();
-        let outputs: Vec<_> = (0..self.caches).map(|index| linker.output(index)).collect();
-        let [caches, rows] = self.pairs(&operands);
-        let all = caches.iter().zip(rows).zip(&outputs);
-        let all: Vec<_> = all.map(|((cache, new), output)| device::Append { cache, new, output }).collect();
-        let launches = device::append(&all, &operands[2 * self.caches]);
-        launches.into_iter().for_each(|launch| linker.launch(launch));
+        let [cache, new, position] = [0, 1, 2].map(|index| linker.input(index));
+        let output = linker.output(0);
+        linker.launch(device::Append { cache: &cache, new: &new, output: &output }.launch(&position));
         Ok(())
     }
 }
@@ -216,14 +187,7 @@ impl Tensor {
     /// cache's element type. Rows whose place is not there are left out.
     #[track_caller]
     pub fn append(&self, new: &Tensor, position: &Tensor) -> Tensor {
-        self.trace().apply_one(Append { caches: 1 }, &[self, new, position])
-    }
-
-    /// [`Tensor::append`] to this cache and another, each with rows of its own, at one position.
-    #[track_caller]
-    pub fn append_both(&self, other: &Tensor, new: [&Tensor; 2], position: &Tensor) -> [Tensor; 2] {
-        let appended = self.trace().apply(Append { caches: 2 }, &[self, other, new[0], new[1], position]);
-        appended.try_into().expect("as many results as caches")
+        self.trace().apply_one(Append, &[self, new, position])
     }
 }
 

@@ -33,15 +33,15 @@ pub fn share_numbers(problem: &Problem) -> usize {
     problem.batch * problem.heads * problem.queries * shares(problem) * numbers(problem)
 }
 
-/// The problem with as many keys as are filled.
+/// The problem with as many keys as are filled, where the first query is at a position.
 ///
 /// # Safety
 /// As for [`In::slice`].
 #[inline(always)]
-unsafe fn filled(problem: &Problem, length: &In<i32>) -> Problem {
+unsafe fn filled(problem: &Problem, position: &In<i32>) -> Problem {
     // SAFETY: the caller's promise.
-    let length = usize::try_from(unsafe { length.slice(0..1) }[0]).unwrap_or(0);
-    Problem { keys: length.clamp(problem.queries, problem.keys), ..*problem }
+    let before = usize::try_from(unsafe { position.slice(0..1) }[0]).unwrap_or(0);
+    Problem { keys: (before + problem.queries).min(problem.keys), ..*problem }
 }
 
 /// What every share of the keys gives each query that sees any of it: the largest score, the sum of the exponentials
@@ -50,7 +50,7 @@ pub struct Shares<Q, K> {
     problem: Problem,
     q: Heads<Q>,
     keys: Keys<K>,
-    length: In<i32>,
+    position: In<i32>,
     body: unsafe fn(&Keys<K>, &Problem, Share, &[f32], &mut [f32]),
 }
 
@@ -74,18 +74,18 @@ struct Share {
 }
 
 impl<Q: Element, K: Element> Shares<Q, K> {
-    /// For a problem that is causal and has as many keys as the cache has places; the length is one number, and counts
-    /// as the nearest of those from the queries to the keys. Keys and values are dense.
+    /// For a problem that is causal and has as many keys as the cache has places; the position of the first query is one
+    /// number, and counts as the nearest at which all queries have places. Keys and values are dense.
     pub fn new(
         isa: Isa,
         problem: Problem,
         q: Heads<Q>,
         [k, v]: [In<K>; 2],
-        length: In<i32>,
+        position: In<i32>,
         found: Out<f32>,
     ) -> Shares<Q, K> {
         let keys = Keys { k, v, found, places: problem.keys };
-        Shares { problem, q, keys, length, body: share_of::select(isa) }
+        Shares { problem, q, keys, position, body: share_of::select(isa) }
     }
 
     /// Numbers of the queries that share a head of keys.
@@ -108,7 +108,7 @@ impl<Q: Element, K: Element> Job for Shares<Q, K> {
         let (head, index) = (part / shares(&self.problem), part % shares(&self.problem));
         let (batch, key_head) = (head / self.problem.key_heads, head % self.problem.key_heads);
         // SAFETY: the caller's promise.
-        let problem = unsafe { filled(&self.problem, &self.length) };
+        let problem = unsafe { filled(&self.problem, &self.position) };
         if index * SHARE >= problem.keys || (index + 1) * SHARE <= problem.first_visible(0) {
             return;
         }
@@ -202,7 +202,7 @@ fn weighted_columns<K: Element, const N: usize>(weights: &[f32], values: &[K], d
 /// The result of each query, from what the shares gave: dense, by (batch, query, head, depth).
 pub struct Combination<Q> {
     problem: Problem,
-    length: In<i32>,
+    position: In<i32>,
     found: In<f32>,
     o: Out<Q>,
     body: unsafe fn(&Combination<Q>, usize, &mut [f32]),
@@ -210,8 +210,8 @@ pub struct Combination<Q> {
 
 impl<Q: Element> Combination<Q> {
     /// After [`Shares`] of the same problem.
-    pub fn new(isa: Isa, problem: Problem, length: In<i32>, found: In<f32>, o: Out<Q>) -> Combination<Q> {
-        Combination { problem, length, found, o, body: rows_of::select(isa) }
+    pub fn new(isa: Isa, problem: Problem, position: In<i32>, found: In<f32>, o: Out<Q>) -> Combination<Q> {
+        Combination { problem, position, found, o, body: rows_of::select(isa) }
     }
 
     fn rows(&self) -> usize {
@@ -244,7 +244,7 @@ multiversion! {
     /// The rows of a part.
     fn rows_of<Q: Element>(job: &Combination<Q>, part: usize, sums: &mut [f32]) {
         // SAFETY: the caller's promise.
-        let problem = &unsafe { filled(&job.problem, &job.length) };
+        let problem = &unsafe { filled(&job.problem, &job.position) };
         let (all, numbers) = (shares(&job.problem), numbers(problem));
         for row in chunk(part, job.rows_per_part(), job.rows()) {
             let (head, place) = (row % problem.heads, row / problem.heads);

@@ -62,10 +62,10 @@ fn check<Q: Element, K: Element>(tolerance: f64) {
                 let mut found = vec![f32::NAN; share_numbers(&problem)];
                 let mut o = vec![Q::from_f32(f32::NAN); q.len()];
                 let heads_of_q = Heads { elements: read(&q), strides: [queries * heads * depth, depth, heads * depth] };
-                let (found, length_in) = (Out::new(found.as_mut_ptr(), found.len()), [length as i32]);
-                run_alone(&Shares::new(isa, problem, heads_of_q, [read(&k), read(&v)], read(&length_in), found));
+                let (found, position) = (Out::new(found.as_mut_ptr(), found.len()), [(length - queries) as i32]);
+                run_alone(&Shares::new(isa, problem, heads_of_q, [read(&k), read(&v)], read(&position), found));
                 let to = Out::new(o.as_mut_ptr(), o.len());
-                run_alone(&Combination::new(isa, problem, read(&length_in), found.as_in(), to));
+                run_alone(&Combination::new(isa, problem, read(&position), found.as_in(), to));
                 for (row, o) in o.chunks_exact(depth).enumerate() {
                     let (place, head) = (row / heads, row % heads);
                     let at = [place / queries, head, place % queries];

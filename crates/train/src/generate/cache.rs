@@ -47,15 +47,14 @@ struct Filling<'a> {
 }
 
 impl Filling<'_> {
-    /// The keys and values of the next layer with those of the tokens [n, g, t, d], or of one sequence for all.
+    /// The caches of the next layer, and the keys and values of the tokens [n, g, t, d], of one sequence for all of them perhaps,
+    /// as they are to be put there.
     #[track_caller]
-    fn append(&mut self, keys: &Tensor, values: &Tensor) -> [Tensor; 2] {
-        let [old_keys, old_values] = self.cache.layer(self.filled.len(), keys);
-        let [keys, values] = [keys, values].map(|new| {
+    fn next_layer(&self, keys: &Tensor, values: &Tensor) -> ([Tensor; 2], [Tensor; 2]) {
+        let new = [keys, values].map(|new| {
             new.broadcast([self.cache.sequences, new.size(1), new.size(2), new.size(3)]) // [n, g, t, d]
         });
-        self.filled.push(old_keys.append_both(&old_values, [&keys, &values], &self.position)); // [n, g, places, d]
-        self.filled[self.filled.len() - 1].clone()
+        (self.cache.layer(self.filled.len(), keys), new)
     }
 
     /// The routine with the cache as it is after this pass.
@@ -100,7 +99,9 @@ impl KeyValueContext for FirstTokens<'_> {
 
     #[track_caller]
     fn attend(&mut self, queries: &Tensor, keys: &Tensor, values: &Tensor, window: Option<usize>) -> Tensor {
-        self.filling.append(keys, values);
+        let (caches, new) = self.filling.next_layer(keys, values);
+        let appended = [0, 1].map(|of| caches[of].append(&new[of], &self.filling.position)); // [n, g, places, d]
+        self.filling.filled.push(appended);
         queries.attention_with(keys, values, AttentionOptions { causal: true, window, scale: None }) // [n, h, t, d]
     }
 }
@@ -132,7 +133,10 @@ impl KeyValueContext for NextToken<'_> {
 
     #[track_caller]
     fn attend(&mut self, queries: &Tensor, keys: &Tensor, values: &Tensor, window: Option<usize>) -> Tensor {
-        let [keys, values] = self.0.append(keys, values); // [n, g, places, d]
-        queries.cached_attention(&keys, &values, &self.0.length, window) // [n, h, 1, d]
+        let (caches, new) = self.0.next_layer(keys, values);
+        let (caches, new) = (caches.each_ref(), new.each_ref());
+        let (found, appended) = queries.cached_attention(caches, new, &self.0.position, window); // [n, h, 1, d]
+        self.0.filled.push(appended); // [n, g, places, d]
+        found
     }
 }
