@@ -16,8 +16,10 @@ __device__ __forceinline__ Row row_of(index_t key_head, index_t row) {
     return {key_head * GROUP + row / QUERIES, row % QUERIES, row < GROUP * QUERIES};
 }
 
-// Two blocks a multiprocessor are few enough for registers that hold all that was asked for.
-extern "C" __global__ void __launch_bounds__(THREADS, 2) cached_attention(
+// Two blocks a multiprocessor are few enough for registers that hold all that was asked for. Where that is little, eight have
+// room, so that all blocks of 64 texts run at once beside those of the product before.
+constexpr int BLOCKS = ROWS * ITEMS * WIDTH <= 8 ? 8 : 2;
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) cached_attention(
     const q_t *q, k_t *k, v_t *v, const i32 *position, o_t *o
 #if APPENDS
     , const k_t *new_k, const v_t *new_v
@@ -36,19 +38,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) cached_attention(
     v += (batch * KEY_HEADS + key_head) * PLACES * DEPTH;
 
 #if APPENDS
-    // The new rows are written by one of the blocks that see them. All of these read them where they come from.
     const index_t first_new = (batch * KEY_HEADS + key_head) * QUERIES;
-    if (share == 0 && rest % TILES == 0)
-        for (int i = threadIdx.x; i < QUERIES * (DEPTH / WIDTH); i += THREADS) {
-            const int row = i / (DEPTH / WIDTH), column = i % (DEPTH / WIDTH) * WIDTH;
-            const long long place = (long long)first_place + row;
-            if (place < 0 || place >= PLACES) continue;
-            const index_t from = (first_new + row) * DEPTH + column, to = (index_t)place * DEPTH + column;
-            *(Vector<k_t, WIDTH> *)(k + to) = *(const Vector<k_t, WIDTH> *)(new_k + new_k_at(from));
-            *(Vector<v_t, WIDTH> *)(v + to) = *(const Vector<v_t, WIDTH> *)(new_v + new_v_at(from));
-        }
 #endif
-
     // The keys that each row sees, and those that some row does.
     int begins[ROWS], ends[ROWS], begin = PLACES, end = 0;
 #pragma unroll
@@ -139,6 +130,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) cached_attention(
             }
         }
     }
+
+#if APPENDS
+    // One of the blocks that see the new rows writes them, after it has read what it needs, so that no read waits for a write. All
+    // read them where they come from.
+    if (share == 0 && rest % TILES == 0)
+        for (int i = threadIdx.x; i < QUERIES * (DEPTH / WIDTH); i += THREADS) {
+            const int row = i / (DEPTH / WIDTH), column = i % (DEPTH / WIDTH) * WIDTH;
+            const long long place = (long long)first_place + row;
+            if (place < 0 || place >= PLACES) continue;
+            const index_t from = (first_new + row) * DEPTH + column, to = (index_t)place * DEPTH + column;
+            *(Vector<k_t, WIDTH> *)(k + to) = *(const Vector<k_t, WIDTH> *)(new_k + new_k_at(from));
+            *(Vector<v_t, WIDTH> *)(v + to) = *(const Vector<v_t, WIDTH> *)(new_v + new_v_at(from));
+        }
+#endif
 
     // What the teams of a warp have, joined, and then what the warps have, in order: of each, a row's numbers, its largest
     // score and its sum.

@@ -295,8 +295,8 @@ impl Traced<'_> {
         let mut next = NextToken::new(self.cache.as_ref()?);
         let tokens = self.chooser.tokens.unsqueeze(-1); // [n, 1]
         let hidden = self.model.hidden(self.parameters, &tokens, &mut next); // [n, 1, c]
-        let width = hidden.size(-1);
-        Some(next.assigned(self.chosen(Routine::new(NEXT), &hidden.reshape([tokens.size(0), width]))))
+        let logits = self.model.logits(self.parameters, &hidden).squeeze(1); // [n, v]
+        Some(next.assigned(self.chosen(Routine::new(NEXT), &logits)))
     }
 
     /// What follows the last token that counts changes nothing before it.
@@ -311,16 +311,15 @@ impl Traced<'_> {
         };
         let is_last = trace.arange(refill.tokens, DType::I32).equal(&self.last).unsqueeze(-1); // [t, 1]
         let hidden = is_last.select(&hidden, &hidden.zeros_like()).sum(&[1]); // [n, c]
-        let routine = self.chosen(Routine::new(refill.name), &hidden);
+        let routine = self.chosen(Routine::new(refill.name), &self.model.logits(self.parameters, &hidden));
         match first {
             Some(first) => first.assigned(routine),
             None => routine,
         }
     }
 
-    /// The routine in which tokens are chosen by the logits after what is hidden [n, c].
-    fn chosen(&self, routine: Routine, hidden: &Tensor) -> Routine {
-        let logits = self.model.logits(self.parameters, hidden); // [n, v]
-        self.chooser.assigned(routine.output(LOGITS, &logits), &logits)
+    /// The routine in which tokens are chosen by their logits [n, v].
+    fn chosen(&self, routine: Routine, logits: &Tensor) -> Routine {
+        self.chooser.assigned(routine.output(LOGITS, logits), logits)
     }
 }
