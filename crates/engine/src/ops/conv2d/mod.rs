@@ -400,7 +400,9 @@ impl Kernels for Conv2dWeightGradient {
                 for job in pointwise.weight_gradient::<T>([x.read(), g.read()], partials, sums, goes_on) {
                     linker.job(job);
                 }
-                sum_images::<T>(linker, partials, y.write(), goes_on);
+                if !partials.is_empty() {
+                    linker.job(pointwise.sum_images::<T>(partials.as_in(), y.write()).accumulating(goes_on));
+                }
             });
             return Ok(());
         }
@@ -409,7 +411,10 @@ impl Kernels for Conv2dWeightGradient {
         with_float!(x.dtype, T => {
             let job = kernel::WeightGradient::<T>::new(&plan, x.read(), g.read(), partials, y.write());
             linker.job(job.accumulating(goes_on));
-            sum_images::<T>(linker, partials, y.write(), goes_on);
+            if !partials.is_empty() {
+                let sum = kernel::SumImages::<T>::new(linker.isa(), partials.as_in(), y.write());
+                linker.job(sum.accumulating(goes_on));
+            }
         });
         Ok(())
     }
@@ -418,12 +423,5 @@ impl Kernels for Conv2dWeightGradient {
         let geometry = self.geometry_of(&linker.input(0).shape.into(), &linker.input(1).shape.into());
         link_cuda(linker, "conv_weight_gradient", &geometry);
         Ok(())
-    }
-}
-
-/// Links the sum over the images, where each has its own.
-fn sum_images<T: Element>(linker: &mut Linker<'_>, partials: Out<f32>, y: Out<T>, goes_on: bool) {
-    if !partials.is_empty() {
-        linker.job(kernel::SumImages::<T>::new(linker.isa(), partials.as_in(), y).accumulating(goes_on));
     }
 }
