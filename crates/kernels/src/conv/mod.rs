@@ -13,6 +13,7 @@ mod axis;
 mod correlation;
 mod direct;
 mod frame;
+mod plane;
 mod pointwise;
 mod rows;
 mod slide;

@@ -1,13 +1,12 @@
 //! Filters of 3 x 3 that slide over one plane: each source is loaded once under its three columns, and rows of targets are under way
 //! in registers while rows of sources pass by.
 
-use super::rows::{load, numbers};
+use super::plane::Plane;
 use super::tile::{DOTS, LANES, sum_of_lanes};
 use super::vector::{Plain, Vector};
+use crate::Isa;
 use crate::isa::multiversion;
 use crate::vectors::{CACHE_LINE, ask_far};
-use crate::window::inside;
-use crate::{Element, Isa};
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{__m256, __m512};
 
@@ -43,62 +42,6 @@ impl NextRows {
     fn ask(&self, row: usize) {
         let first = self.first.wrapping_add(row * self.bytes);
         (0..self.bytes).step_by(CACHE_LINE).for_each(|byte| ask_far(first.wrapping_add(byte)));
-    }
-}
-
-/// A plane under filters: rows that lie so far apart, and zeros around them.
-#[derive(Clone, Copy)]
-pub(super) struct Plane<'a> {
-    numbers: &'a [f32],
-    pitch: usize,
-    size: [usize; 2],
-    /// The row and the column that the filter of the first target begins at.
-    first: [isize; 2],
-}
-
-impl<'a> Plane<'a> {
-    /// So many rows and columns of a plane of that width, from this row and column on: where it lies if it is of numbers, else as
-    /// much as there is of them in scratch, which must have room for all.
-    #[inline(always)]
-    pub fn of<T: Element>(
-        plane: &'a [T],
-        width: usize,
-        first: [isize; 2],
-        counts: [usize; 2],
-        scratch: &'a mut [f32],
-    ) -> Plane<'a> {
-        let size = [plane.len() / width, width];
-        if let Some(numbers) = numbers(plane) {
-            return Plane { numbers, pitch: width, size, first };
-        }
-        let [rows, columns] = [0, 1].map(|axis| inside(1, first[axis], size[axis], counts[axis]));
-        for (index, row) in rows.clone().enumerate() {
-            let start = row.wrapping_add_signed(first[0]) * width + columns.start.wrapping_add_signed(first[1]);
-            load(&plane[start..], &mut scratch[index * columns.len()..][..columns.len()]);
-        }
-        let first = [-(rows.start as isize), -(columns.start as isize)];
-        Plane { numbers: scratch, pitch: columns.len(), size: [rows.len(), columns.len()], first }
-    }
-
-    /// Whether all that is not zero is there.
-    fn is_whole(&self) -> bool {
-        let [rows, columns] = self.size;
-        rows * columns == 0 || (rows - 1) * self.pitch + columns <= self.numbers.len()
-    }
-
-    /// Where the row under a row of a filter would begin, if it is not zero.
-    #[inline(always)]
-    fn row(&self, row: usize) -> Option<*const f32> {
-        let line = self.first[0] + row as isize;
-        let start = line * self.pitch as isize + self.first[1];
-        (0..self.size[0] as isize).contains(&line).then(|| self.numbers.as_ptr().wrapping_offset(start))
-    }
-
-    /// The lanes of a vector from a column on that are not zero.
-    #[inline(always)]
-    fn lanes<V: Vector>(&self, column: usize) -> [usize; 2] {
-        let column = self.first[1] + column as isize;
-        [-column, self.size[1] as isize - column].map(|lane| lane.clamp(0, V::LANES as isize) as usize)
     }
 }
 
@@ -230,10 +173,8 @@ pub(super) fn slides_dots(isa: Isa) -> SlideDots {
 multiversion! {
     /// In [`LANES`], strip by strip, which are joined in a tree.
     fn slide_dots(of: &Dots<'_>, dots: &mut [f32; DOTS]) {
-        let is_whole = of.inputs.is_whole() && of.gradients.is_whole();
-        let [height, width] = [0, 1].map(|axis| of.gradients.size[axis].checked_add_signed(-of.gradients.first[axis]));
-        let has_all = height.is_some_and(|height| of.rows <= height) && width.is_some_and(|width| of.columns <= width);
-        assert!(is_whole && has_all, "inputs and gradients of a plane");
+        let has_all = of.inputs.is_whole() && of.gradients.is_whole() && of.gradients.has([of.rows, of.columns]);
+        assert!(has_all, "inputs and gradients of a plane");
         // SAFETY: all that is read was found to be there.
         let lanes = unsafe {
             match of.isa {

@@ -13,7 +13,6 @@ use super::*;
 use crate::{DType, Shape};
 use gradus_cuda::{Source, sources};
 use gradus_kernels::conv::{self as kernel, Geometry};
-use gradus_kernels::{Element, Out};
 use methods::{Row, output_of, plane, shapes};
 use sizes::{cost, every_product, input_shape, output_shape, size, weight_shape};
 use std::sync::Arc;
