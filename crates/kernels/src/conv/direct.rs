@@ -5,8 +5,9 @@ use super::ahead::Ahead;
 use super::axis::Axis;
 use super::correlation::{Operands, Planes};
 use super::frame::Frame;
+use super::plane::Plane;
 use super::rows::{store, store_pairs};
-use super::slide::{NextRows, Slide};
+use super::slide::{NextRows, SIDE, Slide};
 use super::tile::{LANES, Offsets, PanelProduct, widest_tile};
 use crate::{Element, chunk, parts_of};
 use std::ops::Range;
@@ -255,7 +256,8 @@ impl Direct {
         let [rows, columns] = &self.rectangles[at];
         // SAFETY: nothing writes the operands while this job runs.
         let (source, packed) = unsafe { (operands.sources(image, group), operands.weights(group, 0)) };
-        self.frame.fill(source, [rows, columns], frame);
+        let first = self.frame.first([rows, columns]);
+        let counts = [rows.len() + SIDE - 1, columns.len() + SIDE - 1];
         let mut weights = [0.0; 9];
         for (weight, &tap) in weights.iter_mut().zip(taps) {
             *weight = packed[tap];
@@ -271,8 +273,7 @@ impl Direct {
         let slide = Slide {
             isa: planes.isa,
             weights: &weights,
-            source: frame,
-            pitch: self.frame.pitch,
+            sources: Plane::of(source, planes.source_size[1], first, counts, frame),
             rows: rows.len(),
             columns: columns.len(),
             next: NextRows::of(next, planes.source_size[1]),

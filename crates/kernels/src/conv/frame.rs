@@ -88,6 +88,12 @@ impl Frame {
         inside(first)..inside(first + self.rows as isize)
     }
 
+    /// The first row and column of a source plane that a rectangle of targets reads, zeros around it counted.
+    #[inline(always)]
+    pub fn first(&self, rectangle: [&Range<usize>; 2]) -> [isize; 2] {
+        [0, 1].map(|axis| (rectangle[axis].start as isize + self.low[axis]) * self.source_step[axis] as isize)
+    }
+
     /// Numbers behind the last channel that a product may read, and a copy may write.
     pub const SLACK: usize = 64;
 
@@ -95,9 +101,8 @@ impl Frame {
     /// is written next.
     #[inline(always)]
     pub fn fill<T: Element>(&self, plane: &[T], rectangle: [&Range<usize>; 2], out: &mut [f32]) {
-        let first = |axis: usize, residue: usize| {
-            (rectangle[axis].start as isize + self.low[axis]) * self.source_step[axis] as isize + residue as isize
-        };
+        let corner = self.first(rectangle);
+        let first = |axis: usize, residue: usize| corner[axis] + residue as isize;
         let in_pairs = self.source_step[1] == 2 && self.residues[1].len() == 2;
         let at_once = if in_pairs { &self.residues[1][..1] } else { &self.residues[1] };
         let size = self.rows * self.pitch;

@@ -13,9 +13,11 @@ mod axis;
 mod correlation;
 mod direct;
 mod frame;
+mod plane;
 mod pointwise;
 mod rows;
 mod slide;
+mod sum_images;
 mod tile;
 mod vector;
 mod ways;
@@ -29,7 +31,8 @@ mod tests;
 
 pub use correlation::{Correlation, CorrelationPlan, PackWeights};
 pub use pointwise::Pointwise;
-pub use weight_gradient::{SumImages, WeightGradient, WeightGradientPlan};
+pub use sum_images::SumImages;
+pub use weight_gradient::{WeightGradient, WeightGradientPlan};
 
 /// The sizes of a convolution. Pairs are (vertical, horizontal).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 //!
 //! Every element is one sum in the order of the depth, as in the other kernels, and goes on from image to image.
 
-use super::{APART, Geometry};
+use super::{APART, Geometry, SumImages};
 use crate::gemm::{BatchAxis, Gemm, Matrix, MatrixMut, Sizes};
 use crate::{Element, In, Isa, Out};
 
@@ -63,7 +63,10 @@ impl Pointwise {
         };
         let target = MatrixMut { elements: target, row_stride: plane };
         let product = Gemm::new(self.isa, sizes, weights, self.planes(source), target);
-        product.workers(self.workers).batched(&[axis(images, groups, 0), axis(groups, 1, filters * channels)])
+        product
+            .workers(self.workers)
+            .columns_in_place()
+            .batched(&[axis(images, groups, 0), axis(groups, 1, filters * channels)])
     }
 
     /// Convolution.
@@ -86,8 +89,23 @@ impl Pointwise {
         if self.weight_count() <= APART { self.geometry.images * self.weight_count() } else { 0 }
     }
 
-    /// The gradient with respect to the weights: to scratch of [`Pointwise::partials`] elements, which [`super::SumImages`] adds up;
-    /// or if it has none, to the result, one image after another, going on from what it holds if told so.
+    /// Whether sums of an image have a row for each channel, and not for each filter: rows are read where they lie, and columns are packed,
+    /// of which there are fewer then.
+    fn has_channels_in_rows(&self) -> bool {
+        self.partials() > 0 && self.geometry.channels > self.geometry.filters
+    }
+
+    /// The sum of what [`Pointwise::weight_gradient`] wrote to scratch.
+    pub fn sum_images<T: Element>(&self, partials: In<f32>, y: Out<T>) -> SumImages<T> {
+        let sum = SumImages::new(self.isa, partials, y);
+        match self.has_channels_in_rows() {
+            true => sum.transposing([self.geometry.channels, self.geometry.filters]),
+            false => sum,
+        }
+    }
+
+    /// The gradient with respect to the weights: to scratch of [`Pointwise::partials`] elements, which [`Pointwise::sum_images`] adds
+    /// up; or if it has none, to the result, one image after another, going on from what it holds if told so.
     pub fn weight_gradient<T: Element>(
         &self,
         [x, g]: [In<T>; 2],
@@ -97,11 +115,12 @@ impl Pointwise {
     ) -> Vec<Gemm<T, T>> {
         let Geometry { images, groups, channels, filters, .. } = self.geometry;
         let plane = self.plane();
-        let sizes = Sizes { rows: filters, columns: channels, depth: plane };
+        let [rows, columns] = if self.has_channels_in_rows() { [channels, filters] } else { [filters, channels] };
+        let sizes = Sizes { rows, columns, depth: plane };
         let axis = |size, groups_apart: usize| BatchAxis {
             size,
-            a_stride: groups_apart * filters * plane,
-            b_stride: groups_apart * channels * plane,
+            a_stride: groups_apart * rows * plane,
+            b_stride: groups_apart * columns * plane,
             c_stride: groups_apart * filters * channels,
         };
         let from = |elements: In<T>, start: usize| {
@@ -109,8 +128,9 @@ impl Pointwise {
         };
         let product = |image: usize, target: Out<f32>| {
             let (g, x) = (from(g, image * groups * filters * plane), from(x, image * groups * channels * plane));
-            let target = MatrixMut { elements: target, row_stride: channels };
-            Gemm::new(self.isa, sizes, g, x.transposed(), target).workers(self.workers)
+            let target = MatrixMut { elements: target, row_stride: columns };
+            let [a, b] = if self.has_channels_in_rows() { [x, g] } else { [g, x] };
+            Gemm::new(self.isa, sizes, a, b.transposed(), target).workers(self.workers)
         };
         if !partials.is_empty() {
             return vec![product(0, partials).batched(&[axis(images, groups), axis(groups, 1)])];

@@ -1,7 +1,8 @@
 //! Filters of 3 x 3 that slide over one plane: each source is loaded once under its three columns, and rows of targets are under way
 //! in registers while rows of sources pass by.
 
-use super::tile::{DOTS, LANES, RowsProduct};
+use super::plane::Plane;
+use super::tile::{DOTS, LANES, sum_of_lanes};
 use super::vector::{Plain, Vector};
 use crate::Isa;
 use crate::isa::multiversion;
@@ -21,9 +22,6 @@ pub(super) fn taps_that_slide(places: &[usize], pitch: usize) -> Option<[usize; 
     }
     (places.len() == taps.len()).then_some(taps)
 }
-
-/// Taps in the order of their sources.
-pub(super) const ROW_BY_ROW: [usize; SIDE * SIDE] = [0, 1, 2, 3, 4, 5, 6, 7, 8];
 
 /// Rows that will be read next: where they begin, and how many bytes they have.
 #[derive(Clone, Copy, Debug)]
@@ -51,8 +49,7 @@ impl NextRows {
 pub(super) struct Slide<'a> {
     pub isa: Isa,
     pub weights: &'a [f32],
-    pub source: &'a [f32],
-    pub pitch: usize,
+    pub sources: Plane<'a>,
     pub rows: usize,
     pub columns: usize,
     /// What is asked for meanwhile.
@@ -70,13 +67,12 @@ pub(super) fn slides(isa: Isa) -> SlideFilter {
 multiversion! {
     /// Every target is one chain in the order of the filter, as in tiles. Behind the last, [`LANES`] more may be written.
     fn slide(of: &Slide<'_>, targets: &mut [f32]) {
-        let Slide { rows, columns, pitch, .. } = *of;
+        let Slide { rows, columns, .. } = *of;
         if rows == 0 || columns == 0 {
             return;
         }
         assert!(of.weights.len() >= SIDE * SIDE && rows * columns + LANES <= targets.len(), "targets of a plane");
-        let farthest = (rows + SIDE - 2) * pitch + columns.next_multiple_of(LANES) + SIDE - 1;
-        assert!(farthest <= of.source.len(), "sources of a plane");
+        assert!(of.sources.is_whole(), "sources of a plane");
         // SAFETY: all that is read and written was found to be there.
         unsafe {
             match of.isa {
@@ -120,14 +116,25 @@ impl Slide<'_> {
                     *to = V::all(*weight);
                 }
             }
+            let mut lanes = [[[0; 2]; SIDE]; VECTORS];
+            for (vector, taps) in lanes.iter_mut().enumerate() {
+                for (tap, lanes) in taps.iter_mut().enumerate() {
+                    *lanes = self.sources.lanes::<V>(column + vector * V::LANES + tap);
+                }
+            }
             for row in 0..=last {
                 if column == 0 && row < self.rows {
                     self.next.ask(row);
                 }
-                let source = self.source.as_ptr().add(row * self.pitch + column);
+                let line = self.sources.row(row);
                 for vector in (0..VECTORS).rev() {
-                    let source = source.add(vector * V::LANES);
-                    let sources = [V::load(source), V::load(source.add(1)), V::load(source.add(2))];
+                    let mut sources = [V::all(0.0); SIDE];
+                    if let Some(line) = line {
+                        for (tap, source) in sources.iter_mut().enumerate() {
+                            let [start, end] = lanes[vector][tap];
+                            *source = V::load_some(line.wrapping_add(column + vector * V::LANES + tap), start, end);
+                        }
+                    }
                     let add = |weights: &[V; SIDE], sum: V| {
                         let sum = weights[0].multiply_add(sources[0], sum);
                         weights[2].multiply_add(sources[2], weights[1].multiply_add(sources[1], sum))
@@ -144,53 +151,97 @@ impl Slide<'_> {
     }
 }
 
-/// The dot products of a dense plane of gradients with the inputs under a filter: in [`LANES`], strip by strip. What lies behind the end of a
-/// row is not read: it may be infinite, and the gradient there is zero.
-///
-/// # Safety
-/// Inputs and gradients must be there, and the machine must have the vector.
-#[inline(always)]
-pub(super) unsafe fn slid_dots<V: Vector>(
-    product: &RowsProduct<'_>,
-    gradients: &[f32],
-    inputs: *const f32,
-) -> [[f32; LANES]; DOTS] {
-    let RowsProduct { rows, columns, pitch, .. } = *product;
-    let mut sums = [[0.0f32; LANES]; DOTS];
-    for column in (0..columns).step_by(V::LANES) {
-        let (count, lane) = ((columns - column).min(V::LANES), column % LANES);
-        // SAFETY: the caller's promise.
-        unsafe {
-            let mut dots = [V::all(0.0); DOTS];
-            for (dot, sums) in dots.iter_mut().zip(&sums) {
-                *dot = V::load(sums.as_ptr().add(lane));
+/// The gradients of a plane of targets, and the inputs under the filter that they came by.
+pub(super) struct Dots<'a> {
+    pub isa: Isa,
+    pub inputs: Plane<'a>,
+    pub gradients: Plane<'a>,
+    pub rows: usize,
+    pub columns: usize,
+    /// What is asked for meanwhile.
+    pub next: [NextRows; 2],
+}
+
+/// A function that gives the dot products of the gradients with the inputs of every weight.
+pub(super) type SlideDots = unsafe fn(&Dots<'_>, &mut [f32; DOTS]);
+
+/// The one of a level.
+pub(super) fn slides_dots(isa: Isa) -> SlideDots {
+    slide_dots::select(isa)
+}
+
+multiversion! {
+    /// In [`LANES`], strip by strip, which are joined in a tree.
+    fn slide_dots(of: &Dots<'_>, dots: &mut [f32; DOTS]) {
+        let has_all = of.inputs.is_whole() && of.gradients.is_whole() && of.gradients.has([of.rows, of.columns]);
+        assert!(has_all, "inputs and gradients of a plane");
+        // SAFETY: all that is read was found to be there.
+        let lanes = unsafe {
+            match of.isa {
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => of.lanes::<__m512>(),
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx2 => of.lanes::<__m256>(),
+                Isa::Baseline => of.lanes::<Plain<false>>(),
+                _ => of.lanes::<Plain<true>>(),
             }
-            let mut passed = [V::all(0.0); SIDE];
-            for row in 0..rows + SIDE - 1 {
-                let input = inputs.add(row * pitch + column);
-                let load =
-                    |from: *const f32| if count == V::LANES { V::load(from) } else { V::load_first(from, count) };
-                let lanes = [load(input), load(input.add(1)), load(input.add(2))];
-                passed = [passed[0], passed[0], passed[1]];
-                if column == 0 && row < rows {
-                    product.next.iter().for_each(|next| next.ask(row));
+        };
+        for (dot, lanes) in dots.iter_mut().zip(&lanes) {
+            *dot = sum_of_lanes(lanes);
+        }
+    }
+}
+
+impl Dots<'_> {
+    /// What lies behind the end of a row of gradients is not multiplied: inputs may be infinite there, and the gradient is zero.
+    #[inline(always)]
+    unsafe fn lanes<V: Vector>(&self) -> [[f32; LANES]; DOTS] {
+        let mut sums = [[0.0f32; LANES]; DOTS];
+        for column in (0..self.columns).step_by(V::LANES) {
+            let (count, lane) = ((self.columns - column).min(V::LANES), column % LANES);
+            let mut lanes = [[0; 2]; SIDE];
+            for (tap, lanes) in lanes.iter_mut().enumerate() {
+                let [start, end] = self.inputs.lanes::<V>(column + tap);
+                *lanes = [start.min(count), end.min(count)];
+            }
+            // SAFETY: the caller's promise.
+            unsafe {
+                let mut dots = [V::all(0.0); DOTS];
+                for (dot, sums) in dots.iter_mut().zip(&sums) {
+                    *dot = V::load(sums.as_ptr().add(lane));
                 }
-                if row < rows {
-                    passed[0] = load(gradients.as_ptr().add(row * columns + column));
-                }
-                for tap in 0..SIDE {
-                    // The inputs of a row meet the gradients of as many rows as there are.
-                    if (tap..rows + tap).contains(&row) {
-                        for (lanes, dot) in lanes.iter().zip(&mut dots[SIDE * tap..]) {
-                            *dot = passed[tap].multiply_add(*lanes, *dot);
+                let mut passed = [V::all(0.0); SIDE];
+                for row in 0..self.rows + SIDE - 1 {
+                    let mut inputs = [V::all(0.0); SIDE];
+                    if let Some(line) = self.inputs.row(row) {
+                        for (tap, inputs) in inputs.iter_mut().enumerate() {
+                            let [start, end] = lanes[tap];
+                            *inputs = V::load_some(line.wrapping_add(column + tap), start, end);
+                        }
+                    }
+                    passed = [passed[0], passed[0], passed[1]];
+                    if row < self.rows {
+                        if column == 0 {
+                            self.next.iter().for_each(|next| next.ask(row));
+                        }
+                        if let Some(line) = self.gradients.row(row) {
+                            passed[0] = V::load_some(line.add(column), 0, count);
+                        }
+                    }
+                    for tap in 0..SIDE {
+                        // The inputs of a row meet the gradients of as many rows as there are.
+                        if (tap..self.rows + tap).contains(&row) {
+                            for (inputs, dot) in inputs.iter().zip(&mut dots[SIDE * tap..]) {
+                                *dot = passed[tap].multiply_add(*inputs, *dot);
+                            }
                         }
                     }
                 }
-            }
-            for (dot, sums) in dots.iter().zip(&mut sums) {
-                dot.store(sums.as_mut_ptr().add(lane));
+                for (dot, sums) in dots.iter().zip(&mut sums) {
+                    dot.store(sums.as_mut_ptr().add(lane));
+                }
             }
         }
+        sums
     }
-    sums
 }

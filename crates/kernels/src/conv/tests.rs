@@ -185,7 +185,11 @@ fn check<T: Element>(tolerance: f64) {
                 }
             }
             if plan.partials() > 0 {
-                run_alone(&SumImages::new(isa, partials.as_in(), writes(&mut found_dw)));
+                let (partials, dw) = (partials.as_in(), writes(&mut found_dw));
+                run_alone(&match pointwise {
+                    Some(pointwise) => pointwise.sum_images(partials, dw),
+                    None => SumImages::new(isa, partials, dw),
+                });
             }
             compare(&format!("{what}: gradient of the weights"), &found_dw, &dw, tolerance);
 

@@ -3,7 +3,7 @@
 //! Every element is one chain in rising depth, fused where the level has fused multiply-add, so that the shape of the
 //! tile changes no bit of the result.
 
-use super::slide::{NextRows, slid_dots, taps_that_slide};
+use super::slide::taps_that_slide;
 use super::vector::{Plain, Vector};
 use crate::Isa;
 use crate::isa::multiversion;
@@ -197,10 +197,6 @@ pub(super) struct RowsProduct<'a> {
     pub pitch: usize,
     /// Sums of a weight.
     pub lanes: usize,
-    /// Whether each [`DOTS`] weights are a filter of 3 x 3 whose inputs are neighbours.
-    pub slides: bool,
-    /// What such filters ask for meanwhile.
-    pub next: [NextRows; 2],
 }
 
 /// A function that adds the products with the gradients to the sums of each weight.
@@ -215,12 +211,6 @@ pub(super) fn products(isa: Isa, filters_in_lanes: bool) -> Product {
 pub(super) const DOTS: usize = 9;
 
 impl RowsProduct<'_> {
-    /// Numbers of a row of gradients where positions are in lanes: whole vectors with zeros at their ends, but for filters that slide.
-    #[inline(always)]
-    pub fn row_of_gradients(columns: usize, slides: bool) -> usize {
-        if slides { columns } else { columns.next_multiple_of(LANES) }
-    }
-
     /// Checks that all is there for so many columns and gradients, in whole groups of weights.
     fn check(&self, group: usize, columns: usize, gradients: bool, sums: &[f32]) {
         let depth = self.depth.next_multiple_of(group);
@@ -323,10 +313,10 @@ impl GradientTiles<'_> {
 }
 
 multiversion! {
-    /// With the positions in lanes, filter by filter: the gradients are rows of [`RowsProduct::row_of_gradients`].
+    /// With the positions in lanes, filter by filter: the gradients are rows of whole vectors, with zeros at their ends.
     fn add_dots(product: &RowsProduct<'_>, gradients: &[f32], sums: &mut [f32]) {
         let columns = product.columns.next_multiple_of(LANES);
-        let positions = product.rows * RowsProduct::row_of_gradients(product.columns, product.slides);
+        let positions = product.rows * columns;
         product.check(DOTS, columns, positions * product.lanes <= gradients.len(), sums);
         for (filter, gradients) in gradients.chunks_exact(positions).enumerate().take(product.lanes) {
             for weight in (0..product.depth).step_by(DOTS) {
@@ -342,8 +332,7 @@ multiversion! {
                     }
                 };
                 for (index, lanes) in lanes.iter().enumerate() {
-                    let quarters: [f32; 2] = halved::<2, 4>(&halved::<4, 8>(&halved::<8, LANES>(lanes)));
-                    sums[(weight + index) * product.lanes + filter] += quarters[0] + quarters[1];
+                    sums[(weight + index) * product.lanes + filter] += sum_of_lanes(lanes);
                 }
             }
         }
@@ -358,10 +347,6 @@ unsafe fn dots_of<V: Vector, const VECTORS: usize>(
     gradients: &[f32],
     weight: usize,
 ) -> [[f32; LANES]; DOTS] {
-    if product.slides {
-        // SAFETY: the caller's promise.
-        return unsafe { slid_dots::<V>(product, gradients, product.source.as_ptr().add(product.offsets[weight])) };
-    }
     let mut inputs = [product.source.as_ptr(); DOTS];
     for (input, &offset) in inputs.iter_mut().zip(&product.offsets[weight..]) {
         *input = input.wrapping_add(offset);
@@ -377,7 +362,7 @@ unsafe fn dots_of<V: Vector, const VECTORS: usize>(
                 for (input, tile) in inputs.iter().zip(&mut tile) {
                     let lanes = match count {
                         LANES => V::load(input.add(at)),
-                        _ => V::load_first(input.add(at), count.saturating_sub(first)),
+                        _ => V::load_some(input.add(at), 0, count.saturating_sub(first)),
                     };
                     tile[vector] = gradient.multiply_add(lanes, tile[vector]);
                 }
@@ -403,6 +388,13 @@ unsafe fn dots_of<V: Vector, const VECTORS: usize>(
         }
     }
     sums
+}
+
+/// The sum of all lanes, in a tree.
+#[inline(always)]
+pub(super) fn sum_of_lanes(lanes: &[f32; LANES]) -> f32 {
+    let quarters: [f32; 2] = halved::<2, 4>(&halved::<4, 8>(&halved::<8, LANES>(lanes)));
+    quarters[0] + quarters[1]
 }
 
 /// The first half of some lanes plus the second.

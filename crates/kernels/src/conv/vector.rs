@@ -15,11 +15,11 @@ pub(super) trait Vector: Copy {
     /// There must be so many numbers, and the machine must have the vector.
     unsafe fn load(from: *const f32) -> Self;
 
-    /// The first `count` numbers, and zeros in the other lanes.
+    /// The numbers of the lanes from `start` to `end`, and zeros in the others. `from` is where the first lane's would lie.
     ///
     /// # Safety
-    /// There must be so many numbers, and the machine must have the vector.
-    unsafe fn load_first(from: *const f32, count: usize) -> Self;
+    /// Those numbers must be there, and the machine must have the vector.
+    unsafe fn load_some(from: *const f32, start: usize, end: usize) -> Self;
 
     /// # Safety
     /// There must be room for so many numbers, and the machine must have the vector.
@@ -76,7 +76,7 @@ pub(super) trait Vector: Copy {
 }
 
 macro_rules! x86_vector {
-    ($vector:ty, $lanes:literal, $load:ident, $load_first:ident, $store:ident, $all:ident, $transposed:ident,
+    ($vector:ty, $lanes:literal, $load:ident, $load_some:ident, $store:ident, $all:ident, $transposed:ident,
      $parted:ident, $joined:ident, $plus:ident, $minus:ident, $times:ident, $multiply_add:ident) => {
         #[cfg(target_arch = "x86_64")]
         impl Vector for $vector {
@@ -89,9 +89,9 @@ macro_rules! x86_vector {
             }
 
             #[inline(always)]
-            unsafe fn load_first(from: *const f32, count: usize) -> Self {
+            unsafe fn load_some(from: *const f32, start: usize, end: usize) -> Self {
                 // SAFETY: the caller's promise.
-                unsafe { $load_first(from, count) }
+                unsafe { $load_some(from, start, end) }
             }
 
             #[inline(always)]
@@ -154,7 +154,7 @@ x86_vector!(
     __m512,
     16,
     _mm512_loadu_ps,
-    first_of_512,
+    some_of_512,
     _mm512_storeu_ps,
     _mm512_set1_ps,
     transposed_lines_avx512,
@@ -169,7 +169,7 @@ x86_vector!(
     __m256,
     8,
     _mm256_loadu_ps,
-    first_of_256,
+    some_of_256,
     _mm256_storeu_ps,
     _mm256_set1_ps,
     transposed_lines_avx,
@@ -181,22 +181,24 @@ x86_vector!(
     _mm256_fmadd_ps
 );
 
-/// The first numbers of a vector, and zeros; what lies behind them is not read.
+/// The numbers of some lanes, and zeros; what belongs to others is not read.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn first_of_512(from: *const f32, count: usize) -> __m512 {
+unsafe fn some_of_512(from: *const f32, start: usize, end: usize) -> __m512 {
+    let below = |lane: usize| (1u32 << lane.min(16)) - 1;
     // SAFETY: the caller's promise.
-    unsafe { _mm512_maskz_loadu_ps(((1u32 << count.min(16)) - 1) as u16, from) }
+    unsafe { _mm512_maskz_loadu_ps((below(end) & !below(start)) as u16, from) }
 }
 
 /// The same in half the lanes.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn first_of_256(from: *const f32, count: usize) -> __m256 {
+unsafe fn some_of_256(from: *const f32, start: usize, end: usize) -> __m256 {
     let places = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    let mask = _mm256_cmpgt_epi32(_mm256_set1_epi32(count.min(8) as i32), places);
+    let below = |lane: usize| _mm256_cmpgt_epi32(_mm256_set1_epi32(lane.min(8) as i32), places);
+    let mask = _mm256_andnot_si256(below(start), below(end));
     // SAFETY: the caller's promise.
     unsafe { _mm256_maskload_ps(from, mask) }
 }
@@ -249,11 +251,11 @@ impl<const FUSED: bool> Vector for Plain<FUSED> {
     }
 
     #[inline(always)]
-    unsafe fn load_first(from: *const f32, count: usize) -> Self {
+    unsafe fn load_some(from: *const f32, start: usize, end: usize) -> Self {
         let mut numbers = [0.0; 4];
-        for (index, number) in numbers.iter_mut().enumerate().take(count) {
+        for (lane, number) in numbers.iter_mut().enumerate().take(end).skip(start) {
             // SAFETY: the caller's promise.
-            *number = unsafe { from.add(index).read() };
+            *number = unsafe { from.wrapping_add(lane).read() };
         }
         Plain(numbers)
     }

@@ -6,9 +6,11 @@ use super::ahead::Ahead;
 use super::axis::Axis;
 use super::direct::{rectangle, rectangles};
 use super::frame::Frame;
+use super::plane::Plane;
 use super::rows::{load, store, zero};
-use super::slide::{ROW_BY_ROW, taps_that_slide};
+use super::slide::{Dots, SIDE, SlideDots, slides_dots};
 use super::tile::{DOTS, LANES, Lines, PANEL, Product, RowsProduct, Transpose, products, transposes};
+use super::ways::neighbours;
 use super::winograd_weights::WinogradWeights;
 use super::{APART, Geometry, PART_PRODUCTS};
 use crate::isa::multiversion;
@@ -23,6 +25,8 @@ pub(super) const BLOCK: usize = 64;
 const UNITS: usize = 16;
 /// Positions of a rectangle, about.
 const POSITIONS: usize = 512;
+/// The same of planes that filters slide over.
+const SLID_POSITIONS: usize = 4096;
 /// Weights of one filter in a unit, about.
 const DEPTH: usize = 576;
 /// Numbers of a frame, about: what a second-level cache can hold besides gradients and sums.
@@ -31,8 +35,6 @@ const FRAME: usize = 48 * 1024;
 const LINE: usize = 64;
 /// Below so many filters, lanes run along the positions and not along the filters.
 const FEW_FILTERS: usize = 8;
-/// Elements of a part of [`SumImages`].
-const PART_ELEMENTS: usize = 4 * 1024;
 
 /// How the gradient of the weights is cut up: fixed by the problem.
 #[derive(Debug)]
@@ -51,7 +53,7 @@ pub struct WeightGradientPlan {
     offsets: Vec<usize>,
     /// Positions of the largest rectangle.
     positions: usize,
-    /// Whether filters are of 3 x 3, and their inputs neighbours.
+    /// Whether there are few filters, of 3 x 3, and their inputs are neighbours.
     slides: bool,
     /// If it is found in fewer products.
     winograd: Option<WinogradWeights>,
@@ -64,7 +66,9 @@ impl WeightGradientPlan {
         let channels = (DEPTH / geometry.taps()).clamp(1, geometry.channels.max(1));
         let counts = axes.each_ref().map(|axis| axis.count);
         let frame_of = |size: [usize; 2]| Frame::new(axes.each_ref().map(std::slice::from_ref), size);
-        let [mut height, width] = rectangle(counts, POSITIONS);
+        let slides = geometry.filters < FEW_FILTERS
+            && axes.iter().all(|axis| axis.source_step == 1 && neighbours::<SIDE>(axis) == Some([0, 1, 2]));
+        let [mut height, width] = rectangle(counts, if slides { SLID_POSITIONS } else { POSITIONS });
         while height > 1 && channels * frame_of([height, width]).channel() > FRAME {
             height = height.div_ceil(2);
         }
@@ -91,7 +95,7 @@ impl WeightGradientPlan {
             rectangles: rectangles(counts, [height, width]),
             axes,
             channels,
-            slides: taps_that_slide(&taps, frame.pitch) == Some(ROW_BY_ROW),
+            slides,
             frame,
             offsets,
             positions,
@@ -183,7 +187,7 @@ pub struct WeightGradient<T> {
 
 impl<T: Element> WeightGradient<T> {
     /// Of dense inputs and gradients of the output: to scratch of [`WeightGradientPlan::partials`] elements, which
-    /// [`SumImages`] adds up; or if it has none, to the result.
+    /// [`super::SumImages`] adds up; or if it has none, to the result.
     pub fn new(plan: &Arc<WeightGradientPlan>, x: In<T>, g: In<T>, partials: Out<f32>, y: Out<T>) -> WeightGradient<T> {
         WeightGradient { plan: plan.clone(), x, g, partials, y, accumulate: false, body: units_of::select(plan.isa) }
     }
@@ -274,6 +278,10 @@ impl<T: Element> WeightGradient<T> {
             // SAFETY: the machine has the level.
             return unsafe { winograd.add_image(&plan.geometry, [x, g], frame, sums, plan.lanes()) };
         }
+        if plan.slides {
+            // SAFETY: the caller's promise.
+            return unsafe { self.add_slid(unit, image, [x, g], [frame, gradients], sums) };
+        }
         let depth = plan.depth_of(unit);
         let (multiply, at_once): (Product, usize) = match plan.has_few_filters() {
             true => (products(plan.isa, false), depth.max(1)),
@@ -282,29 +290,21 @@ impl<T: Element> WeightGradient<T> {
         for (at, [rows, columns]) in plan.rectangles.iter().enumerate() {
             // SAFETY: the caller's promise.
             let mut ahead = unsafe { self.ahead(unit, [image, at], parts_of(depth, at_once)) };
-            let next = [ahead[0].rows(plan.geometry.input[1]), ahead[1].rows(width)];
-            if !plan.slides {
-                ahead.iter_mut().for_each(Ahead::ask);
-            }
+            ahead.iter_mut().for_each(Ahead::ask);
             for channel in 0..unit.channels.len() {
                 let frame = &mut frame[channel * plan.frame.channel()..];
                 plan.frame.fill(&x[channel * input..], [rows, columns], frame);
             }
             let g = (0..unit.filters.len()).map(|plane| &g[plane * output + rows.start * width + columns.start..]);
             match plan.has_few_filters() {
-                true => load_rows(
-                    g,
-                    [rows.len(), columns.len()],
-                    [width, RowsProduct::row_of_gradients(columns.len(), plan.slides)],
-                    gradients,
-                ),
+                true => {
+                    load_rows(g, [rows.len(), columns.len()], [width, columns.len().next_multiple_of(LANES)], gradients)
+                }
                 false => load_columns(plan.isa, g, [rows.len(), columns.len()], width, plan.lanes(), gradients),
             }
             let gradients = if plan.has_few_filters() { &gradients[..] } else { &gradients[LANES * LINE..] };
             for first in (0..depth).step_by(at_once) {
-                if !plan.slides {
-                    ahead.iter_mut().for_each(Ahead::ask);
-                }
+                ahead.iter_mut().for_each(Ahead::ask);
                 let product = RowsProduct {
                     isa: plan.isa,
                     source: frame,
@@ -314,11 +314,52 @@ impl<T: Element> WeightGradient<T> {
                     columns: columns.len(),
                     pitch: plan.frame.pitch,
                     lanes: plan.lanes(),
-                    slides: plan.slides,
-                    next,
                 };
                 // SAFETY: the machine has the level.
                 unsafe { multiply(&product, gradients, &mut sums[first * plan.lanes()..]) };
+            }
+        }
+    }
+
+    /// Adds the products of an image whose planes filters slide over.
+    ///
+    /// # Safety
+    /// As for [`WeightGradient::add_image`].
+    #[inline(always)]
+    unsafe fn add_slid(
+        &self,
+        unit: &Unit,
+        image: usize,
+        [x, g]: [&[T]; 2],
+        [frame, gradients]: [&mut [f32]; 2],
+        sums: &mut [f32],
+    ) {
+        let plan = &*self.plan;
+        let Geometry { input, output, .. } = plan.geometry;
+        let dots_of: SlideDots = slides_dots(plan.isa);
+        for (at, [rows, columns]) in plan.rectangles.iter().enumerate() {
+            // SAFETY: the caller's promise.
+            let ahead = unsafe { self.ahead(unit, [image, at], 1) };
+            let next = [ahead[0].rows(input[1]), ahead[1].rows(output[1])];
+            let counts = [rows.len(), columns.len()];
+            let corners = [plan.frame.first([rows, columns]), [rows.start as isize, columns.start as isize]];
+            for (channel, x) in x.chunks_exact(input[0] * input[1]).enumerate() {
+                for (filter, g) in g.chunks_exact(output[0] * output[1]).enumerate() {
+                    let of = Dots {
+                        isa: plan.isa,
+                        inputs: Plane::of(x, input[1], corners[0], counts.map(|count| count + SIDE - 1), frame),
+                        gradients: Plane::of(g, output[1], corners[1], counts, gradients),
+                        rows: rows.len(),
+                        columns: columns.len(),
+                        next,
+                    };
+                    let mut dots = [0.0; DOTS];
+                    // SAFETY: the machine has the level.
+                    unsafe { dots_of(&of, &mut dots) };
+                    for (index, dot) in dots.iter().enumerate() {
+                        sums[(channel * DOTS + index) * plan.lanes() + filter] += dot;
+                    }
+                }
             }
         }
     }
@@ -508,70 +549,6 @@ fn load_columns<'a, T: Element>(
                 let lines = Lines { isa, from: lines, pitch: LINE, numbers, step };
                 // SAFETY: the machine has the level, since whoever built the plan took it from `Isa::available`.
                 unsafe { transpose(&lines, &mut to[(row * columns + start) * step + group..]) };
-            }
-        }
-    }
-}
-
-/// Adds the sums of the images, in their order.
-pub struct SumImages<T> {
-    partials: In<f32>,
-    y: Out<T>,
-    accumulate: bool,
-    body: unsafe fn(&SumImages<T>, usize),
-}
-
-impl<T: Element> SumImages<T> {
-    /// From what [`WeightGradient`] or [`super::Pointwise`] wrote to the gradient of the weights.
-    pub fn new(isa: Isa, partials: In<f32>, y: Out<T>) -> SumImages<T> {
-        SumImages { partials, y, accumulate: false, body: sums_of::select(isa) }
-    }
-
-    /// Going on from what the result holds.
-    pub fn accumulating(self, accumulate: bool) -> SumImages<T> {
-        SumImages { accumulate, ..self }
-    }
-}
-
-impl<T: Element> Job for SumImages<T> {
-    fn parts(&self) -> usize {
-        parts_of(self.y.len(), PART_ELEMENTS)
-    }
-
-    fn worker_scratch(&self) -> usize {
-        0
-    }
-
-    unsafe fn run(&self, part: usize, _scratch: &mut [u8]) {
-        // SAFETY: the caller's promise; each part has its own elements, and the machine has the level.
-        unsafe { (self.body)(self, part) }
-    }
-}
-
-multiversion! {
-    /// The elements of a part, a register's worth after another.
-    fn sums_of<T: Element>(job: &SumImages<T>, part: usize) {
-        const STRIP: usize = 256;
-        let range = chunk(part, PART_ELEMENTS, job.y.len());
-        for start in range.clone().step_by(STRIP) {
-            let strip = start..(start + STRIP).min(range.end);
-            let mut sums = [0.0; STRIP];
-            // SAFETY: these elements are this part's own.
-            let to = unsafe { job.y.slice(strip.clone()) };
-            if job.accumulate {
-                for (sum, earlier) in sums.iter_mut().zip(to.iter()) {
-                    *sum = earlier.to_f32();
-                }
-            }
-            for image in (0..job.partials.len()).step_by(job.y.len()) {
-                // SAFETY: nothing writes the sums of the images while this job runs.
-                let partial = unsafe { job.partials.slice(image + strip.start..image + strip.end) };
-                for (sum, partial) in sums.iter_mut().zip(partial) {
-                    *sum += partial;
-                }
-            }
-            for (to, sum) in to.iter_mut().zip(sums) {
-                *to = T::from_f32(sum);
             }
         }
     }

@@ -10,7 +10,8 @@
 
 use super::axis::Axis;
 use super::correlation::{Operands, Planes};
-use super::rows::{load, store, zero};
+use super::plane::Plane;
+use super::rows::{load, store};
 use super::tile::{LANES, Offsets, PANEL, PanelProduct};
 use super::ways::{Along, MOST, Near, Phased, PlaceProduct, Strided, Taps, WEIGHT_PLACES, Ways, products_of};
 use super::winograd_tiles::{
@@ -18,7 +19,6 @@ use super::winograd_tiles::{
     transforms_filters,
 };
 use crate::vectors::ask_for;
-use crate::window::inside;
 use crate::{Element, chunk, parts_of};
 use std::ops::Range;
 
@@ -277,7 +277,7 @@ impl Winograd {
         let ([height, width], [sources_of_tile, step]) = (planes.source_size, self.ways.sources());
         let [pitch, _] = Winograd::pitches(planes);
         let (transform, _) = transforms(planes.isa);
-        let mut rows = [[0.0f32; ROW]; MOST];
+        let mut rows = [0.0f32; ROW * MOST];
         let mut residues: Residues = [[0.0; RESIDUE]; 4 * MOST];
         for channel in 0..planes.sources {
             if channel + AHEAD < planes.sources {
@@ -288,22 +288,16 @@ impl Winograd {
                 // SAFETY: the caller's promise.
                 let source = unsafe { operands.sources(run.image, group) };
                 let plane = &source[channel * height * width..][..height * width];
-                let count = step * (run.columns.len() - 1) + sources_of_tile;
-                let first = (step * run.columns.start) as isize + self.taps[1].low;
-                let found = inside(1, first, width, count);
-                for (index, row) in rows.iter_mut().enumerate().take(sources_of_tile) {
-                    let line = (step * run.row + index) as isize + self.taps[0].low;
-                    if !(0..height as isize).contains(&line) || found.is_empty() {
-                        zero(row, count);
-                    } else {
-                        let column = found.start.wrapping_add_signed(first);
-                        zero(row, found.start);
-                        load(&plane[line as usize * width + column..], &mut row[found.clone()]);
-                        zero(&mut row[found.end..], count - found.end);
-                    }
-                }
-                let rows =
-                    SourceRows { isa: planes.isa, ways: self.ways, rows: &rows, tiles: run.columns.len(), pitch };
+                let counts = [sources_of_tile, step * (run.columns.len() - 1) + sources_of_tile];
+                let first =
+                    [0, 1].map(|axis| (step * [run.row, run.columns.start][axis]) as isize + self.taps[axis].low);
+                let rows = SourceRows {
+                    isa: planes.isa,
+                    ways: self.ways,
+                    sources: Plane::of(plane, width, first, counts, &mut rows),
+                    tiles: run.columns.len(),
+                    pitch,
+                };
                 // SAFETY: the caller's promise.
                 unsafe { transform(&rows, &mut residues, &mut to[channel * TILES + run.at..]) };
             }

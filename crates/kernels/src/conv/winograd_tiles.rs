@@ -1,5 +1,6 @@
 //! The transforms of Winograd's method for tiles in lanes: a row of tiles at a time.
 
+use super::plane::Plane;
 use super::tile::{LANES, PANEL};
 use super::vector::{Plain, Vector};
 use super::ways::{MOST, Near, Strided, Taps, WEIGHT_PLACES, Way, Ways};
@@ -18,11 +19,11 @@ pub(super) const TARGET_ROW: usize = 4 * TILES;
 /// Scratch for the sources of every residue of every place.
 pub(super) type Residues = [[f32; RESIDUE]; 4 * MOST];
 
-/// A row of tiles: the sources of all its rows, and where the first number of each place goes.
+/// A row of tiles: its sources.
 pub(super) struct SourceRows<'a> {
     pub isa: Isa,
     pub ways: Ways,
-    pub rows: &'a [[f32; ROW]; MOST],
+    pub sources: Plane<'a>,
     pub tiles: usize,
     /// How far apart places lie.
     pub pitch: usize,
@@ -83,7 +84,7 @@ multiversion! {
     /// Transforms a row of tiles. It is written in whole vectors: up to the next multiple of [`LANES`].
     fn transform_sources(rows: &SourceRows<'_>, residues: &mut Residues, to: &mut [f32]) {
         let places = rows.ways.counts()[0];
-        assert!(rows.tiles <= TILES, "tiles of a row");
+        assert!(rows.tiles <= TILES && rows.sources.is_whole(), "tiles of a row");
         assert!((places * places - 1) * rows.pitch + rows.tiles.next_multiple_of(LANES) <= to.len(), "places of a row");
         // SAFETY: all that is read and written was found to be there.
         unsafe {
@@ -163,15 +164,23 @@ impl SourceRows<'_> {
     #[inline(always)]
     unsafe fn transform_by<V: Vector, W: Way>(&self, ways: [W; 2], residues: &mut Residues, to: *mut f32) {
         let residues = residues.as_mut_ptr().cast::<f32>();
+        let mut lines = [None; MOST];
+        for (row, line) in lines.iter_mut().enumerate().take(W::SOURCES) {
+            *line = self.sources.row(row);
+        }
         // A tile reads from the next one too.
         for tile in (0..self.tiles + 1).step_by(V::LANES) {
             // SAFETY: the caller's promise.
             unsafe {
                 let mut vectors = [[V::all(0.0); 4]; MOST];
                 for vector in 0..W::STEP {
+                    let column = W::STEP * tile + vector * V::LANES;
+                    let [start, end] = self.sources.lanes::<V>(column);
                     let mut sources = [V::all(0.0); MOST];
                     for row in 0..W::SOURCES {
-                        sources[row] = V::load(self.rows[row].as_ptr().add(W::STEP * tile + vector * V::LANES));
+                        if let Some(line) = lines[row] {
+                            sources[row] = V::load_some(line.wrapping_add(column), start, end);
+                        }
                     }
                     let places = ways[0].places(sources);
                     for place in 0..W::PLACES {

@@ -96,6 +96,8 @@ pub(super) struct Layout {
     /// How columns lie, and whether few rows can be multiplied with them there.
     pub columns: Columns,
     pub columns_in_place: bool,
+    /// Whether they are then however many of the few rows there are.
+    pub columns_stay: bool,
     /// Bytes of a number of the columns.
     pub column_bytes: usize,
 }
@@ -157,9 +159,10 @@ impl Cut {
             // They are transposed for every panel of rows.
             Columns::Apart => ROWS_OF_COLUMNS_IN_PLACE.min(panel.rows),
         };
-        let columns_in_place = few && rows <= rows_of_columns_in_place && layout.columns_in_place;
+        let columns_stay = few && layout.columns_in_place && layout.columns_stay;
+        let columns_in_place = columns_stay || few && layout.columns_in_place && rows <= rows_of_columns_in_place;
         let ((tile_rows, tile_columns), block_words) = match (few, layout.rows_in_place) {
-            (true, _) => tile_of_few_rows(sizes, shares, panel, Layout { columns_in_place, ..layout }),
+            (true, _) => tile_of_few_rows(sizes, shares, panel, Layout { columns_in_place, columns_stay, ..layout }),
             (false, true) => (tile_in_place(sizes, shares, panel), block_in_place(depth, panel).1),
             (false, false) => (tile_packed(sizes, shares, panel), DEPTH_PACKED),
         };
@@ -182,7 +185,9 @@ impl Cut {
             columns_in_place,
             // The machine foresees f32 side by side itself; 16 bits took 20 to 60 % more time without being asked for.
             columns_ahead: match few {
-                true if columns_in_place => layout.columns == Columns::Beside && layout.column_bytes < size_of::<f32>(),
+                true if columns_in_place && !columns_stay => {
+                    layout.columns == Columns::Beside && layout.column_bytes < size_of::<f32>()
+                }
                 true => true,
                 false => layout.rows_in_place && shares.lefts * rows <= ROWS_OF_COLUMNS_AHEAD,
             },
@@ -192,6 +197,11 @@ impl Cut {
     /// The same, shared out otherwise.
     pub fn again(&self, shares: Shares) -> Cut {
         Cut::new(self.sizes, shares, self.panel, self.layout)
+    }
+
+    /// The same with columns that stay where they lie.
+    pub fn with_columns_in_place(&self, columns_stay: bool) -> Cut {
+        Cut::new(self.sizes, self.shares, self.panel, Layout { columns_stay, ..self.layout })
     }
 
     /// Whether tiles and blocks are the same.
@@ -239,9 +249,9 @@ impl Cut {
 fn tile_of_few_rows(sizes: Sizes, shares: Shares, panel: Panel, layout: Layout) -> ((usize, usize), usize) {
     let (Sizes { rows, columns, depth }, Shares { products, lefts, workers }) = (sizes, shares);
     let (most_columns, block_words) = match (layout.columns, layout.columns_in_place) {
-        (Columns::Beside, true) => (SUMS / rows.max(1), WORDS_IN_PLACE),
+        (Columns::Beside, true) if !layout.columns_stay => (SUMS / rows.max(1), WORDS_IN_PLACE),
         (Columns::Apart, true) => (COLUMNS_APART_IN_PLACE, WORDS_APART_IN_PLACE),
-        (Columns::Beside, false) => (WORDS_PACKED / WORDS_OF_BLOCK, WORDS_OF_BLOCK),
+        (Columns::Beside, _) => (WORDS_PACKED / WORDS_OF_BLOCK, WORDS_OF_BLOCK),
         // Rows that are packed are packed for each tile: more of them take more columns.
         (Columns::Apart, false) => (COLUMNS_APART.max(2 * rows), WORDS_OF_BLOCK),
     };
@@ -249,7 +259,7 @@ fn tile_of_few_rows(sizes: Sizes, shares: Shares, panel: Panel, layout: Layout) 
     let pieces = workers.div_ceil(products.max(1)).min(work / PART_WORK).max(1);
     let share = columns.div_ceil(pieces).max(1);
     let tile_columns = even_share(columns, most_columns.min(share), panel.columns);
-    let short = layout.columns_in_place && tile_columns * layout.column_bytes <= SHORT_RUN;
+    let short = layout.columns_in_place && !layout.columns_stay && tile_columns * layout.column_bytes <= SHORT_RUN;
     ((rows.max(1), tile_columns), if short { block_words.max(WORDS_OF_SHORT_RUNS) } else { block_words })
 }
 

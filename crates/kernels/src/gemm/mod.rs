@@ -174,6 +174,11 @@ impl<A: Element, B: Element> Gemm<A, B> {
         Gemm { cut: self.cut.again(Shares { workers, ..self.cut.shares }), ..self }
     }
 
+    /// With columns of f32 multiplied where they lie, if rows are few: for columns that each product of a batch has for itself.
+    pub fn columns_in_place(self) -> Gemm<A, B> {
+        Gemm { cut: self.cut.with_columns_in_place(is::<B, f32>()), ..self }
+    }
+
     /// Cut as one of so many products that share their columns.
     pub fn sharing(self, lefts: usize) -> Gemm<A, B> {
         Gemm { cut: self.cut.again(Shares { lefts, ..self.cut.shares }), ..self }
@@ -327,6 +332,7 @@ fn layout<A: Element, B: Element>(sizes: Sizes, a: &Matrix<A>, b: &Matrix<B>, pa
         rows_in_place: rows_are_dense && rows_are_words && whole,
         columns,
         columns_in_place,
+        columns_stay: false,
         column_bytes: size_of::<B>(),
     }
 }

@@ -79,6 +79,7 @@ fn large_products_have_parts_for_many_threads_and_small_ones_few() {
             rows_in_place: true,
             columns: Columns::Beside,
             columns_in_place: true,
+            columns_stay: false,
             column_bytes: size_of::<f32>(),
         };
         let cut = Cut::new(

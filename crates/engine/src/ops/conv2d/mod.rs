@@ -13,7 +13,6 @@ use super::*;
 use crate::{DType, Shape};
 use gradus_cuda::{Source, sources};
 use gradus_kernels::conv::{self as kernel, Geometry};
-use gradus_kernels::{Element, Out};
 use methods::{Row, output_of, plane, shapes};
 use sizes::{cost, every_product, input_shape, output_shape, size, weight_shape};
 use std::sync::Arc;
@@ -400,7 +399,9 @@ impl Kernels for Conv2dWeightGradient {
                 for job in pointwise.weight_gradient::<T>([x.read(), g.read()], partials, sums, goes_on) {
                     linker.job(job);
                 }
-                sum_images::<T>(linker, partials, y.write(), goes_on);
+                if !partials.is_empty() {
+                    linker.job(pointwise.sum_images::<T>(partials.as_in(), y.write()).accumulating(goes_on));
+                }
             });
             return Ok(());
         }
@@ -409,7 +410,10 @@ impl Kernels for Conv2dWeightGradient {
         with_float!(x.dtype, T => {
             let job = kernel::WeightGradient::<T>::new(&plan, x.read(), g.read(), partials, y.write());
             linker.job(job.accumulating(goes_on));
-            sum_images::<T>(linker, partials, y.write(), goes_on);
+            if !partials.is_empty() {
+                let sum = kernel::SumImages::<T>::new(linker.isa(), partials.as_in(), y.write());
+                linker.job(sum.accumulating(goes_on));
+            }
         });
         Ok(())
     }
@@ -418,12 +422,5 @@ impl Kernels for Conv2dWeightGradient {
         let geometry = self.geometry_of(&linker.input(0).shape.into(), &linker.input(1).shape.into());
         link_cuda(linker, "conv_weight_gradient", &geometry);
         Ok(())
-    }
-}
-
-/// Links the sum over the images, where each has its own.
-fn sum_images<T: Element>(linker: &mut Linker<'_>, partials: Out<f32>, y: Out<T>, goes_on: bool) {
-    if !partials.is_empty() {
-        linker.job(kernel::SumImages::<T>::new(linker.isa(), partials.as_in(), y).accumulating(goes_on));
     }
 }
