@@ -25,5 +25,5 @@ pub use in_process::{in_process, in_process_within};
 pub use link::Link;
 #[cfg(unix)]
 pub use mpi::{Implementation, Place, host_name, place};
-pub use mpi::{join, leave, rank_here};
+pub use mpi::{join, leave, messages_bytes, rank_here};
 pub use transport::{PATIENCE, PATIENCE_VARIABLE, Transport, patience};

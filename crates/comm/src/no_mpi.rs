@@ -17,3 +17,8 @@ pub fn leave() -> Result<()> {
 pub fn rank_here() -> usize {
     0
 }
+
+/// No messages go.
+pub fn messages_bytes() -> u64 {
+    0
+}

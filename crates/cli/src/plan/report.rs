@@ -2,6 +2,7 @@
 
 use super::recomputed::{Recomputed, recomputed};
 use super::traffic::Traffic;
+use crate::ranks::joining_bytes;
 use gradus_engine::backend::Backend;
 use gradus_train::Result;
 use gradus_train::config::{Precision, TrainConfig};
@@ -41,6 +42,9 @@ pub struct Report {
     pub budget_bytes: Option<u64>,
     /// The most that will be resident.
     pub peak_bytes: u64,
+    /// The same of ranks other than the first, of whom that is told here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peak_bytes_of_others: Option<u64>,
     /// What for.
     pub peak_by_kind: BTreeMap<Kind, u64>,
     /// How long a step takes, about.
@@ -94,7 +98,7 @@ pub struct CurvePoint {
 impl Report {
     /// Plans, and says what the plan takes; or refuses a budget that cannot be kept.
     pub fn of(config: &TrainConfig, link: Option<Link>, backend: &dyn Backend) -> Result<(Report, Chosen)> {
-        let mut memory = RunMemory::asked_about(config, backend)?;
+        let mut memory = RunMemory::asked_about(config, joining_bytes(config.place.ranks), backend)?;
         let mut resolved = config.clone();
         let chosen = memory.choose(&mut resolved, backend)?;
         let (batch, outside) = (resolved.batch.size(), memory.outside(&resolved));
@@ -114,6 +118,9 @@ impl Report {
         curve.reverse();
         let stages = stages(&resolved, &mut memory, backend)?;
         let by_kind = ArenaBytes::of(&chosen.plan).by_kind(outside);
+        let place = Place { rank: 1, ..resolved.place };
+        let has_others = place.ranks > 1 && resolved.stages == 1 && backend.memory()?.is_none();
+        let others = has_others.then(|| TrainConfig { place, ..resolved.clone() });
         let report = Report {
             family: resolved.model.family,
             parameters: resolved.model.parameter_count(),
@@ -128,6 +135,7 @@ impl Report {
             micro_batch: chosen.config.micro_batch,
             budget_bytes: config.memory.map(Budget::bytes),
             peak_bytes: chosen.arena() as u64 + outside.total(),
+            peak_bytes_of_others: others.map(|others| chosen.arena() as u64 + memory.outside(&others).total()),
             peak_by_kind: by_kind.into(),
             seconds_per_step: chosen.seconds(),
             tokens_per_second: tokens / chosen.seconds(),

@@ -37,6 +37,9 @@ fn memory(text: &mut String, report: &Report) {
             format_args!("  {:12} {:>9}  {}", kind.name(), size(bytes), bar(bytes as f64, report.peak_bytes as f64)),
         );
     }
+    if let Some(others) = report.peak_bytes_of_others {
+        line(text, format_args!("predicted of ranks other than the first: {}", size(others)));
+    }
     line(text, format_args!("smallest budget that works: {}", size(report.smallest_budget_bytes)));
 }
 

@@ -16,7 +16,7 @@ mod supervisor;
 use crate::layers::merged;
 use crate::train;
 use clap::ArgMatches;
-use gradus_comm::{Fingerprint, Place, agree};
+use gradus_comm::{Fingerprint, Implementation, Place, agree};
 use gradus_train::run::Unwatched;
 use gradus_train::{Error, Result};
 use heartbeat::Heartbeat;
@@ -72,6 +72,16 @@ pub fn before_telling(error: &Error) {
 /// How many ranks a launcher started, if one did.
 pub fn started() -> Option<usize> {
     gradus_comm::place().ok().flatten().map(|place| place.ranks)
+}
+
+/// Bytes that a process of so many ranks would come to hold of MPI, unless a launcher has started this one, by the launcher that is here; or
+/// by Open MPI's, if there is none.
+pub fn joining_bytes(ranks: usize) -> u64 {
+    if ranks == 1 || started().is_some() {
+        return 0;
+    }
+    let mpi = mpirun::Mpirun::find().map_or(Implementation::OpenMpi, |found| found.implementation());
+    mpi.joining_bytes() + mpi.messages_bytes(ranks)
 }
 
 /// Threads of a rank, if each core of the machine has one: those that are left for it by the ranks beside it.

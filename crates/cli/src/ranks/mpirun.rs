@@ -51,6 +51,11 @@ impl Mpirun {
         without_library
     }
 
+    /// Whose it is.
+    pub fn implementation(&self) -> Implementation {
+        self.implementation
+    }
+
     fn of(words: Vec<String>) -> Option<Mpirun> {
         let mut command = Command::new(words.first()?);
         let answer = command.args(&words[1..]).arg("--version").envs(AS_ROOT.map(|name| (name, "1"))).output().ok()?;

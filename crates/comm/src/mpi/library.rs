@@ -182,6 +182,13 @@ impl Pause {
         self.since.elapsed()
     }
 
+    /// Where what is awaited is expected after so long: it sleeps until shortly before that, and then an eighth of it at a time.
+    pub fn sleep_expecting(&self, expected: Duration) {
+        let waited = self.waited();
+        let early = (expected * 3 / 4).checked_sub(waited).filter(|left| !left.is_zero());
+        std::thread::sleep(early.unwrap_or(expected.max(waited) / 8).min(Pause::LONGEST));
+    }
+
     pub fn sleep(&self) {
         match self.waited() {
             waited if waited < Pause::EAGER => std::thread::yield_now(),

@@ -95,6 +95,11 @@ fn introduced(transport: &mut dyn Transport) -> Result<Vec<Peer>> {
     Ok(cards.chunks(CARD_BYTES).enumerate().map(peer).collect())
 }
 
+/// Bytes that MPI comes to hold of this process once messages have gone, if it was started to join others.
+pub fn messages_bytes() -> u64 {
+    place().ok().flatten().map_or(0, |place| place.implementation.messages_bytes(place.ranks_here))
+}
+
 /// Which of the ranks on this machine this one is.
 pub fn rank_here() -> usize {
     place().ok().flatten().map_or(0, |place| place.rank_here)

@@ -6,13 +6,17 @@ use crate::group::{Incoming, Outgoing, Wire};
 use crate::mpi::library::{Mpi, Pause};
 use crate::mpi::table::Handle;
 use std::ops::Range;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Of a message, at once. Over TCP, Open MPI sends up to 64 KiB without asking; what is larger waits for an answer, which waits behind
 /// all that the other side sends meanwhile: both ways of a link were then used in turns, and not at the same time.
 const PIECE_BYTES: usize = 60 << 10;
 /// Pieces of a message under way.
 const WINDOW: usize = 32;
+/// The least that a piece takes on a slow link. What comes so slowly is not asked for all the time: the core is wanted by those who compute.
+const SLOW: Duration = Duration::from_micros(300);
+/// Pieces of a message from which a pace is learnt.
+const PACED: usize = 4;
 /// How long it may take MPI to give up a message.
 const WITHDRAWAL: Duration = Duration::from_secs(1);
 
@@ -25,6 +29,8 @@ pub struct Messages<H: Handle> {
     /// By rank.
     sends: Vec<Stream<H>>,
     receives: Vec<Stream<H>>,
+    /// What a piece of a message from another host took the last time.
+    pace: Duration,
     /// Why there is no going on.
     failed: Option<Error>,
 }
@@ -33,7 +39,8 @@ impl<H: Handle> Messages<H> {
     pub fn new(mpi: &'static Mpi<H>, rank: usize, ranks: usize, patience: Duration) -> Messages<H> {
         let streams = |receives| (0..ranks).map(|_| Stream::new(mpi, receives)).collect();
         let peers = (0..ranks).map(Peer::unknown).collect();
-        Messages { mpi, rank, patience, peers, sends: streams(false), receives: streams(true), failed: None }
+        let (sends, receives) = (streams(false), streams(true));
+        Messages { mpi, rank, patience, peers, sends, receives, pace: Duration::ZERO, failed: None }
     }
 
     /// Tells who the others are.
@@ -76,16 +83,39 @@ impl<H: Handle> Messages<H> {
             self.sends[rank].begin(outgoing.to(rank).map(<[u8]>::len));
             self.receives[rank].begin(incoming.from(rank).map(|room| room.len()));
         }
-        let mut pause = Pause::new();
+        let pieces = self.pieces_of_other_hosts();
+        let (mut pause, mut first) = (Pause::new(), None);
         loop {
             let (moved, awaited) = self.advance(outgoing, incoming)?;
-            let Some(awaited) = awaited else { return Ok(()) };
+            let Some(awaited) = awaited else {
+                self.learn_pace(pieces, first);
+                return Ok(());
+            };
             if moved {
                 pause = Pause::new();
+                first = first.or_else(|| self.receives.iter().any(|stream| stream.done > 0).then(Instant::now));
             } else if pause.waited() > self.patience {
                 return Err(Error::Silent { peer: self.peers[awaited].clone(), waited: self.patience });
             }
-            pause.sleep();
+            match pieces > 1 && self.pace > SLOW {
+                true => pause.sleep_expecting(self.pace),
+                false => pause.sleep(),
+            }
+        }
+    }
+
+    /// Pieces of the longest message from or to another host: those come while nobody asks. Ranks of one host share memory, through which
+    /// nothing moves but while both ask, so that who waits longer makes the other wait.
+    fn pieces_of_other_hosts(&self) -> usize {
+        let is_far = |rank: &usize| self.peers[*rank].host != self.peers[self.rank].host;
+        let far = (0..self.peers.len()).filter(is_far);
+        far.map(|rank| self.sends[rank].pieces.max(self.receives[rank].pieces)).max().unwrap_or(0)
+    }
+
+    /// From the first piece that came to the last, since before the first one may have waited for who sends it; twofold at most.
+    fn learn_pace(&mut self, pieces: usize, first: Option<Instant>) {
+        if let Some(first) = first.filter(|_| pieces >= PACED) {
+            self.pace = (first.elapsed() / (pieces as u32 - 1)).min(2 * self.pace.max(SLOW));
         }
     }
 

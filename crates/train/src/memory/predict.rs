@@ -12,6 +12,7 @@ use crate::pipeline::{Cut, Stage, Transfer};
 use crate::ranks::{Exchanged, compressed_bytes, exchange_bytes, may_give};
 use crate::tokenizer::LEARNING_BYTES_MIN;
 use crate::trainer::Batches;
+use gradus_comm::messages_bytes;
 use gradus_engine::Shape;
 
 /// The heap beyond what is counted below: texts of files, a checkpoint being written, gaps between what is allocated.
@@ -31,9 +32,10 @@ const TOKEN_BYTES: u64 = 450;
 pub const WORD_BYTES_MIN: u64 = 1_000_000;
 /// Code beyond what a small program of the same kind needs, by how much more of its file the system maps in some minutes.
 const CODE_BYTES_MORE: u64 = 800_000;
-/// What MPI comes to hold once messages have gone, besides what it holds when it was joined: 2.7 to 3.6 MB were seen with Open MPI
-/// and MPICH, on 2 to 8 ranks of one machine.
-const MESSAGES_BYTES: u64 = 4_000_000;
+/// Code and heap of what the first of several ranks does alone: 1.4 to 1.9 MB more than others were seen.
+const FIRST_BYTES: u64 = 1_600_000;
+/// Code of a step that is given back before a checkpoint is saved, and not needed for that: 6.3 MB were seen.
+const STEP_CODE_BYTES: u64 = 4_500_000;
 /// Heap and code beyond what a small program needs, where products with the Hessian are traced and planned: of two layers of width 32, 2.0 MB
 /// more than predicted were held without it, and now and then up to 3.4; of 4, 8 and 16 layers of width 64, 1.4, 4.0 and 9.3 MB.
 const CURVATURE_BYTES: u64 = 3_500_000;
@@ -80,6 +82,11 @@ impl Held {
         let ProcessMemory { now, anonymous, .. } = ProcessMemory::read();
         let code = now.saturating_sub(anonymous).max(ELSEWHERE.code) + CODE_BYTES_MORE;
         Held { start: anonymous, code }
+    }
+
+    /// The same, of a process that is yet to join others, by which it comes to hold so much more.
+    pub fn joining(self, bytes: u64) -> Held {
+        Held { start: self.start + bytes, ..self }
     }
 
     /// The same, of a process that by now holds more.
@@ -157,7 +164,6 @@ impl Outside {
             None => config.model.layers as u64 * (LAYER_BYTES + health),
             Some(blocks) => blocks * (LAYER_BYTES + LAYER_FORWARD_BYTES),
         };
-        let messages = messages_bytes(config.place);
         let curvature =
             routines_of_curvature(config) * (CURVATURE_BYTES + config.model.layers as u64 * LAYER_CURVATURE_BYTES);
         let rule = match cut.as_ref() {
@@ -167,7 +173,7 @@ impl Outside {
         let local = local_bytes(config, &config.model.parameters(), &lanes);
         let kept = if config.compress.is_some() || config.local_steps > 0 { KEPT_LANES_BYTES } else { 0 };
         let plan = plan + rule + local + kept + curvature;
-        let runtime = held.with_threads(config.threads) + plan + messages + config.observer_bytes;
+        let runtime = held.with_threads(config.threads) + plan + rank_bytes(config.place) + config.observer_bytes;
         Outside { data, runtime }
     }
 
@@ -177,9 +183,20 @@ impl Outside {
     }
 }
 
-/// What carries messages between ranks takes of a process, if there are any.
-pub fn messages_bytes(place: Place) -> u64 {
-    if place.ranks > 1 { MESSAGES_BYTES } else { 0 }
+/// What it takes of a process to be one of several ranks, besides what it holds once it has joined them: what MPI comes to hold, and what
+/// the first does alone.
+pub fn rank_bytes(place: Place) -> u64 {
+    match place {
+        Place { ranks: 1, .. } => 0,
+        Place { rank: 0, .. } => messages_bytes() + FIRST_BYTES,
+        Place { .. } => messages_bytes(),
+    }
+}
+
+/// What the first of several ranks holds of a model of which each has parts while it saves, a tensor at a time, in place of a step's code.
+fn saving_bytes(place: Place, largest: usize) -> u64 {
+    let is_first = place.ranks > 1 && place.rank == 0;
+    if is_first { ((size_of::<f32>() * largest) as u64).saturating_sub(STEP_CODE_BYTES) } else { 0 }
 }
 
 /// The model cut into stages, if it is.
@@ -202,11 +219,12 @@ fn ranks_bytes(config: &TrainConfig, (stage, cut): (Stage, Option<&Cut>), lanes:
         weights.iter().map(|parameter| parameter.shape.elements()).chain([1]).collect()
     };
     let all = numbers(&parameters);
-    let saves_parts = (config.shard.is_of_updates() || cut.is_some()) && config.place.rank == 0;
-    let saving = if saves_parts { size_of::<f32>() * all.iter().max().unwrap_or(&0) } else { 0 };
+    let saves_parts = config.shard.is_of_updates() || cut.is_some();
+    let largest = if saves_parts { all.iter().max().copied() } else { None };
+    let saving = saving_bytes(config.place, largest.unwrap_or(0));
     let Some(cut) = cut else {
         let exchanged = if may_give(config.shard, lanes) { Exchanged::Given } else { Exchanged::Sums };
-        return all_exchanged(config, lanes, exchanged) + saving as u64;
+        return all_exchanged(config, lanes, exchanged) + saving;
     };
     let of_lane = config.batch.size() / config.lanes;
     let micro_batch = if config.micro_batch > 0 { config.micro_batch } else { of_lane };
@@ -217,7 +235,7 @@ fn ranks_bytes(config: &TrainConfig, (stage, cut): (Stage, Option<&Cut>), lanes:
     };
     let passes = of_lane / micro_batch.max(1) * lanes.hosted().len();
     let own = &cut.weights[stage.index];
-    exchange_bytes(lanes, numbers(own), own.len(), 1, Exchanged::Sums) + transfer.bytes(stage, passes) + saving as u64
+    exchange_bytes(lanes, numbers(own), own.len(), 1, Exchanged::Sums) + transfer.bytes(stage, passes) + saving
 }
 
 /// What is exchanged of a model that is not cut.
@@ -238,9 +256,7 @@ pub fn exchanged_on_device(config: &TrainConfig) -> u64 {
 fn kept_bytes(config: &TrainConfig, parameters: &[Parameter], lanes: &Lanes) -> u64 {
     let shapes: Vec<Shape> = parameters.iter().map(|parameter| parameter.shape.clone()).collect();
     let largest = shapes.iter().map(|shape| shape.elements()).max().unwrap_or(0);
-    let saves_parts = config.place.ranks > 1 && config.place.rank == 0;
-    let saving = if saves_parts { size_of::<f32>() * largest } else { 0 };
-    compressed_bytes(config.compress, lanes, &shapes, 1) + saving as u64
+    compressed_bytes(config.compress, lanes, &shapes, 1) + saving_bytes(config.place, largest)
 }
 
 /// What it takes to encode a piece of a corpus, as far as the tokenizer is known before it is there.

@@ -3,7 +3,7 @@
 use super::run_memory::{arena_besides, counted};
 use super::{Chosen, Refusal, StepPlans};
 use crate::memory::guard::{self, Armed, Doing};
-use crate::memory::{Held, Limit, Outside, STEP_BYTES, messages_bytes};
+use crate::memory::{Held, Limit, Outside, STEP_BYTES, rank_bytes};
 use crate::pipeline::Transfer;
 use crate::ranks::{Exchanged, compressed_bytes, exchange_bytes, may_give};
 use crate::step::{Batch, StepConfig};
@@ -45,8 +45,7 @@ impl ModelMemory {
         let (of_batch, of_one) =
             (Batch::size(&traced.fields, config.lanes.rows(batch).len()), Batch::size(&traced.fields, 1));
         let steps = traced.trace.to_graph().nodes().len() as u64 * STEPS_PER_NODE;
-        let messages = messages_bytes(config.place());
-        let runtime = held.with_threads(backend.workers()) + steps * STEP_BYTES + messages;
+        let runtime = held.with_threads(backend.workers()) + steps * STEP_BYTES + rank_bytes(config.place());
         let most_sums = traced.summed.iter().map(|summed| summed.sums.len()).max().unwrap_or(1);
         let numbers = traced.summed.iter().map(|summed| summed.numbers).collect();
         let shapes: Vec<Shape> = traced.parameters.iter().map(|parameter| parameter.shape.clone()).collect();

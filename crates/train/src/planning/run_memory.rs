@@ -61,13 +61,14 @@ impl RunMemory {
         RunMemory { limit, held, device, reading: READING_BYTES, planning: 0, guard: None }
     }
 
-    /// For a run that is only asked about, whatever the machine has; `--batch auto` takes what fits here.
-    pub fn asked_about(config: &TrainConfig, backend: &dyn Backend) -> Result<RunMemory> {
+    /// For a run that is only asked about, whatever the machine has, which is yet to join other ranks and comes to hold so much for that;
+    /// `--batch auto` takes what fits here.
+    pub fn asked_about(config: &TrainConfig, joining: u64, backend: &dyn Backend) -> Result<RunMemory> {
         if let Some(device) = backend.memory()? {
             return Ok(RunMemory::on_device(Limit::of_device(config.memory, device.available), device));
         }
         let of = if config.batch == BatchSize::Auto { Limit::of } else { Limit::of_any_machine };
-        let held = rehearsal::of_training(config, backend)?;
+        let held = rehearsal::of_training(config, backend)?.joining(joining);
         let (limit, device) = (of(config.memory), None);
         Ok(RunMemory { limit, held, device, reading: READING_BYTES, planning: 0, guard: None })
     }

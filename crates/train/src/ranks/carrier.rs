@@ -100,10 +100,11 @@ impl Carrier {
     pub fn new(lanes: &Lanes, shards: Shards, sums: &[usize]) -> Carrier {
         let Place { ranks, .. } = lanes.place();
         let rounds = Arc::new(Rounds::new(lanes, shards, sums, ON_HOST));
-        // As much as a round can have at most.
+        let own = lanes.blocks().len();
+        // As much as a round can have at most. Of what goes, no page is touched where gradients are given from rooms.
         Carrier {
-            sent: Numbers::new(ranks, rounds.most * ranks * lanes.blocks().len()),
-            received: Numbers::new(ranks, rounds.most * rounds.owners.len()),
+            sent: Numbers::new(ranks, rounds.most * (ranks - 1) * own),
+            received: Numbers::new(ranks, rounds.most * (rounds.owners.len() - own)),
             gathered: Numbers::new(ranks, rounds.most * ranks),
             rounds,
             sums: vec![],

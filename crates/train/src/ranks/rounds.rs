@@ -66,18 +66,20 @@ pub(crate) fn exchange_bytes(
     // Some buckets have as many sums, and others fewer.
     let round = |sums: usize| units(&shards, sums, at_once) * SQUARES_TOGETHER * sums;
     let round = (1..=most_sums).map(round).max().unwrap_or(0);
-    let received = all_blocks(lanes.count(), ranks).len();
-    // A device sends from where numbers lie, and gathers to where they belong.
-    let packed = match exchanged {
-        Exchanged::OnDevices => 0,
-        Exchanged::Sums => ranks * lanes.blocks().len() + ranks,
+    let (own, all) = (lanes.blocks().len(), all_blocks(lanes.count(), ranks).len());
+    let parts = match exchanged {
+        // A device sends from where numbers lie, and gathers to where they belong.
+        Exchanged::OnDevices => all,
+        // What comes, what goes, and what is gathered.
+        Exchanged::Sums => (all - own) + (ranks - 1) * own + ranks,
+        // What goes is packed in the rooms, with what stays here.
         Exchanged::Given => {
             let of_bucket = |bucket| rounds(&shards, units(&shards, most_sums, at_once), bucket);
             let rooms = ROOMS.min((0..shards.of_weights()).map(of_bucket).sum());
-            2 * ranks + ranks * rooms
+            (all - own) + ranks * rooms + ranks
         }
     };
-    (size_of::<f32>() * round * (received + packed)) as u64
+    (size_of::<f32>() * round * parts) as u64
 }
 
 /// Units that a rank has in a round of so many numbers, if a tensor of the bucket has so many sums at most.
