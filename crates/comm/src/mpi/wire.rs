@@ -93,7 +93,7 @@ impl<H: Handle> Messages<H> {
             };
             if moved {
                 pause = Pause::new();
-                first = first.or_else(|| self.receives.iter().any(|stream| stream.done > 0).then(Instant::now));
+                first = first.or_else(|| self.far().any(|rank| self.receives[rank].done > 0).then(Instant::now));
             } else if pause.waited() > self.patience {
                 return Err(Error::Silent { peer: self.peers[awaited].clone(), waited: self.patience });
             }
@@ -107,12 +107,15 @@ impl<H: Handle> Messages<H> {
     /// Pieces of the longest message from or to another host: those come while nobody asks. Ranks of one host share memory, through which
     /// nothing moves but while both ask, so that who waits longer makes the other wait.
     fn pieces_of_other_hosts(&self) -> usize {
-        let is_far = |rank: &usize| self.peers[*rank].host != self.peers[self.rank].host;
-        let far = (0..self.peers.len()).filter(is_far);
-        far.map(|rank| self.sends[rank].pieces.max(self.receives[rank].pieces)).max().unwrap_or(0)
+        self.far().map(|rank| self.sends[rank].pieces.max(self.receives[rank].pieces)).max().unwrap_or(0)
     }
 
-    /// From the first piece that came to the last, since before the first one may have waited for who sends it; twofold at most.
+    /// Ranks of other hosts.
+    fn far(&self) -> impl Iterator<Item = usize> {
+        (0..self.peers.len()).filter(|&rank| self.peers[rank].host != self.peers[self.rank].host)
+    }
+
+    /// From the first piece of another host that came to the last, since before the first one may have waited for who sends it; twofold at most.
     fn learn_pace(&mut self, pieces: usize, first: Option<Instant>) {
         if let Some(first) = first.filter(|_| pieces >= PACED) {
             self.pace = (first.elapsed() / (pieces as u32 - 1)).min(2 * self.pace.max(SLOW));

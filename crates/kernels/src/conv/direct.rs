@@ -118,7 +118,9 @@ impl Direct {
                 panel_depth += planes.sources * taps.len();
             }
         }
-        let is_alone = [planes.sources, planes.targets, count] == [1; 3];
+        // Filters slide over the plane itself, so neighbours in a frame must be neighbours there.
+        let is_alone = [planes.sources, planes.targets, count] == [1; 3]
+            && [&vertical, &horizontal].iter().all(|axes| axes.iter().all(|axis| axis.source_step == 1));
         let slide = phases.first().filter(|_| is_alone).and_then(|phase| phase.offsets.that_slide(frame.pitch));
         // Targets that slide are written in whole vectors, the last ones over the end.
         let lanes =

@@ -31,6 +31,8 @@ impl<'a> Plane<'a> {
             return Plane { numbers, pitch: width, size, first };
         }
         let [rows, columns] = [0, 1].map(|axis| inside(1, first[axis], size[axis], counts[axis]));
+        // Of rows that lie beside the plane altogether, nothing is there to begin at.
+        let rows = if columns.is_empty() { 0..0 } else { rows };
         for (index, row) in rows.clone().enumerate() {
             let start = row.wrapping_add_signed(first[0]) * width + columns.start.wrapping_add_signed(first[1]);
             load(&plane[start..], &mut scratch[index * columns.len()..][..columns.len()]);

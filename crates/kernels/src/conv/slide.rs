@@ -15,6 +15,10 @@ pub(super) const SIDE: usize = 3;
 
 /// The taps of a filter of 3 x 3 whose sources are neighbours in rows so far apart, from the first source to the last.
 pub(super) fn taps_that_slide(places: &[usize], pitch: usize) -> Option<[usize; SIDE * SIDE]> {
+    // In narrower rows the places of different taps meet.
+    if pitch < SIDE {
+        return None;
+    }
     let mut taps = [0; SIDE * SIDE];
     for (index, tap) in taps.iter_mut().enumerate() {
         let place = index / SIDE * pitch + index % SIDE;
@@ -90,6 +94,10 @@ multiversion! {
 impl Slide<'_> {
     /// Strips of so many vectors, and what is left a vector at a time. The last come first: what they write behind their rows is
     /// where others write later.
+    ///
+    /// # Safety
+    /// The sources are whole, there are weights for every tap and room for the targets and [`LANES`] more, and the machine has the
+    /// vectors' level.
     #[inline(always)]
     unsafe fn all<V: Vector, const VECTORS: usize>(&self, targets: *mut f32) {
         let wide = self.columns.next_multiple_of(V::LANES) / (VECTORS * V::LANES) * (VECTORS * V::LANES);
@@ -104,6 +112,8 @@ impl Slide<'_> {
         }
     }
 
+    /// # Safety
+    /// As for [`Slide::all`], from this column on.
     #[inline(always)]
     unsafe fn strip<V: Vector, const VECTORS: usize>(&self, column: usize, targets: *mut f32) {
         let last = self.rows + SIDE - 2;
@@ -194,6 +204,9 @@ multiversion! {
 
 impl Dots<'_> {
     /// What lies behind the end of a row of gradients is not multiplied: inputs may be infinite there, and the gradient is zero.
+    ///
+    /// # Safety
+    /// Inputs and gradients are whole, the gradients have all rows and columns, and the machine has the vectors' level.
     #[inline(always)]
     unsafe fn lanes<V: Vector>(&self) -> [[f32; LANES]; DOTS] {
         let mut sums = [[0.0f32; LANES]; DOTS];

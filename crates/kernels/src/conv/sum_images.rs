@@ -22,8 +22,13 @@ impl<T: Element> SumImages<T> {
         SumImages { partials, y, accumulate: false, transposed: None, body: sums_of::select(isa) }
     }
 
-    /// Of matrices of so many rows and columns, which are transposed in the result.
+    /// Of matrices of so many rows and columns, which are transposed in the result; it is made of whole ones.
     pub(super) fn transposing(self, sizes: [usize; 2]) -> SumImages<T> {
+        assert!(
+            self.y.len().is_multiple_of((sizes[0] * sizes[1]).max(1)),
+            "{} sums in matrices of {sizes:?}",
+            self.y.len()
+        );
         SumImages { transposed: Some(sizes), ..self }
     }
 
@@ -67,7 +72,8 @@ multiversion! {
             let element = |index: usize| job.y.as_ptr().wrapping_add(job.place(strip.start + index));
             if job.accumulate {
                 for (index, sum) in sums.iter_mut().enumerate().take(strip.len()) {
-                    // SAFETY: the elements of these sums are inside the result, and this part's own.
+                    // SAFETY: places are a permutation of the result's, which is made of whole matrices, so the elements of these
+                    // sums are inside of it, and this part's own.
                     *sum = unsafe { *element(index) }.to_f32();
                 }
             }

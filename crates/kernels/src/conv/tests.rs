@@ -57,7 +57,7 @@ fn output_size(input: usize, kernel: usize, stride: usize, padding: usize, dilat
 type Row = (usize, [usize; 3], [usize; 2], [usize; 2], [usize; 2], [usize; 2], [usize; 2]);
 
 fn geometries() -> Vec<Geometry> {
-    let rows: [Row; 46] = [
+    let rows: [Row; 52] = [
         (1, [1, 1, 1], [1, 1], [1, 1], [1, 1], [0, 0], [1, 1]),
         (2, [1, 3, 5], [7, 6], [3, 3], [1, 1], [1, 1], [1, 1]),
         (2, [1, 2, 9], [9, 11], [3, 2], [2, 3], [1, 2], [1, 1]),
@@ -107,6 +107,14 @@ fn geometries() -> Vec<Geometry> {
         (1, [2, 1, 1], [7, 16], [3, 3], [1, 1], [0, 2], [1, 1]),
         (2, [2, 2, 3], [9, 20], [3, 3], [1, 1], [1, 1], [1, 1]),
         (2, [3, 1, 1], [3, 33], [3, 3], [1, 1], [2, 0], [1, 1]),
+        // And such as do not, though their sources are neighbours in a frame, or meet in one that is narrower than the filter.
+        (1, [3, 1, 1], [9, 9], [3, 3], [2, 2], [0, 0], [2, 2]),
+        (2, [2, 1, 1], [10, 9], [3, 3], [2, 2], [1, 1], [2, 2]),
+        (1, [2, 1, 1], [9, 20], [3, 3], [1, 2], [1, 0], [1, 2]),
+        (1, [2, 1, 1], [3, 3], [3, 3], [3, 3], [0, 0], [1, 1]),
+        (1, [2, 1, 1], [3, 4], [3, 3], [1, 3], [0, 0], [1, 1]),
+        // Tiles of which some rows lie beside the plane altogether.
+        (2, [1, 32, 32], [6, 6], [3, 3], [1, 1], [5, 5], [1, 1]),
     ];
     let geometry = |(images, [groups, channels, filters], input, kernel, stride, padding, dilation): Row| {
         let size = |axis: usize| output_size(input[axis], kernel[axis], stride[axis], padding[axis], dilation[axis]);

@@ -33,9 +33,9 @@ pub const WORD_BYTES_MIN: u64 = 1_000_000;
 /// Code beyond what a small program of the same kind needs, by how much more of its file the system maps in some minutes.
 const CODE_BYTES_MORE: u64 = 800_000;
 /// Code and heap of what the first of several ranks does alone: 1.4 to 1.9 MB more than others were seen.
-const FIRST_BYTES: u64 = 1_600_000;
-/// Code of a step that is given back before a checkpoint is saved, and not needed for that: 6.3 MB were seen.
-const STEP_CODE_BYTES: u64 = 4_500_000;
+const FIRST_BYTES: u64 = 1_900_000;
+/// Code of a step that is given back before a checkpoint is saved, and not needed for that: 6.3 MB were seen. Only Linux takes it back.
+const STEP_CODE_BYTES: u64 = if cfg!(target_os = "linux") { 4_500_000 } else { 0 };
 /// Heap and code beyond what a small program needs, where products with the Hessian are traced and planned: of two layers of width 32, 2.0 MB
 /// more than predicted were held without it, and now and then up to 3.4; of 4, 8 and 16 layers of width 64, 1.4, 4.0 and 9.3 MB.
 const CURVATURE_BYTES: u64 = 3_500_000;
